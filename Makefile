@@ -34,8 +34,6 @@ check: venv
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m scripts.dev.words
-	@$(BIN)/python -m scripts.dev.sentences > /dev/null || $(BIN)/python -m scripts.dev.sentences
 
 # A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check
@@ -58,6 +56,10 @@ wheels: venv
 soak: venv
 	$(BIN)/pytest --soak -m soak tests
 	$(BIN)/python -m scripts.soak.kills
+	$(BIN)/python -m scripts.soak.mirrors
+	$(BIN)/python -m scripts.soak.key_files
+	$(BIN)/python -m scripts.soak.regrown
+	$(BIN)/python -m scripts.soak.unshared
 	$(BIN)/python -m scripts.soak.walk
 
 bench: venv

@@ -6,8 +6,6 @@ import signal
 import sys
 from types import FrameType
 
-from kbackup.util.pandas_finder import hide_pandas
-
 
 def main() -> int:
     """Runs the command line of this process, and returns its exit code.
@@ -18,7 +16,6 @@ def main() -> int:
     for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _end)
-    hide_pandas()
     from kbackup.cli import main as run
 
     for number, handler in handlers.items():

@@ -9,6 +9,7 @@ from kbackup.errors import CorruptError, NoArchiveError, NotFoundError
 from kbackup.store.base import Store
 
 ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+REPAIR = f"{ANOTHER_COPY}, or run 'kbackup repair'"
 
 
 def read_info(store: Store) -> ArchiveInfo:
@@ -18,7 +19,7 @@ def read_info(store: Store) -> ArchiveInfo:
     except NotFoundError as error:
         if next(store.list(layout.CATALOG), None) is not None:
             raise CorruptError(
-                f"file {layout.ARCHIVE} is missing at {store.url}, though there is a catalog", ANOTHER_COPY
+                f"file {layout.ARCHIVE} is missing at {store.url}, though there is a catalog", REPAIR
             ) from error
         raise NoArchiveError(
             f"there is no archive at {store.url}", "check the address, or make one with 'kbackup backup'"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote
 
 from kbackup.errors import UsageError
+from kbackup.store.options import KeyClass
 
 if TYPE_CHECKING:
     from kbackup.types import Incarnation  # it needs pyarrow, which takes long to import
@@ -26,6 +27,9 @@ MIRRORS = "mirrors/"
 SCRATCH = "check/"
 KEYS = "keys/"  # an encrypting store's own (`store.crypt`)
 
+BESIDE = (RESTORES, DRILLS, VERIFICATIONS, MIRRORS)
+"""Folders of files that no restore point needs, and that a repair can't make anew."""
+
 MANIFEST = "manifest.json"
 GROUPS = "groups.json"
 METADATA = "metadata.json"
@@ -35,6 +39,7 @@ PLAN = "plan.json"
 OFFSETS = "offsets.parquet"
 REPORT = "report.json"
 PAGE = "report.html"
+STATUS = "status.json"
 
 _SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)\Z")
 SPARE_NAME = "_from_offset_0[0-9]{10}"
@@ -46,7 +51,36 @@ _TOPIC_KEY = re.compile(r"^topics/([A-Za-z0-9._-]{1,249})(?:@([0-9]+))?/([^/]+)\
 _CATALOG = re.compile(r"^catalog/([0-9]+)\.json\Z")
 _TABLE = re.compile(r"^tables/([0-9]+)-[0-9a-f]+-[0-9]+\.parquet\Z")
 _VERIFICATION = re.compile(r"^verifications/([0-9T-]{23}Z-(full|quick|partial)-[0-9a-f]+)/report\.json\Z")
+_FOLDER_BESIDE = re.compile(r"^(?:restores|drills|verifications)/[^/]+/")
 _POINT = re.compile(r"^points/([0-9]+)-([0-9a-f]+)/([^/]+)\Z")
+_PLAIN = (ARCHIVE, LOCK)
+_REPLACED = (LOCK, LATEST, DERIVED)
+_SMALL = (*_PLAIN, LATEST, DERIVED, KEYS)
+_SMALL_BYTES = 16 << 20
+_FLOW_FILE = re.compile(r"^mirrors/[^/]+/[^/]+/(?:status\.json\Z|map/)")
+
+
+def key_class(key: str) -> KeyClass:
+    """Return the class of a key: which objects are replaced, or removed soon, which are not encrypted, and how large
+    they may be.
+
+    archive.json and lock.json show that there is an archive and who writes to it; check/ probes the store."""
+    if key.startswith(SCRATCH):
+        return KeyClass(replaced=True, plain=True)
+    name = key.rpartition("/")[2]
+    is_derived = key.startswith(TOPICS) and name.startswith(
+        ("index_partition_", "consumer_offsets_partition_")
+    )
+    is_replaced = key in _REPLACED or is_derived or _FLOW_FILE.match(key) is not None
+    classes = KeyClass(is_replaced, key in _PLAIN)
+    return classes._replace(largest=_SMALL_BYTES) if key.startswith(_SMALL) else classes
+
+
+_READER_GROUPS = ("kbackup-backup-", "kbackup-verify-")
+_RESTORE_GROUPS = "kbackup-restore-"
+_MIRROR_GROUPS = "kbackup-mirror-"
+_OWN_GROUPS = (*_READER_GROUPS, _RESTORE_GROUPS, _MIRROR_GROUPS, "kbackup-probe-")
+_ADMIN_GROUP = "kbackup-groups"
 
 
 class SegmentName(NamedTuple):
@@ -149,9 +183,26 @@ def parse_verification_key(key: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
+def folder_beside(key: str) -> str:
+    """Return the folder of the restore, drill or verification that a file belongs to; '' for other files."""
+    found = _FOLDER_BESIDE.match(key)
+    return found[0] if found else ""
+
+
 def progress_group(restore_id: str) -> str:
     """The consumer group on the target in which a restore keeps its progress."""
-    return f"kbackup-restore-{restore_id}"
+    return f"{_RESTORE_GROUPS}{restore_id}"
+
+
+def reader_group(kind: Literal["backup", "verify"], run: str) -> str:
+    """The consumer group that a run names when it reads a cluster; it commits nothing."""
+    return f"kbackup-{kind}-{run}"
+
+
+def is_own_group(group: str) -> bool:
+    """Return whether kbackup itself uses a group. Its offsets hold for one cluster: no archive and no mirror may
+    carry them to another."""
+    return group.startswith(_OWN_GROUPS) or group == _ADMIN_GROUP
 
 
 def parse_topic_key(key: str) -> tuple[Incarnation, str] | None:
@@ -201,7 +252,7 @@ def _alias(alias: str) -> str:
 
 def mirror_group(source: str, target: str) -> str:
     """The consumer group on the target that holds the applied positions of the flow `source->target`."""
-    return f"kbackup-mirror-{_alias(source)}.{_alias(target)}"  # an alias may hold a dash, no dot
+    return f"{_MIRROR_GROUPS}{_alias(source)}.{_alias(target)}"  # an alias may hold a dash, no dot
 
 
 def mirror_transactional_id(source: str, target: str, slot: int) -> str:

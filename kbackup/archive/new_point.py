@@ -25,6 +25,8 @@ from kbackup.archive.models import (
     load,
 )
 from kbackup.archive.segments.table import Segment, in_order, to_batch
+from kbackup.errors import NotFoundError, StoreError
+from kbackup.store.base import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,22 @@ def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, DocumentR
     )
     ref = writing.put_document(draft.number, layout.MANIFEST, manifest)
     return load(Manifest, writing.store.get(ref.key), ref.key), ref
+
+
+def check_written(store: Store, segments: Sequence[Segment]) -> None:
+    """Raise `StoreError` where a directory lacks a segment that a task wrote: that one may have had another machine's
+    disk."""
+    for segment in () if store.address.server else segments:
+        try:
+            size = store.stat(segment.key).size
+        except NotFoundError:
+            size = None
+        if size != segment.stored:
+            has = "is not there" if size is None else f"has {size} bytes, not {segment.stored}"
+            raise StoreError(
+                f"{store.url} can't have a new restore point: {segment.key} {has}",
+                "see that every worker of Spark has the same directory there, and run the command again",
+            )
 
 
 def new_point(manifest: Manifest, ref: DocumentRef, segments: Sequence[Segment]) -> NewPoint:

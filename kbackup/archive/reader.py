@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.opening import Committed, open_later, open_newest
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.info import ANOTHER_COPY, read_info
+from kbackup.archive.info import REPAIR, read_info
 from kbackup.archive.models import (
     ArchiveInfo,
     Capture,
@@ -46,9 +47,6 @@ from kbackup.store.base import Store
 
 _THREADS = 16
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
-
-
-_REPAIR = f"{ANOTHER_COPY}; if there is none, run 'kbackup repair'"
 
 
 @dataclass
@@ -135,20 +133,20 @@ class Archive:
                 "take the right one from a bucket version: this one was copied from elsewhere",
             )
         if manifest.checksum != point.manifest or manifest.number != point.number:
-            raise CorruptError(f"file {key} is not the manifest that the catalog names", _REPAIR)
+            raise CorruptError(f"file {key} is not the manifest that the catalog names", REPAIR)
         return manifest
 
     def _document(self, key: str) -> bytes:
         try:
             return self.store.get(key)
         except NotFoundError as error:
-            raise CorruptError(f"file {key} is missing", _REPAIR) from error
+            raise CorruptError(f"file {key} is missing", REPAIR) from error
 
     def read_document(self, ref: DocumentRef) -> bytes:
         """The bytes that `ref` promises; `CorruptError` where they are missing or others."""
         data = self._document(ref.key)
         if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
-            raise CorruptError(f"file {ref.key} is not what its manifest says", _REPAIR)
+            raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
         return data
 
     def capture(self, number: int) -> Capture:
@@ -158,9 +156,9 @@ class Archive:
         return self._captures[number]
 
     def groups(self, point: Manifest | int) -> Groups:
-        """The groups that were captured for a restore point (`capture`)."""
-        ref = self.capture(_number(point)).groups
-        return load(Groups, self.read_document(ref), ref.key)
+        """The groups that were captured for a restore point, without kbackup's own, which older archives hold."""
+        groups = load(Groups, self.read_document(ref := self.capture(_number(point)).groups), ref.key)
+        return replace(groups, groups=tuple(g for g in groups.groups if not layout.is_own_group(g.group)))
 
     def metadata(self, point: Manifest | int) -> Metadata:
         """The metadata that was captured for a restore point (`capture`)."""

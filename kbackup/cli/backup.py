@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @key_option("backup.groups", "-g", "--group", "--groups")
 @key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss")
-@key_options("backup.adopt_topics", "backup.adopt_cluster")
+@key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait")
 @key_options("export.delta", "export.one_table")
 @click.option("--follow", is_flag=True, help="Commit restore points until SIGTERM or Ctrl-C.")
 @click.option("--label", metavar="NAME", help="Label of the new restore point.")
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
-    Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived.
+    Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, or
+    when the metadata log of [source] is damaged.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
@@ -107,7 +108,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
         losses = [loss.message for loss in report.losses]
         if url:
             losses += _export(frame, report, store, for_tables, shown)
-    return EXIT_LOSS if losses and not config.backup.allow_loss else EXIT_OK
+    return EXIT_LOSS if report.damage or (losses and not config.backup.allow_loss) else EXIT_OK
 
 
 def _export(

@@ -6,6 +6,7 @@ import dataclasses
 
 import click
 
+from kbackup.archive import layout
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, human_size, plural
 from kbackup.cli.common.key_options import options
@@ -88,4 +89,10 @@ def _target(frame: Frame, url: str, given: dict[str, object]) -> Store:
     if "profile" in given:
         given |= {"access_key_id": "", "secret_access_key": "", "session_token": ""}
     s3: S3Options = dataclasses.replace(frame.config.s3, **given)  # type: ignore[arg-type]
-    return open_store(url, s3, frame.config.encryption.key or "", archive_id=frame.config.archive_id)
+    return open_store(
+        url,
+        s3,
+        frame.config.encryption.key or "",
+        archive_id=frame.config.archive_id,
+        key_class=layout.key_class,
+    )

@@ -11,7 +11,7 @@ from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import plural
 from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
 from kbackup.cli.common.session import archive_store
-from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
 
 
@@ -48,21 +48,32 @@ def generate(frame: Frame, file: Path) -> None:
 @archive_option
 @s3_options
 @pass_frame
-def show(frame: Frame) -> None:
-    """List an archive's files of data keys, and whether the given key opens them."""
+def show(frame: Frame) -> int:
+    """List an archive's files of data keys, and whether the given key opens them.
+
+    Ends with exit code 13 when two files hold different data keys under one id.
+    """
     from kbackup.jobs.keys.job import held_keys
 
     store = archive_store(frame)
-    files, skipped = held_keys(store)
+    files, skipped, conflicts = held_keys(store)
     for each in skipped:
         frame.reporter.warning(str(each))
+    for conflict in conflicts:
+        frame.reporter.warning(f"{conflict.message}: {conflict.hint}")
     frame.reporter.table(
         ("file", "created at", "under key", "data keys", "opens"),
         [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
     )
     frame.reporter.document(
-        {"archive": store.url, "files": files, "skipped": [each.path for each in skipped]}
+        {
+            "archive": store.url,
+            "files": files,
+            "skipped": [each.path for each in skipped],
+            "conflicts": [conflict.message for conflict in conflicts],
+        }
     )
+    return CorruptError.exit_code if conflicts else EXIT_OK
 
 
 @command.command("rotate")

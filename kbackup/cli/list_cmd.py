@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from kbackup.archive.java.content import is_java_archive
-from kbackup.archive.lease.hold import describe, holder
+from kbackup.archive.lease.hold import holder
+from kbackup.archive.lease.process import describe
 from kbackup.archive.models import Lease
 from kbackup.archive.query.points import PointOverview, list_points
 from kbackup.archive.reader import open_archive

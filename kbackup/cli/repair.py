@@ -65,6 +65,11 @@ def show(report: RepairReport, reporter: Reporter) -> None:
     for warning in report.warnings:
         reporter.warning(warning)
     reporter.line(f"{report.archive}: {_summary(report)}; {human_duration(sum(report.seconds.values()))}")
+    if not report.read_data:
+        reporter.note(
+            "segments were compared by size; to read each one and compare checksums: "
+            f"{own_command(add='--read-data')}"
+        )
     if not done and report.changes:
         reporter.note(f"nothing was written; to do so: {own_command(add='--confirm')}")
     elif report.losses:

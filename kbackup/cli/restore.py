@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from kbackup.archive import layout
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, human_size, plural
 from kbackup.cli.common.key_options import key_option, key_options
@@ -105,7 +106,11 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     ):
         delta_import = _delta_import(frame) if options.from_delta else None
         store = archive_store(frame) if delta_import is None else delta_import.staging
-        state = open_store(options.state, config.s3, config.encryption.key or "") if options.state else store
+        state = (
+            open_store(options.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
+            if options.state
+            else store
+        )
         show_connecting(frame, "target")
         from kbackup.jobs.restore.job import RestoreJob, restore  # while the JVM starts
         from kbackup.jobs.restore.report import count_restore

@@ -20,6 +20,7 @@ from kbackup.cli.common.status_text import summary
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError
 from kbackup.jobs.status.job import archive_status, count_status
 from kbackup.jobs.status.report import LEVELS, ArchiveStatus
+from kbackup.util.printable import printable
 
 UNKNOWN = 3
 """A monitoring plugin's exit code if the archive can't be judged; ok, warning and critical are 0, 1 and 2."""
@@ -51,7 +52,7 @@ def command(nagios: bool) -> int:
     except KbackupError as error:
         if click.get_current_context().ensure_object(State).json:
             raise
-        click.echo(f"KBACKUP UNKNOWN - {' '.join(str(error).split())}")
+        click.echo(f"KBACKUP UNKNOWN - {_one_line(str(error))}")
         return UNKNOWN
 
 
@@ -76,9 +77,14 @@ def _nagios(frame: Frame) -> int:
     if status.newest is not None:
         figures.insert(0, f"age={status.newest.age_seconds:.0f}s;;{status.max_age_seconds:.0f};0")
     figures.append(f"growth={status.growth.stored_bytes}B")
-    frame.reporter.line(f"KBACKUP {status.level.upper()} - {text.replace('|', '/')} | {' '.join(figures)}")
+    frame.reporter.line(f"KBACKUP {status.level.upper()} - {_one_line(text)} | {' '.join(figures)}")
     frame.reporter.document(status)
     return LEVELS.index(status.level)
+
+
+def _one_line(text: str) -> str:
+    """Return text of others as a plugin may print it: `|` begins its figures, and a monitor's page shows the rest."""
+    return printable(" ".join(text.split())).replace("|", "/")
 
 
 def _read(frame: Frame) -> ArchiveStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -118,6 +119,11 @@ def _access(frame: Frame, listener: _Listener, no_token: bool) -> Access:
         raise UsageError(
             f"ui.token has fewer than {_MIN_TOKEN} characters",
             "make one that can't be guessed: openssl rand -hex 16",
+        )
+    if options.token is None and not no_token and not listener.loopback and not sys.stdout.isatty():
+        raise UsageError(
+            "a new token would be printed into a log",
+            "set ui.token, or KBACKUP_UI_TOKEN in the pod's secret: openssl rand -hex 16",
         )
     token = None if no_token else options.token or secrets.token_urlsafe(24)
     names = {"localhost", socket.gethostname(), listener.host, *options.hosts}

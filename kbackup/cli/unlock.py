@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from kbackup.archive.lease.hold import describe
+from kbackup.archive.lease.process import describe
 from kbackup.archive.lease.unlock import Seen, break_lease, inspect_lease
 from kbackup.archive.models import Lease
 from kbackup.cli.common.frame import Frame, pass_frame
@@ -27,7 +27,8 @@ def command(frame: Frame, yes: bool, force: bool) -> None:
     """Show who holds an archive's lease, and break it.
 
     A dead lease has run out: the command asks, then breaks it. The next writer would also take it over. A live lease is
-    refused (exit code 11). After a crash it runs out within backup.lease_seconds.
+    refused (exit code 11). After a crash it is free at once on the same machine, else within
+    backup.lease_seconds.
 
     --force breaks a live lease. Its run stops with exit code 11, and the next backup salvages its segments. Nobody gets
     the lease before that run must have noticed: for backup.lease_seconds, or until it would have run out.

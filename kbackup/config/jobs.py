@@ -37,6 +37,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: Annotated[
         int, Meta(ge=5, description="Duration of the writer's lease without renewal.")
     ] = 60
+    wait: Annotated[bool, Meta(description="Wait for another writer, until its lease would run out.")] = False
     max_age: Annotated[
         float,
         Meta(ge=1, description="Age of the newest restore point from which on `status` is critical."),

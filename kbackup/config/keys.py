@@ -33,6 +33,8 @@ class Key(NamedTuple):
             return "a number, a label or latest"
         if self.path == "restore.range":
             return RANGES
+        if self.path == "archive_id":
+            return "32 hex digits"
         text = {
             "size": "a size such as 8MiB",
             "duration": "a duration such as 90s",

@@ -17,6 +17,7 @@ from kbackup.config.secrets import redact
 from kbackup.config.types import Names, Properties
 from kbackup.metadata.sources import Sources
 from kbackup.store.options import S3Options
+from kbackup.util.text import SomeArchiveId
 
 S3_DOCS = {
     "endpoint_url": "URL of the S3 server. Unset: AWS.",
@@ -78,6 +79,12 @@ class Spark(msgspec.Struct, frozen=True, kw_only=True):
     )
     conf: Annotated[Properties, Meta(description="Spark properties.")] = {}
     task_attempts: Annotated[int, Meta(ge=1, description="Attempts of a task.")] = 4
+    allow_plain_secrets: Annotated[
+        bool,
+        Meta(
+            description="Send passwords and data keys to a cluster that neither authenticates nor encrypts its traffic."
+        ),
+    ] = False
 
 
 class SchemaRegistry(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +115,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     archive_id: Annotated[
-        str | None,
+        SomeArchiveId | None,
         Meta(
             description="Id of the archive. Commands refuse another archive and an empty address. Unset: any.",
         ),

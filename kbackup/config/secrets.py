@@ -8,7 +8,7 @@ from collections.abc import Mapping
 HIDDEN = "********"
 
 _SECRET = re.compile(
-    r"passw|passphrase|secret|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._](config|extensions)"
+    r"passw|passphrase|secret(?!s$)|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._](config|extensions)"
     r"|assertion[._]private|encryption[._]key$|azure[.](account[.]key|sas)[.]",
     re.IGNORECASE,
 )

@@ -16,13 +16,14 @@ from kbackup.config.quantities import parse_duration, parse_size
 from kbackup.config.secrets import is_secret, shown
 from kbackup.config.windows import parse_range, parse_time
 from kbackup.errors import UsageError
+from kbackup.util.linear_regex import LinearRegex
 
 _REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^}]*)\}")
 _ITEM = re.compile(r"\s*(/.*?/(?=\s*(?:,|$))|[^,]*?)\s*(?:,|$)")
 _PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups")
 
 
-def parse_rule(rule: str) -> tuple[re.Pattern[str], str]:
+def parse_rule(rule: str) -> tuple[LinearRegex, str]:
     """Pattern and replacement of "pattern=replacement"; the last "=" counts, as no topic name has one.
 
     `ValueError` or `re.error` where it is none.
@@ -30,7 +31,7 @@ def parse_rule(rule: str) -> tuple[re.Pattern[str], str]:
     pattern, sign, replacement = rule.rpartition("=")
     if not sign or not replacement:
         raise ValueError(rule)
-    return re.compile(pattern), replacement
+    return LinearRegex(pattern), replacement
 
 
 def convert(key: Key, value: object, where: str) -> object:
@@ -170,4 +171,4 @@ def _toml(text: str) -> object:
 def _check_patterns(names: tuple[str, ...]) -> None:
     for name in names:
         if len(name) > 2 and name[0] == name[-1] == "/":
-            re.compile(name[1:-1])
+            LinearRegex(name[1:-1])

@@ -22,11 +22,18 @@ Samples = dict[tuple[str, Labels], float]
 
 
 def samples(snapshot: Snapshot) -> Samples:
-    shared = {"command": snapshot.command, "archive": snapshot.archive}
+    """Return the values of each archive. Gauges of the process hold for all of its archives."""
+    process = {key: value for key, value in snapshot.values.items() if METRICS[key[0]].kind == "gauge"}
+    archives = {archive: {**process, **own} for archive, own in snapshot.by_archive.items()}
+    own = archives.setdefault(snapshot.archive, process)
+    for key in snapshot.values.keys() - process.keys():
+        own[key] = own.get(key, 0) + snapshot.values[key]
     values: Samples = {}
-    for (name, labels), value in snapshot.values.items():
-        own = zip(METRICS[name].labels, labels, strict=True)
-        values[name, tuple(sorted({**shared, **dict(own)}.items()))] = value
+    for archive, counted in archives.items():
+        shared = {"command": snapshot.command, "archive": archive}
+        for (name, labels), value in counted.items():
+            given = zip(METRICS[name].labels, labels, strict=True)
+            values[name, tuple(sorted({**shared, **dict(given)}.items()))] = value
     return values
 
 
@@ -71,7 +78,11 @@ def _with_former(former: Samples, new: Samples, command: str) -> Samples:
         if metric is None or dict(labels).get("command") != command:
             continue
         if metric.kind == "counter":
-            merged[name, labels] = merged.get((name, labels), 0) + value
+            if (
+                name,
+                labels,
+            ) in merged or "topic" not in metric.labels:  # a topic that vanished has no series
+                merged[name, labels] = merged.get((name, labels), 0) + value
         elif metric.stays:
             merged.setdefault((name, labels), value)
     return merged

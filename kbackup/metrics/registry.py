@@ -1,14 +1,18 @@
 """The counters of this process, for Prometheus. Counting needs no library: `exposition` writes them as text.
 
 Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets,
-but for `archive` (one a process), `topic` (only where that is asked for), and those of a mirror's flows.
+but for `archive` (one a process; each of a mirror), `topic` (only where that is asked for), and those of a mirror's
+flows.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from kbackup import __version__
@@ -36,8 +40,7 @@ METRICS: dict[str, Metric] = {
     "kbackup_run_duration_seconds": Metric("gauge", "Duration of the last run."),
     "kbackup_last_success_timestamp_seconds": Metric(
         "gauge",
-        "End of the last run with exit code 0; of a follower, end of its last good round. A mirror with several take "
-        "halves shows the oldest of these times.",
+        "End of the last run with exit code 0; of a follower, end of its last good round.",
         stays=True,
     ),
     "kbackup_phase_seconds_total": Metric("counter", "Time spent in each step of a run.", ("phase",)),
@@ -118,7 +121,7 @@ METRICS: dict[str, Metric] = {
     "kbackup_mirror_rounds_total": Metric("counter", "Rounds of a flow by result.", (*_FLOW, "result")),
     "kbackup_mirror_duplicates_total": Metric("counter", "Records that were applied twice; always 0.", _FLOW),
     "kbackup_mirror_incidents_total": Metric(
-        "counter", "Losses and recreated topics that a flow met.", (*_FLOW, "kind")
+        "counter", "Losses, recreated topics and deleted remote topics that a flow met.", (*_FLOW, "kind")
     ),
     "kbackup_mirror_held_back_topics": Metric("gauge", "Topics whose records are held back.", _FLOW),
 }
@@ -135,9 +138,16 @@ Values = Mapping[tuple[str, tuple[str, ...]], float]
 
 
 class Snapshot(NamedTuple):
+    """`by_archive` has the values of the archives that a process with several works on, beside its own `values`."""
+
     command: str
     archive: str
     values: Values
+    by_archive: Mapping[str, Values] = MappingProxyType({})
+
+
+_archive: ContextVar[str] = ContextVar("archive", default="")
+"""The archive that this thread counts for; '' for that of the process."""
 
 
 class Counted:
@@ -151,7 +161,7 @@ class Counted:
         """Reset every counter, for a command."""
         with self._lock:
             self._command, self._archive = command, ""
-            self._values: dict[tuple[str, tuple[str, ...]], float] = {}
+            self._by_archive: dict[str, dict[tuple[str, tuple[str, ...]], float]] = {"": {}}
             self._began = time.monotonic()
         self.put("kbackup_build_info", 1, __version__)
         self.put("kbackup_run_start_timestamp_seconds", time.time())
@@ -159,6 +169,19 @@ class Counted:
     def archive(self, url: str) -> None:
         with self._lock:
             self._archive = url
+
+    @contextmanager
+    def of_archive(self, url: str) -> Iterator[None]:
+        """Count for one archive of several, in this thread."""
+        token = _archive.set(url)
+        try:
+            yield
+        finally:
+            _archive.reset(token)
+
+    @property
+    def _values(self) -> dict[tuple[str, tuple[str, ...]], float]:
+        return self._by_archive.setdefault(_archive.get(), {})
 
     def add(self, name: str, value: float = 1, *labels: str) -> None:
         with self._lock:
@@ -168,15 +191,28 @@ class Counted:
         with self._lock:
             self._values[name, labels] = value
 
+    def retain(
+        self, names: Iterable[str], labels: tuple[str, ...], others: Collection[tuple[str, ...]]
+    ) -> None:
+        """Drop the values of metrics whose labels begin with `labels` and go on with none of `others`."""
+        of, first = {*names}, len(labels)
+        with self._lock:
+            values = self._values
+            for key in [
+                k for k in values if k[0] in of and k[1][:first] == labels and k[1][first:] not in others
+            ]:
+                del values[key]
+
     def replace(self, name: str, by: Mapping[str, float]) -> None:
         """All values of a metric with one label."""
-        with self._lock:
-            self._values = {key: v for key, v in self._values.items() if key[0] != name}
-            self._values |= {(name, (label,)): v for label, v in by.items()}
+        self.retain([name], (), {(label,) for label in by})
+        for label, value in by.items():
+            self.put(name, value, label)
 
     def snapshot(self) -> Snapshot:
         with self._lock:
-            return Snapshot(self._command, self._archive, dict(self._values))
+            by_archive = {archive: dict(values) for archive, values in self._by_archive.items()}
+            return Snapshot(self._command, self._archive, by_archive.pop(""), by_archive)
 
     def end(self, code: int) -> None:
         self.put("kbackup_run_duration_seconds", time.monotonic() - self._began)

@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
 import fastavro
@@ -18,9 +19,25 @@ from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Kind, Schema, misfit
 from kbackup.schemas.values import plain
 
+_DECIMAL = "kbackup-decimal"
+"""Stands for fastavro's type, whose time is quadratic in the bytes of a number, with one context for all threads."""
 _WHOLE = ""
 _MOST_IDLE = 1_000
+_MOST_DECIMAL = 4096  # bytes of a number
 _MOST_LEVELS = 100
+
+
+def _read_decimal(data: bytes, writer_schema: Any, _reader_schema: Any = None) -> Decimal:
+    """`ValueError` for more bytes than the digits of the type take, or than a number has."""
+    precision, scale = writer_schema["precision"], writer_schema.get("scale", 0)
+    if len(data) > min(precision // 2 + 2, _MOST_DECIMAL):
+        raise ValueError(f"{len(data)} bytes for a decimal of {precision} digits")
+    context = Context(prec=precision)
+    return context.create_decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, context)
+
+
+for _kind in ("bytes", "fixed"):
+    fastavro.read.LOGICAL_READERS[f"{_kind}-{_DECIMAL}"] = _read_decimal
 
 
 class _Texts(AbstractSchemaRepository):
@@ -97,6 +114,8 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
             raise UndecodableError("an array of items that take no bytes could be any number of them")
         extent = _Extent(deep=1 + item.deep)
     else:
+        if schema.get("logicalType") == "decimal":
+            schema["logicalType"] = _DECIMAL
         extent = _BARE.get(kind) or _Extent(idle=int(kind == "fixed" and schema["size"] == 0))
     if extent.idle > _MOST_IDLE:
         raise UndecodableError(

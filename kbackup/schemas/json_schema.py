@@ -15,7 +15,7 @@ from jsonschema.validators import validator_for
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Kind, Schema, misfit, of_others
-from kbackup.schemas.linear_regex import linear
+from kbackup.schemas.linear_regex import bounded, linear
 
 
 class JsonCodec:
@@ -38,7 +38,8 @@ class JsonCodec:
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         try:
             value: Json = msgspec.json.decode(data)
-            self._validator.validate(value)
+            with bounded():
+                self._validator.validate(value)
         except ValidationError as error:
             raise UndecodableError(f"not JSON by its schema: {error.json_path}: {error.message}") from error
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Validators of JSON Schema whose regular expressions run in linear time: RE2, as pyarrow has it, in place of `re`.
+"""Validators of JSON Schema whose regular expressions run in linear time: RE2 in place of `re`.
 
 A schema and a record can be made for each other so that Python's backtracking does not end. jsonschema has no setting
 for the engine. So the validators here use copies of jsonschema's functions that search by RE2; jsonschema itself, and
@@ -7,30 +7,34 @@ whoever else uses it in this process, stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
-import pyarrow as pa
-import pyarrow.compute as pc
 from jsonschema import _keywords, _legacy_keywords, _utils, validators
 
-_MAX_PATTERN = 10_000
+from kbackup.util.linear_regex import search
+
+_MOST_STEPS = 200_000
+"""Parts of a schema that one value is held against; that takes some seconds."""
+_steps = threading.local()
 
 
-def search(pattern: str, text: str) -> bool:
-    """Return True if `pattern` matches somewhere in `text`.
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Bound the steps of a validation in this thread: parts that refer to others twice double with each level."""
+    _steps.left = _MOST_STEPS
+    yield
 
-    `ValueError` for a pattern that RE2 does not know: look-around and back references.
-    """
-    if len(pattern) > _MAX_PATTERN:
-        raise ValueError(f"a regular expression of {len(pattern)} characters, at most {_MAX_PATTERN} are run")
-    try:
-        return bool(pc.match_substring_regex(pa.array([text], pa.large_string()), pattern)[0].as_py())
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"regular expression {pattern!r} can't be run in linear time: {error}") from error
+
+def _count_step() -> None:
+    _steps.left = getattr(_steps, "left", _MOST_STEPS) - 1
+    if _steps.left < 0:
+        raise ValueError(f"the schema has more than {_MOST_STEPS:,} parts for this value")
 
 
 @cache
@@ -44,6 +48,7 @@ def linear(stock: Any) -> Any:
     def evolve(self: Any, **changes: Any) -> Any:
         """Evolve a validator as jsonschema does; a part of a schema that names a draft of its own gets a linear
         validator too."""
+        _count_step()
         schema = changes.setdefault("schema", self.schema)
         for field in attrs.fields(kind):
             if field.init:

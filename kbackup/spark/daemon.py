@@ -23,9 +23,9 @@ from typing import Any
 
 from kbackup.errors import KbackupError
 from kbackup.spark import daemon_prestart as ready
-from kbackup.util.pandas_finder import hide_pandas
 
 NEEDED = (
+    "pandas",  # pyarrow imports it at the first value that it converts
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
     "kbackup.spark.tasks",
@@ -86,7 +86,7 @@ def _forget_zips() -> None:
             del sys.path_importer_cache[gone]
 
 
-def _say_nothing_of_hang_ups() -> None:
+def silence_hangup_tracebacks() -> None:
     """Spark's daemon prints the traceback of a worker whose line to the JVM ends: that one cancelled the task, and
     knows. What a task fails of goes to the JVM."""
     plain = traceback.print_exc
@@ -106,7 +106,6 @@ def _fork_without_warning() -> None:
 
 def _become_daemon() -> None:
     """Never when another took that over."""
-    hide_pandas()
     # a SIGTERM to all processes of a service is for the driver: this one and its workers end with their stdin
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if ready.FLAG in sys.argv:
@@ -120,7 +119,7 @@ def _become_daemon() -> None:
     else:
         _forget_zips()
         preload()
-    _say_nothing_of_hang_ups()
+    silence_hangup_tracebacks()
     _fork_without_warning()
     runpy.run_module("pyspark.daemon", run_name="__main__")
 

@@ -8,10 +8,12 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,9 @@ _RESOLVING = re.compile(
 
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 """Names of settings that Spark itself hides in its logs and pages (its default of `spark.redaction.regex`)."""
+
+_SOCKET_PATH, _SOCKET_NAME = 107, len("/.") + 36 + len(".sock")
+"""The bytes of a Unix socket's path, and of the names that Spark gives to its sockets."""
 
 _LOOK = 0.005  # s, between looks for the JVM's answer
 
@@ -89,8 +94,8 @@ class Jvm:
         conf = SparkConf(_jvm=gateway.jvm)  # with the settings of the command line
         for name in settings.keys() - self._shown.keys():
             conf.set(name, settings[name])
-        if settings["spark.master"].startswith("local") and "SPARK_LOCAL_DIRS" not in os.environ:
-            conf.setIfMissing("spark.local.dir", _private_folder(gateway))
+        if settings["spark.master"].startswith("local"):
+            _keep_private(conf, _private_folder(gateway))
         SparkContext(conf=conf, gateway=gateway)
 
     @property
@@ -120,6 +125,30 @@ class Jvm:
         conf = SparkConf(loadDefaults=False).setAll(list(self._shown.items()))
         options = {"stdout": self._writing, "stderr": self._writing, "process_group": 0}
         return launch_gateway(conf, options)
+
+
+def jvm_has_ended(patience: float = 0) -> bool:
+    """Return whether the JVM that pyspark is connected to has ended, or ends within `patience` seconds.
+
+    One that another process started goes with this process."""
+    pyspark = sys.modules.get("pyspark")
+    process = getattr(pyspark.SparkContext._gateway, "proc", None) if pyspark is not None else None
+    with suppress(subprocess.TimeoutExpired):
+        return process is not None and process.wait(patience) is not None
+    return False
+
+
+def forget_jvm() -> None:
+    """Let pyspark connect to another JVM: this one has ended."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context: Any = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None
+        context.stop()
+    SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 class _Process:
@@ -168,8 +197,18 @@ class _Process:
         return gateway
 
 
+def _keep_private(conf: Any, folder: str) -> None:
+    """Put into a private folder the blocks that Spark writes to disk, which it lets everybody read, and the sockets
+    between the JVM and Python, where their paths are short enough for sockets."""
+    if "SPARK_LOCAL_DIRS" not in os.environ:
+        conf.setIfMissing("spark.local.dir", folder)
+    if len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_PATH:
+        conf.setIfMissing("spark.python.unix.domain.socket.enabled", "true")
+        conf.setIfMissing("spark.python.unix.domain.socket.dir", folder)
+
+
 def _private_folder(gateway: Any) -> str:
-    """A folder for the blocks that Spark writes to disk, which it lets everybody read. It goes with the JVM."""
+    """Make a folder that goes with the JVM."""
     folder = tempfile.mkdtemp(prefix="kbackup-spark-")
     gateway.jvm.java.io.File(folder).deleteOnExit()
     return folder

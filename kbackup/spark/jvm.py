@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from kbackup.util.folders import cache_folder
+from kbackup.util.folders import cache_folder, make_own
 
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=192m"
 """One compiler, one collector, and no collection for the sake of classes alone."""
@@ -139,14 +139,11 @@ def class_archive(env: Mapping[str, str] = os.environ) -> ClassArchive | None:
     if folder is None:
         return None
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own(folder)  # whoever could write there could give us code to run
         key = _key(home, java)
-        status = folder.stat()
     except OSError:
         return None
-    # whoever could write there could give us code to run
-    ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return ClassArchive(folder, key, home, java) if ours and os.access(folder, os.W_OK) else None
+    return ClassArchive(folder, key, home, java) if os.access(folder, os.W_OK) else None
 
 
 def _key(home: Path, java: Path) -> str:

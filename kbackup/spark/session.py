@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -11,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
 from kbackup.spark.daemon_prestart import Ready
-from kbackup.spark.gateway import Jvm
+from kbackup.spark.gateway import Jvm, forget_jvm, jvm_has_ended
 from kbackup.spark.jvm import LIGHT
 from kbackup.spark.settings import session_settings
-from kbackup.util.pandas_finder import show_pandas
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -59,6 +59,11 @@ class Starting:
         return self._ready.is_set()
 
     @property
+    def ended(self) -> bool:
+        """True when the JVM has ended: the session is of no more use."""
+        return self._session is not None and jvm_has_ended()
+
+    @property
     def session(self) -> SparkSession | None:
         """The session, if it has started."""
         return self._session
@@ -98,7 +103,10 @@ class Starting:
     def _stop(self) -> None:
         with self._stopping:
             session, self._session = self._session, None
-        if session is not None:
+            ended = jvm_has_ended()
+        if session is not None and ended:
+            forget_jvm()
+        elif session is not None:
             session.sparkContext.cancelAllJobs()
             _stop(session)
         if self._daemon is not None:
@@ -164,34 +172,30 @@ class _Startup:
         while _stops:
             _stops.pop().join()
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-        self._settings = session_settings(master, attempts, submitted) | dict(conf)
+        self._settings = session_settings(master, attempts, submitted, conf)
         self._fetches = bool(self._settings.get("spark.jars.packages")) and not submitted
         if not submitted:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             # what turns the command line of the JVM into another one is a JVM itself
             os.environ.setdefault("SPARK_LAUNCHER_OPTS", LIGHT)
-        self._remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
-        if self._remote:
-            show_pandas()  # the client of Spark Connect needs it
-        elsewhere = submitted or self._remote or _has_jvm()
+        remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
+        elsewhere = submitted or remote or _has_jvm()
         self.jvm = None if elsewhere else Jvm(self._settings, note_classes=note_classes)
 
     def session(self) -> SparkSession:
         """Build the session. Raises `UnreachableError` where Spark can't be started."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException, PySparkRuntimeError
         from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
 
         builder = SparkSession.builder
         try:
-            if not self._remote:
-                _spare_imports()
             if self.jvm is not None:
                 self.jvm.start_context()
             else:
                 builder = builder.config(map=dict(self._settings))
             session = builder.getOrCreate()
-        except (PySparkRuntimeError, PySparkException, Py4JJavaError) as error:
+        except (PySparkRuntimeError, PySparkException, Py4JError, ConnectionError) as error:
             jars = (
                 ", and that its jars can be fetched (spark.jars.packages, see delta.md)"
                 if self._fetches
@@ -202,7 +206,20 @@ class _Startup:
                 f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",
             ) from error
         session.sparkContext.setLogLevel("ERROR")
+        _print_no_traceback_of_ends(session)
         return session
+
+
+def _print_no_traceback_of_ends(session: SparkSession) -> None:
+    """Keep pyspark's server of accumulators and py4j from printing that the JVM has ended: whoever needs it says so."""
+    server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda request, client: None
+    logging.getLogger().addFilter(_is_no_end)
+
+
+def _is_no_end(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception while sending command."
 
 
 def _reason(error: Exception) -> str:
@@ -216,24 +233,3 @@ def _has_jvm() -> bool:
     """Return True when pyspark has started a JVM in this process: it knows one only."""
     pyspark = sys.modules.get("pyspark")
     return pyspark is not None and pyspark.SparkContext._gateway is not None
-
-
-def _spare_imports() -> None:
-    """Keep pyspark from importing pandas and its test helpers.
-
-    At the first call of the JVM it asks them whether there is numpy; an argument can be numpy's only where numpy is
-    imported. Its functions on Arrow batches require pandas too, and use none of it."""
-    from pyspark.sql.pandas import functions
-    from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
-
-    def is_array(_: NumpyArrayConverter, obj: Any) -> bool:
-        numpy = sys.modules.get("numpy")
-        return numpy is not None and isinstance(obj, numpy.ndarray) and obj.ndim == 1
-
-    def is_scalar(_: NumpyScalarConverter, obj: Any) -> bool:
-        numpy = sys.modules.get("numpy")
-        return numpy is not None and isinstance(obj, numpy.generic)
-
-    setattr(NumpyArrayConverter, "can_convert", is_array)  # noqa: B010
-    setattr(NumpyScalarConverter, "can_convert", is_scalar)  # noqa: B010
-    setattr(functions, "require_minimum_pandas_version", lambda: None)  # noqa: B010

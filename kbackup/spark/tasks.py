@@ -7,6 +7,7 @@ a task raises comes out of `run_tasks` as that error.
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,10 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from kbackup.errors import FencedError, KbackupError, from_text
+from kbackup.errors import FencedError, KbackupError, RefusedError, from_text
 from kbackup.metrics.events import Listener
 from kbackup.metrics.registry import counted
+from kbackup.spark.gateway import jvm_has_ended
 from kbackup.spark.progress import Address, ProgressReceiver, ProgressSender
+from kbackup.spark.workers import (
+    Answer,
+    Expected,
+    check_answer,
+    check_worker,
+    is_local,
+    prepared_cluster,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +44,15 @@ _RESULT = pa.schema(_FIELDS)
 _DDL = "task long, attempt int, result binary"
 _SWITCH = 0.0005  # s; at Python's 5 ms, uploads beside a busy task got 60 MiB/s where they get 90 with this
 
+_PATIENCE = 2.0  # s, for a JVM that is ending
+
+_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
+_NOT_THE_SAME = re.compile(
+    r"No module named '?[\w.]+'?|cannot import name .*|Can't get attribute .*"
+    r"|Python in worker has different version: [\d.]+ than that in driver: [\d.]+"
+)
+"""Parts of Spark's text about a worker that has another kbackup or Python, or none."""
+
 _SMALL = 512 << 10  # bytes; half of what a closure may have before Spark puts it into a file
 
 Spark = Callable[[], "SparkSession"]
@@ -46,6 +65,17 @@ class TaskError(KbackupError):
     """A task failed with something that is not an error of kbackup's own tree."""
 
 
+class SparkEndedError(TaskError):
+    """Spark's JVM has ended in the middle of the work. Another session may do it."""
+
+    def __init__(
+        self,
+        message: str = "Spark's JVM has ended in the middle of the work",
+        hint: str = "find out why, for instance in the kernel's log of killed processes, and run the command again",
+    ) -> None:
+        super().__init__(message, hint)
+
+
 def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None = None) -> list[R]:
     """All that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the
     executors.
@@ -54,7 +84,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
     """
     if not tasks:
         return []
-    if show is None or not str(spark.sparkContext.master).startswith("local"):
+    if show is None or not is_local(spark):
         return _run(spark, tasks, work, None)
     with ProgressReceiver(show) as receiver:
         return _run(spark, tasks, work, receiver.address)
@@ -89,8 +119,8 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
     # each task gets all of them: one by one, so that it unpickles its own alone (of 50,000: 35 ms, not 900)
     every = [pickle.dumps(task) for task in tasks]
     data: bytes = CloudPickleSerializer().dumps((work, every))  # type: ignore[no-untyped-call]
-    with shared(spark, data) as given:
-        return _results(spark, len(tasks), given, address)
+    with spark_errors(), prepared_cluster(spark, work) as expected, shared(spark, data) as given:
+        return _results(spark, len(tasks), given, address, expected)
 
 
 @contextmanager
@@ -114,10 +144,15 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
 
 
 def _results(
-    spark: SparkSession, count: int, given: Callable[[], bytes], address: Address | None
+    spark: SparkSession, count: int, given: Callable[[], bytes], address: Address | None, expected: Expected
 ) -> list[Any]:
     def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         attempt = _attempt()
+        answer = check_worker(expected)
+        if answer is not None:
+            yield _row(-1, attempt, answer)
+        if isinstance(answer, RefusedError):
+            return
         work, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
         for batch in batches:
             numbers: list[int] = batch.column(0).to_numpy().tolist()
@@ -126,17 +161,18 @@ def _results(
                 yield from _run_task(number, attempt, task, work, address)
 
     frame = spark.range(count, numPartitions=count).mapInArrow(run_batches, _DDL)
-    with spark_errors():
-        rows = frame.toArrow()
+    rows = frame.toArrow()
     numbers: list[int] = rows.column("task").to_numpy().tolist()
     attempts: list[int] = rows.column("attempt").to_numpy().tolist()
     counted.add("kbackup_task_retries_total", sum(dict(zip(numbers, attempts, strict=True)).values()))
     results: list[Any] = rows.column("result").to_pylist()
-    found = [pickle.loads(row) for row in results]  # noqa: S301 (only our own executors write these rows)
-    for result in found:
-        if isinstance(result, FencedError):
+    answers = [pickle.loads(row) for row in results]  # noqa: S301 (only our own executors write these rows)
+    for result in answers:
+        if isinstance(result, KbackupError):
             raise result
-    return found
+        if isinstance(result, Answer):
+            check_answer(result)
+    return [result for result in answers if not isinstance(result, Answer)]
 
 
 def _attempt() -> int:
@@ -150,33 +186,40 @@ def _attempt() -> int:
 def _run_task(
     number: int, attempt: int, task: T, work: Work[T, R], address: Address | None
 ) -> Iterator[pa.RecordBatch]:
-    def row(result: object) -> pa.RecordBatch:
-        fields = {"task": number, "attempt": attempt, "result": pickle.dumps(result)}
-        return pa.RecordBatch.from_pylist([fields], schema=_RESULT)
-
     progress = ProgressSender(address, number)
     sys.setswitchinterval(_SWITCH)
     try:
         for result in work(task, progress):
-            yield row(result)
+            yield _row(number, attempt, result)
     except FencedError as error:
         # as a result, not as a failure: Spark would try again, and fence the one that fenced us
-        yield row(error)
+        yield _row(number, attempt, error)
     except KbackupError as error:
         raise RuntimeError(error.marker()) from None
     finally:
         progress.close()
 
 
+def _row(number: int, attempt: int, result: object) -> pa.RecordBatch:
+    fields = {"task": number, "attempt": attempt, "result": pickle.dumps(result)}
+    return pa.RecordBatch.from_pylist([fields], schema=_RESULT)
+
+
 @contextmanager
 def spark_errors() -> Iterator[None]:
     """Raises what Spark raises in the block as `from_spark` has it."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except PySparkException as error:
         raise from_spark(error) from None
+    except (Py4JError, ConnectionError, EOFError) as error:
+        is_lost = isinstance(error, Py4JNetworkError | ConnectionError | EOFError)
+        if is_lost or jvm_has_ended(_PATIENCE):
+            raise SparkEndedError from None
+        raise
 
 
 def from_spark(error: Any) -> KbackupError:
@@ -185,6 +228,15 @@ def from_spark(error: Any) -> KbackupError:
     known = from_text(text)
     if known is not None:
         return known
+    if missing := _NOT_THE_SAME.search(text):
+        host = _HOST.search(
+            getattr(error, "_stackTrace", None) or text
+        )  # Spark's text lacks it, its traceback does not
+        worker = f"worker {host[1]}" if host is not None else "a worker"
+        return RefusedError(
+            f"{worker} does not have the driver's kbackup and Python: {missing[0].strip()}",
+            "install what the driver has there, or send it along: PYSPARK_PYTHON and spark.archives, see spark.md",
+        )
     lines = [line for line in text.splitlines() if line.strip()]
     last = next(
         (line for line in reversed(lines) if "Error" in line or "Exception" in line),

@@ -44,6 +44,11 @@ def parse_url(url: str) -> Bucket | Path:
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "s3":
         bucket, _, prefix = rest.partition("/")
+        if ":" in bucket or "@" in bucket:
+            raise UsageError(
+                "the address of a bucket holds credentials, or a host",
+                "write s3://bucket/prefix, and set s3.access_key_id, s3.secret_access_key and s3.endpoint_url",
+            )
         if not bucket:
             raise UsageError(f"address {url!r} names no bucket", HINT)
         return Bucket(bucket, prefix.rstrip("/"))

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
 
-from kbackup.errors import KbackupError, StoreError
+from kbackup.errors import CorruptError, KbackupError, StoreError
 from kbackup.store.address import Address
 
 if TYPE_CHECKING:  # the configuration imports this package, and starts without numpy and pyarrow
@@ -123,6 +123,15 @@ class Upload(ABC):
         """End without publishing; idempotent."""
 
 
+def check_whole(name: str, size: int, largest: int) -> None:
+    """Raise `CorruptError` for an object that is too large to be read as a whole."""
+    if size > largest:
+        raise CorruptError(
+            f"{name} has {size} bytes, no such document of an archive has more than {largest}",
+            "check which tool wrote it; it was not read",
+        )
+
+
 class Store(Protocol):
     @property
     def url(self) -> str:
@@ -134,7 +143,9 @@ class Store(Protocol):
         """Return the normalized address of the store, equal for all spellings of one location."""
         ...
 
-    def get(self, key: str) -> bytes: ...
+    def get(self, key: str) -> bytes:
+        """Return a whole object; `CorruptError` for one that is larger than its kind (`KeyClass`) ever is."""
+        ...
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]: ...
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import builtins
 import hashlib
 import os
-import secrets
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, is_key
 from kbackup.store.delegating import DelegatingStore
+from kbackup.util.folders import check_own, make_own, read_own, write_own
 
 LIMIT_BYTES = 256 << 20
 LARGEST_BYTES = 64 << 20
@@ -112,13 +111,12 @@ class Shelf:
     def get(self, name: str) -> bytes | None:
         path = self._path(name)
         try:
-            if not self._ours():
-                return None
-            data = path.read_bytes()
+            check_own(self._folder)
+            data = read_own(path)
             if data[: len(_MAGIC) + _HASH] != _head(name, data[len(_MAGIC) + _HASH :]):
                 path.unlink()
                 return None
-            os.utime(path)
+            os.utime(path, follow_symlinks=False)
         except OSError:
             return None
         return data[len(_MAGIC) + _HASH :]
@@ -127,29 +125,13 @@ class Shelf:
         if len(data) > min(LARGEST_BYTES, self._limit):
             return
         path = self._path(name)
-        made = path.with_name(f"{name}.{secrets.token_hex(8)}")
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            if not self._ours():
-                return
-            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_head(name, data))
-                file.write(data)
-            made.replace(path)
+        with suppress(OSError):
+            make_own(self._folder)
+            write_own(path, _head(name, data) + data)
             self._trim(len(data))
-        except OSError:
-            with suppress(OSError):
-                made.unlink()
 
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name
-
-    def _ours(self) -> bool:
-        """Return False if another user can write to the folder: it could hold foreign bytes with their checksum."""
-        folder = self._folder.stat()
-        return folder.st_uid == os.getuid() and not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
     def _trim(self, added: int) -> None:
         self._size = None if self._size is None else self._size + added
@@ -166,7 +148,7 @@ class Shelf:
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         for path in self._folder.glob("??/*"):
             try:
-                yield path, path.stat()
+                yield path, path.lstat()
             except FileNotFoundError:
                 continue  # another process was faster
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
@@ -16,8 +17,24 @@ Sse = Literal["", "AES256", "aws:kms"]
 Checksum = Literal["crc64nvme", "none"]
 LockMode = Literal["", "GOVERNANCE", "COMPLIANCE"]
 
-NOT_LOCKED = ("lock.json", "catalog/latest.json", "derived.json", "check/")
-"""Objects without retention: they are replaced all the time or removed at once, and locked versions would pile up."""
+
+class KeyClass(NamedTuple):
+    """`replaced`: the object is replaced or removed soon, and takes no retention: locked versions would pile up.
+    `plain`: the object is not encrypted. `largest`: bytes of the largest such object that is read as a whole, several
+    times what an archive has; longer ones are streamed."""
+
+    replaced: bool = False
+    plain: bool = False
+    largest: int = 1 << 30
+
+
+KeyClasses = Callable[[str], KeyClass]
+"""Return the class of a key. Who opens a store knows the layout of its keys; the function must be picklable."""
+
+
+def write_once(key: str) -> KeyClass:
+    """Return the class of an object that is never replaced."""
+    return KeyClass()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +45,7 @@ class S3Options:
     CRC-64/NVME; uploads are then only protected by the transport. `part_size` is in bytes; an upload holds at
     most `parts_in_flight` + 1 parts in memory. Timeouts are in seconds. `requester_pays` accepts the bill of
     reading somebody else's bucket; `expected_bucket_owner` is an account id that the store compares.
-    `object_lock_mode` and `_days` put every object under retention when it is written, but for `NOT_LOCKED`.
+    `object_lock_mode` and `_days` put every object under retention when it is written, but for replaced ones.
     """
 
     endpoint_url: str = ""

@@ -1,4 +1,5 @@
-"""Check that a store honours conditional writes: some S3 servers ignore conditions silently."""
+"""Try a store with a small object: its clock, and whether it honours conditional writes, which some S3 servers ignore
+silently."""
 
 from __future__ import annotations
 
@@ -20,6 +21,19 @@ def check_conditional_writes(store: Store, folder: str) -> None:
         failed = store.delete([key])
     if failed:
         raise failed[0].error
+
+
+def store_time(store: Store, folder: str) -> float:
+    """Return the time of the store's clock, in seconds since the epoch: that of an object written now.
+
+    As a listing has it, like the times that it is compared with: S3's other answers leave fractions of seconds out.
+    """
+    key = f"{folder}/clock-{secrets.token_hex(8)}"
+    try:
+        store.put_new(key, b"1")
+        return next(entry.modified for entry in store.list(key) if entry.key == key)
+    finally:
+        store.delete([key])
 
 
 def _must_refuse_create(store: Store, key: str) -> None:

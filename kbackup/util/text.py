@@ -1,8 +1,16 @@
-"""Numbers and lists of names in messages."""
+"""Numbers and lists of names in messages, and the form of ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+ArchiveId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
+"""The id of an archive. Users' key commands get it: no other text may reach their scripts."""
+SomeArchiveId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]
+"""The id of an archive, or '' for none."""
 
 
 def shorten(names: Sequence[str], most: int, between: str = ", ") -> str:

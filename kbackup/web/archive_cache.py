@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.opening import far_numbers
 from kbackup.archive.java.content import is_java_archive
 from kbackup.archive.java.folder import JavaFolder
 from kbackup.archive.query.points import PointOverview, list_points
@@ -149,4 +150,5 @@ class ArchiveCache:
         number = archive.state.number
         before = layout.catalog_key(number - 1) if number else ""
         keys = (layout.parse_catalog_key(entry.key) for entry in self.store.list(layout.CATALOG, before))
-        return [key for key in keys if key is not None] == ([number] if number else [])
+        later = {key for key in keys if key is not None}
+        return later - far_numbers(later, number) == ({number} if number else set())

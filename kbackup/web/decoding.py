@@ -21,6 +21,8 @@ from kbackup.web import values
 
 MAX_BYTES = 1 << 20
 """Size of the longest key or value that is decoded."""
+SECONDS = 5.0
+"""Seconds after which a page decodes no further record: schemas can be made so that each takes long."""
 PAUSE = 30.0
 """Seconds without a question to a registry that did not answer: each may take a minute."""
 
@@ -37,7 +39,7 @@ class FieldDecoder:
 
     def __init__(self, make: Callable[[], Decoding], clock: Callable[[], float] = time.monotonic) -> None:
         """`make` is called for the first page that decodes. It raises `UsageError` without a registry."""
-        self._make, self._clock = make, clock
+        self._make, self.clock = make, clock
         self._lock = threading.Lock()
         self._decoding: Decoding | None = None
         self._failure, self._asks_at = "", 0.0
@@ -50,7 +52,7 @@ class FieldDecoder:
                     self._decoding = self._make()
                 except UsageError as error:
                     return PageDecoding(self, Decoding({}, mm2=True), _reason(error))
-            failing = self._clock() < self._asks_at
+            failing = self.clock() < self._asks_at
             return PageDecoding(self, None if failing else self._decoding, self._failure if failing else "")
 
     def fail(self, error: KbackupError) -> None:
@@ -58,7 +60,7 @@ class FieldDecoder:
         with self._lock:
             self._failure = _reason(error)
             if isinstance(error, UnreachableError):
-                self._asks_at = self._clock() + PAUSE
+                self._asks_at = self.clock() + PAUSE
 
 
 @dataclass
@@ -68,6 +70,8 @@ class PageDecoding:
     owner: FieldDecoder
     decoding: Decoding | None
     problem: str = ""
+    spent: float = 0.0
+    """Seconds of decoding so far."""
 
     def lines(self, tp: TopicPartition, row: Row) -> tuple[values.Shown, values.Shown]:
         """Return the key and the value of a record in one line each."""
@@ -89,12 +93,18 @@ class PageDecoding:
         if longest > MAX_BYTES:
             note = f"not decoded: longer than {MAX_BYTES:,} bytes"
             return Field(row.key, note), Field(row.value, note)
+        if self.spent > SECONDS:
+            note = f"not decoded: the records before took more than {SECONDS:.0f} seconds"
+            return Field(row.key, note), Field(row.value, note)
+        began = self.owner.clock()
         try:
             made = self.decoding.decode_uncounted(tp, row)
         except (UsageError, UnreachableError) as error:
             self.owner.fail(error)
             self.decoding, self.problem = None, _reason(error)
             return Field(row.key), Field(row.value)
+        finally:
+            self.spent += self.owner.clock() - began
         quiet = bool(self.problem)
         return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
 

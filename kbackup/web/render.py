@@ -10,13 +10,13 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment
-from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from kbackup import __version__
 from kbackup.archive.query.selection import exact_entry
 from kbackup.cli.common.human import human_size, plural
 from kbackup.util.html import templates
+from kbackup.util.printable import printable
 from kbackup.util.times import duration_text
 from kbackup.web import names, numbers
 
@@ -35,7 +35,7 @@ def environment() -> Environment:
         "name": names.name,
         "key": names.key,
         "entry": exact_entry,
-        "exact": exact,
+        "escaped": printable,  # a clipboard's text may be pasted into a terminal
     }
     jinja.globals |= {
         "version": __version__,
@@ -49,11 +49,6 @@ def environment() -> Environment:
 
 def page(template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     return HTMLResponse(environment().get_template(template).render(context), status)
-
-
-def exact(text: str) -> Markup:
-    """Return the text for an attribute that is copied and not shown: with every character, also unprintable ones."""
-    return escape(text).replace("\r", Markup("&#13;"))
 
 
 def path(*parts: object, **query: object) -> str:

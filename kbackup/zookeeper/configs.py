@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from kbackup.metadata.encoder import is_encrypted
 from kbackup.metadata.entities import BrokerConfig, ClientQuota, QuotaEntity, ScramUser
 from kbackup.zookeeper.collect import Collector
 from kbackup.zookeeper.decode import configs, entity_name, name_of, strange
@@ -16,7 +17,6 @@ _SCRAM = "SCRAM-SHA-"
 _CREDENTIAL = re.compile(
     r"salt=([A-Za-z0-9+/=]+),stored_key=([A-Za-z0-9+/=]+),server_key=([A-Za-z0-9+/=]+),iterations=(\d{1,9})"
 )
-_ENCODED_PASSWORD = "encryptedPassword:"  # noqa: S105  # how Kafka's PasswordEncoder begins a member
 
 
 def parse_scram_users(collector: Collector) -> tuple[ScramUser, ...] | None:
@@ -102,4 +102,4 @@ def _broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
         raise strange(path, "is not named by the id of a broker")
     broker = None if owner == "<default>" else int(owner)
     for name, value in configs(path, data).items():
-        yield BrokerConfig(broker=broker, name=name, value=None if _ENCODED_PASSWORD in value else value)
+        yield BrokerConfig(broker=broker, name=name, value=None if is_encrypted(value) else value)

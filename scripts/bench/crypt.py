@@ -14,6 +14,7 @@ from typing import Any
 
 from awscrt.checksums import crc64nvme
 
+from kbackup.archive import layout
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import CHUNK, Buffer, ObjectInfo, Upload, view_of
 from kbackup.store.crypt.frames import Cipher, Header, new_header
@@ -138,7 +139,9 @@ def main() -> None:
         )
         os.environ[_KEY] = generate_key()
         for label, key in (("in the clear", ""), ("encrypted", f"env:{_KEY}")):
-            there = open_store(f"s3://bench/{label.replace(' ', '-')}", options, key)
+            there = open_store(
+                f"s3://bench/{label.replace(' ', '-')}", options, key, key_class=layout.key_class
+            )
             measure(f"S3 upload, {label}", partial(upload, there, data))
             measure(f"S3 download, {label}", partial(download, there, into))
 

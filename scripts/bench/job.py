@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from kbackup.archive import layout
 from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.restore.job import RestoreJob, restore
@@ -76,7 +77,9 @@ def _restore(spec: Spec, session: SparkSession) -> Done:
 
 
 def _store(spec: Spec) -> Store:
-    return open_store(spec["store"], S3Options(**{**spec["s3"], **spec.get("s3_options", {})}))
+    return open_store(
+        spec["store"], S3Options(**{**spec["s3"], **spec.get("s3_options", {})}), key_class=layout.key_class
+    )
 
 
 def _cluster(spec: Spec) -> dict[str, str]:

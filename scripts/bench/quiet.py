@@ -16,7 +16,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.models import LastRecord
 from kbackup.errors import ClusterError
-from kbackup.jobs.backup.log_check import BATCH, TUNING, Expected, compare, epoch_positions, read_seen
+from kbackup.jobs.backup.log_check import BATCH, TUNING, compare, read_seen
+from kbackup.jobs.backup.missing_records import Expected, positions
 from kbackup.jobs.capture.cluster import live_topics
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.consume.epochs import validate_epochs
@@ -101,7 +102,7 @@ def _measure(broker: Broker, partitions: Sequence[TopicPartition], records: int)
     for at in range(0, len(ranges), BATCH):
         seen = read_seen(reader, ranges[at : at + BATCH])
         expected += [
-            Expected(r, LastRecord(offset=r.start, leader_epoch=s.leader_epoch, digest=s.digest))
+            Expected(r, (LastRecord(offset=r.start, leader_epoch=s.leader_epoch, digest=s.digests[r.start]),))
             for r in ranges[at : at + BATCH]
             for s in [seen[r.tp]]
         ]
@@ -109,12 +110,16 @@ def _measure(broker: Broker, partitions: Sequence[TopicPartition], records: int)
 
     def compare_all() -> None:
         reader = _reader(broker)
-        if compare(reader, expected, committed=True).diverged:
+        if compare(reader, expected, exact=True).diverged:
             raise SystemExit("a log differs from itself")
         reader.close()
 
     def validate_all() -> None:
-        if any(validate_epochs(broker.client(), epoch_positions(expected), "bench", 120.0)):
+        if any(
+            validate_epochs(
+                broker.client(), {e.range.tp: positions(e, 0)[0] for e in expected}, "bench", 120.0
+            )
+        ):
             raise SystemExit("a log was truncated, or gave no answer")
 
     step("compare", compare_all)

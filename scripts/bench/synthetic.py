@@ -74,10 +74,10 @@ def metadata(topics: Iterable[LiveTopic]) -> Metadata:
     )
 
 
-def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, LastRecord]:
+def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, tuple[LastRecord, ...]]:
     """Return the end of each partition as tasks report it that read `segments` in order of their offsets."""
     return {
-        TopicPartition(s.topic, s.partition): LastRecord(offset=s.last, leader_epoch=3, digest="0" * 16)
+        TopicPartition(s.topic, s.partition): (LastRecord(offset=s.last, leader_epoch=3, digest="0" * 16),)
         for s in segments
     }
 

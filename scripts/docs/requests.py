@@ -74,7 +74,7 @@ def count_requests(points: int) -> dict[str, Counter[str]]:
 def run_command(line: str, stores: dict[str, MemoryStore], cache: str) -> Counter[str]:
     """Run one command in this process on stores in memory, by address; return its requests to all of them."""
 
-    def open_plain(url: str, _: object) -> MemoryStore:
+    def open_plain(url: str, *_: object) -> MemoryStore:
         return stores.setdefault(url, MemoryStore(url))
 
     before = _sum_of_requests(stores)

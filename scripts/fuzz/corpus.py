@@ -128,14 +128,14 @@ def _runs() -> pa.Table:
 
 
 def _documents() -> Iterator[Document]:
-    yield models.ArchiveInfo(id="a", created_at="2026-01-01T00:00:00.000Z")
+    yield models.ArchiveInfo(id="0" * 32, created_at="2026-01-01T00:00:00.000Z")
     state = models.PartitionState(partition=0, start=0, end=9, log_start=0, log_end=9, records=9, bytes=99)
     topic = models.TopicState(
         name="t", id="i", incarnation=1, captured=1, state="present", partitions=(state,)
     )
     ref = models.document_ref("points/0000000001-a/groups.json", b"")
     yield models.Manifest(
-        archive_id="a",
+        archive_id="0" * 32,
         number=1,
         run="r",
         previous=None,
@@ -154,7 +154,7 @@ def _documents() -> Iterator[Document]:
     yield models.Groups(captured_at="", groups=(group,))
     table = documents.TableRef(key="tables/0000000002-a-0.parquet", size=9, sha256="0" * 64, rows=1)
     yield documents.Catalog(
-        archive_id="a",
+        archive_id="0" * 32,
         number=2,
         previous=documents.Link(number=1, checksum="sha256:" + "0" * 64),
         operation=documents.Operation(kind="backup", token="t", run="r", by="h", at="", summary="s"),
@@ -168,5 +168,5 @@ def _documents() -> Iterator[Document]:
         labels=(documents.Label(name="n", point=1),),
         tables=documents.Tables(points=(table,), segments=(table,)),
     )
-    yield documents.Latest(archive_id="a", number=2)
-    yield documents.Derived(archive_id="a", catalog=2)
+    yield documents.Latest(archive_id="0" * 32, number=2)
+    yield documents.Derived(archive_id="0" * 32, catalog=2)

@@ -1,4 +1,5 @@
-"""python -m scripts.soak.mirrors: both halves of a mirror, killed at random, run again, and compared record by record.
+"""python -m scripts.soak.mirrors: both halves of a mirror, and several mirrors in one process, killed at random, run
+again, and compared record by record.
 
 One line a round. The first thing that does not hold ends it, with everything left where it is.
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.cached import CachedStore, Shelf
 from kbackup.store.crypt import CryptStore
@@ -100,7 +101,9 @@ class EncryptedLocation(Location):
         self.key.write_text(generate_key())
 
     def store(self) -> Store:
-        return CryptStore(self.inner.store(), Keyring(self.inner.store(), f"file:{self.key}"))
+        return CryptStore(
+            self.inner.store(), Keyring(self.inner.store(), f"file:{self.key}"), layout.key_class
+        )
 
     def unfinished(self) -> list[str]:
         return self.inner.unfinished()

@@ -1,4 +1,4 @@
-"""A TCP proxy before an HTTP server that loses answers and cuts bodies on demand."""
+"""A TCP proxy before an HTTP server that loses and cuts answers on demand."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._lost: tuple[re.Pattern[bytes], int, bool] = (re.compile(rb"(?!)"), 0, False)
-        self._cuts: list[int] = []
+        self._cuts: tuple[re.Pattern[bytes], list[int]] = (re.compile(rb"(?!)"), [])
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._accept)]
         self._sockets: list[socket.socket] = []
         self.requests: list[str] = []
+        self.answers: list[bytes] = []
+        """The headers of each answer, as the server sent them."""
 
     def lose_answers(self, request: str, times: int, *, then_refuse: bool = False) -> None:
         """Lose the answers of the next requests whose first line matches; the server still handles the requests.
@@ -35,13 +37,22 @@ class Proxy:
         self._lost = (re.compile(request.encode()), times, then_refuse)
 
     @property
+    def answers_to_cut(self) -> int:
+        """The number of answers that the proxy will still cut."""
+        return len(self._cuts[1])
+
+    @property
     def answers_to_lose(self) -> int:
         """The number of answers that the proxy will still lose."""
         return self._lost[1]
 
     def cut_bodies(self, *after: int) -> None:
         """Cut the next answers to GET requests after so many bytes, headers included."""
-        self._cuts = list(after)
+        self.cut_answers("^GET", *after)
+
+    def cut_answers(self, request: str, *after: int) -> None:
+        """Cut the next answers to requests whose first line matches after so many bytes, headers included."""
+        self._cuts = (re.compile(request.encode()), list(after))
 
     def __enter__(self) -> Self:
         self._threads[0].start()
@@ -101,8 +112,9 @@ class Proxy:
                 starts = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
                 if starts and self._is_lost(current[0]):
                     return
-                if starts and current[0].startswith(b"GET"):
-                    remaining = self._next_cut()
+                if starts:
+                    self.answers.append(data.partition(b"\r\n\r\n")[0] + b"\r\n")
+                    remaining = self._next_cut(current[0])
                 if remaining is not None:
                     data, remaining = data[:remaining], remaining - len(data)
                 client.sendall(data)
@@ -119,9 +131,10 @@ class Proxy:
             self._stop_listening()
         return True
 
-    def _next_cut(self) -> int | None:
+    def _next_cut(self, request: bytes) -> int | None:
         with self._lock:
-            return self._cuts.pop(0) if self._cuts else None
+            pattern, cuts = self._cuts
+            return cuts.pop(0) if cuts and pattern.search(request) else None
 
 
 def _hang_up(end: socket.socket) -> None:

@@ -98,13 +98,18 @@ def test_one_record(
         (tmp_path / "key.secret").write_text(generate_key())
         key = f"file:{tmp_path / 'key.secret'}"
         config.write_text(f'{config.read_text()}\n[encryption]\nkey = "{key}"\n')
-    archive = make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options, key))
+    archive = make_archive(
+        open_store(f"{bucket.url}/{PREFIX}", bucket.options, key, key_class=layout.key_class)
+    )
     cold = read_record(config, bucket, capsys, address)
     warm = read_record(config, bucket, capsys, address)
     metadata, of_topics = [r for r in cold if "topics/" not in r], [r for r in cold if "topics/" in r]
     listing = f"LIST {layout.CATALOG}"
     files = [request for request in metadata if request != listing]
-    assert len(files) == len(set(files)), "each file once"
+    twice = (
+        ["GET archive.json"] if encrypted else []
+    )  # whose keys are these, before the newest catalog is compared
+    assert sorted(files) == sorted([*set(files), *twice]), "each other file once"
     # of an encrypted object its size and its first bytes as well, which hold what it takes to open it
     ends = [request.rpartition("_")[2] for request in of_topics if request.startswith("RANGE ")]
     beginnings = sorted(set(of_the_segment)) if encrypted else []
@@ -113,7 +118,7 @@ def test_one_record(
     # the cache keeps files that the listing named; other small objects are requested each time
     listed = [f"GET {key}" for key in (layout.LATEST, layout.catalog_key(archive.state.number))]
     cached = [request for request in metadata if request in listed]
-    assert cached == listed
+    assert sorted(cached) == sorted(listed)
     folders = (layout.TABLES, layout.POINTS)
     read = [request for request in metadata if request.removeprefix("GET ").startswith(folders)]
     known = referred_keys(archive.committed)
@@ -125,7 +130,7 @@ def test_one_record(
     ]
     assert [request for request in warm if request in of_topics] == of_topics
     uncached = read_record(config, bucket, capsys, address, "--no-cache")
-    assert sorted([listing, *uncached]) == sorted(cold), "nothing is remembered without the cache"
+    assert sorted([listing, *twice, *uncached]) == sorted(cold), "nothing is remembered without the cache"
 
 
 @pytest.mark.parametrize(

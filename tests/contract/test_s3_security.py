@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ import pytest
 from awscrt.checksums import crc64nvme
 from botocore.exceptions import ClientError
 
+from kbackup.archive import layout
 from kbackup.errors import (
     AlreadyExistsError,
     DeniedError,
@@ -25,12 +27,15 @@ from kbackup.errors import (
     UsageError,
     WrongKeyError,
 )
+from kbackup.jobs.copy.job import copy_archive
+from kbackup.jobs.mirror.status import first_status, write_status
 from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
 from kbackup.jobs.retention.report import Expiry
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.events import Silent
 from kbackup.store import S3Options, Store, open_store
+from kbackup.store.base import Buffer
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key, load_kek
 from kbackup.store.crypt.keyring import Keyring
@@ -42,6 +47,9 @@ from scripts.dev.moto import MotoServer
 from scripts.dev.s3 import S3Server
 from tests.contract.conftest import PART
 from tests.support.archives import T0, make_archive
+from tests.support.memory_store import MemoryStore
+from tests.support.mirrors import flow_of
+from tests.support.repairs import ORDERS, harm, key_of, make, run
 from tests.support.secrets import know, watch
 
 POLICIES = Path(__file__).parents[2] / "infra" / "policies"
@@ -188,7 +196,11 @@ def test_another_owner_is_refused(moto_server: MotoServer) -> None:
 @pytest.mark.parametrize("mode", ["GOVERNANCE", "COMPLIANCE"])
 def test_object_lock(server: MinioWithKms, mode: str) -> None:
     bucket = new_bucket(server, object_lock=True)
-    store = open_store(f"s3://{bucket}/p", options_of(server, object_lock_mode=mode, object_lock_days=2))
+    store = open_store(
+        f"s3://{bucket}/p",
+        options_of(server, object_lock_mode=mode, object_lock_days=2),
+        key_class=layout.key_class,
+    )
     client: Any = server.client()
     check_conditional_writes(store, "check/probe")
     lease = store.put_new("lock.json", b"1")
@@ -220,6 +232,28 @@ def test_object_lock(server: MinioWithKms, mode: str) -> None:
     assert store.stat("large").size == 2 * PART + 5
 
 
+def test_replaced_objects_are_not_locked_and_all_others_are(server: MinioWithKms) -> None:
+    """Two restore points, and a mirror that writes its status again and again."""
+    bucket = new_bucket(server, object_lock=True)
+    options = options_of(server, object_lock_mode="GOVERNANCE", object_lock_days=2)
+    store = open_store(f"s3://{bucket}/p", options, key_class=layout.key_class)
+    archive_id = make_archive(store).info.id
+    for _ in range(2):
+        write_status(store, first_status(flow_of(), archive_id, None))
+    client: Any = server.client()
+    versions: dict[str, list[bool]] = {}
+    for version in client.list_object_versions(Bucket=bucket, Prefix="p/")["Versions"]:
+        head = client.head_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])
+        versions.setdefault(version["Key"].removeprefix("p/"), []).append("ObjectLockMode" in head)
+    locked_twice = [key for key, locks in versions.items() if len(locks) > 1 and any(locks)]
+    assert locked_twice == [], "locked versions of a replaced object pile up"
+    unlocked = {key for key, locks in versions.items() if not all(locks)}
+    assert unlocked == {key for key in versions if layout.key_class(key).replaced}
+    assert {"topics/orders/index_partition_000", "mirrors/A/B/status.json", layout.LATEST} <= unlocked
+    assert layout.ARCHIVE in versions.keys() - unlocked
+    assert all(key in versions.keys() - unlocked for key in versions if "/segment_" in key)
+
+
 def test_object_lock_takes_a_bucket_for_it(server: MinioWithKms) -> None:
     options = options_of(server, object_lock_mode="GOVERNANCE", object_lock_days=2)
     store = open_store(f"s3://{new_bucket(server)}/p", options)
@@ -232,10 +266,14 @@ def test_object_lock_takes_a_bucket_for_it(server: MinioWithKms) -> None:
 # The roles
 
 
-def role(server: MinioWithKms, name: str, bucket: str) -> Store:
+def role(server: MinioWithKms, name: str, bucket: str, **options: Any) -> Store:
     """Open the archive at `p` of the bucket with the rights of one policy alone."""
     policy = (POLICIES / f"{name}.json").read_text().replace("BUCKET", bucket).replace("PREFIX", "p")
-    return open_store(f"s3://{bucket}/p", options_of(server, **server.credentials(policy)))
+    return open_store(
+        f"s3://{bucket}/p",
+        options_of(server, **server.credentials(policy), **options),
+        key_class=layout.key_class,
+    )
 
 
 def test_a_writer(server: MinioWithKms) -> None:
@@ -255,6 +293,69 @@ def test_a_writer(server: MinioWithKms) -> None:
     elsewhere = open_store(f"s3://{bucket}/other", S3Options(**_options(store)))
     with pytest.raises(DeniedError):
         elsewhere.put("key", b"")
+
+
+def lock_until(store: Store, bucket: str, key: str, days: int) -> None:
+    until = datetime.now(UTC) + timedelta(days=days)
+    client_of(S3Options(**_options(store))).put_object_retention(
+        Bucket=bucket, Key=f"p/{key}", Retention={"Mode": "GOVERNANCE", "RetainUntilDate": until}
+    )
+
+
+def test_a_writer_deletes_nothing_of_a_mirror_and_locks_nothing(server: MinioWithKms) -> None:
+    """Only the role of mirrors deletes the offset-map parts that it has folded."""
+    bucket = new_bucket(server, object_lock=True)
+    store, mirror = role(server, "writer", bucket), role(server, "mirror", bucket)
+    keys = ["mirrors/A/B/flow.json", "mirrors/A/B/map/0000/0000000001-ab.parquet"]
+    for key in keys:
+        store.put(key, b"1")
+    assert [failed.key for failed in store.delete(keys)] == keys
+    with pytest.raises(ClientError, match="AccessDenied"):
+        lock_until(store, bucket, keys[0], 1)
+    assert [failed.key for failed in mirror.delete(keys)] == keys[:1]
+
+
+def test_a_writer_with_locks_writes_locked_objects_and_releases_none(server: MinioWithKms) -> None:
+    bucket = new_bucket(server, object_lock=True)
+    store = role(server, "writer-locked", bucket, object_lock_mode="GOVERNANCE", object_lock_days=30)
+    assert len(in_every_way(store)) == 4
+    with pytest.raises(ClientError, match=r"AccessDenied|WORM"):
+        lock_until(store, bucket, "put", 1)
+
+
+def test_no_backup_needs_what_the_policy_for_aws_denies() -> None:
+    """MinIO does not know `s3:if-none-match`: the writes without that header are held against the policy."""
+    policy = json.loads((POLICIES / "aws" / "write-once.json").read_text())
+    statement = policy["Statement"][0]
+    denied = [resource.removeprefix("arn:aws:s3:::BUCKET/PREFIX/") for resource in statement["Resource"]]
+    store = Unconditional()
+    make(store)
+    copy_archive(store, target := Unconditional(), 60, Silent())
+    harm(store, f"{ORDERS}15_index", "flip")
+    harm(store, key_of(store, 3, layout.MANIFEST), "gone")
+    run(store)
+    replaced = store.replaced | target.replaced
+    assert {layout.LATEST, layout.LOCK, f"{ORDERS}15_index"} <= replaced
+    assert [key for key in replaced if any(fnmatch(key, pattern) for pattern in denied)] == []
+    kept = [e.key for e in store.list() if e.key not in replaced and not e.key.endswith("_index")]
+    open_ones = [key for key in kept if not any(fnmatch(key, pattern) for pattern in denied)]
+    assert open_ones == [layout.ARCHIVE], "an object that is written once may be replaced"
+
+
+class Unconditional(MemoryStore):
+    """Records the keys that are written without If-None-Match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replaced: set[str] = set()
+
+    def put(self, key: str, data: Buffer) -> str:
+        self.replaced.add(key)
+        return super().put(key, data)
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        self.replaced.add(key)
+        return super().replace(key, data, etag)
 
 
 def test_a_reader(server: MinioWithKms) -> None:
@@ -319,7 +420,7 @@ def test_writer_rotates_keys_and_expirer_deletes_old_key_files(server: MinioWith
 
     def opened(role_name: str, key: str) -> CryptStore:
         inner = role(server, role_name, bucket)
-        return CryptStore(inner, Keyring(inner, f"file:{tmp_path / key}"))
+        return CryptStore(inner, Keyring(inner, f"file:{tmp_path / key}"), layout.key_class)
 
     opened("writer", "old").put("key", b"data")
     begun = rotate(opened("writer", "old").inner, old, new, "")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kbackup.archive.restores.flow_map.slots import SLOTS, slot_of
 from kbackup.jobs.backup.job import backup
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 from tests.faults.conftest import Counting, backup_arguments, free_lease, options
 from tests.faults.dying import Wish
-from tests.faults.mirrored import Mirror
+from tests.faults.mirrored import Mirror, records
 from tests.faults.process import Kbackup
 from tests.faults.shop import Shop, sell
+from tests.support.truth import in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +37,8 @@ emit.heartbeats.enabled = false
 sync.topic.acls.enabled = false
 """
 
-Half = Literal["take", "apply", "apply by Spark", "worker"]
-HALVES: tuple[Half, ...] = ("apply", "take", "apply by Spark", "worker")
+Half = Literal["take", "apply", "apply by Spark", "worker", "several"]
+HALVES: tuple[Half, ...] = ("apply", "take", "apply by Spark", "worker", "several")
 
 
 class Killed(NamedTuple):
@@ -69,6 +71,8 @@ class MirrorLoop:
     def round(self, half: Half) -> Killed:
         """One round; raises what doesn't hold."""
         self.rounds += 1
+        if half == "several":
+            return Killed(self.rounds, half, self._kill_several())
         seconds = self._kill_take() if half == "take" else self._kill_apply(half)
         self._take()
         applied = self.mirror.apply()
@@ -119,6 +123,36 @@ class MirrorLoop:
             process.wait()
         return moment
 
+    def _kill_several(self) -> float:
+        """Two mirrors in one process, take halves and apply halves, that share its Spark. The next process ends what
+        they left."""
+        moment = self._random.uniform(0, 3 * _LONGEST)
+        aliases = [f"{self.mirror.flow.source}{name}" for name in "XY"]
+        lines = "".join(f"{alias}->Z.enabled = true\n" for alias in aliases)
+        archives = f"{self.store.url.rpartition('/')[0]}/several/{{source}}"
+        file = self._write_file("several.properties", (*aliases, "Z"), archives, lines)
+        with Kbackup(
+            self._next_folder(), ["mirror", str(file), "--interval=300ms"], None, self.env
+        ) as process:
+            end = time.monotonic() + _LONGEST + moment
+            while time.monotonic() < end:
+                sell(self.shop, self._random.randrange(5, 30))
+                time.sleep(0.2)
+            assert process.alive, process.err
+            process.signal(signal.SIGKILL)
+            process.wait()
+        with Kbackup(self._next_folder(), ["mirror", str(file), "--once"], None, self.env) as process:
+            ended = process.wait()
+            assert ended.code == 0, ended.err
+        due = records(in_cluster(self.shop.broker.bootstrap, self.shop.topics))
+        for alias in aliases:
+            there = records(
+                in_cluster(self.shop.broker.bootstrap, [f"{alias}.{t}" for t in self.shop.topics])
+            )
+            remote = {TopicPartition(f"{alias}.{tp.topic}", tp.partition): rows for tp, rows in due.items()}
+            assert there == remote, f"what {alias}->Z has applied"
+        return moment
+
     def _wait_working(self, process: Kbackup, folder: Path) -> None:
         """Until it has written its first file of the round, or ended it."""
         before = {entry.key for entry in self.store.list("mirrors/")}
@@ -140,11 +174,17 @@ class MirrorLoop:
 
     def _file(self) -> Path:
         """The flow's properties."""
-        path, alias = self.folder / "mm2.properties", self.mirror.flow.source
-        bootstrap = self.shop.broker.bootstrap
+        alias = self.mirror.flow.source
+        return self._write_file(
+            "mm2.properties", (alias, "B"), self.store.url, f"{alias}->B.enabled = true\n"
+        )
+
+    def _write_file(self, name: str, aliases: Sequence[str], archive: str, lines: str) -> Path:
+        """Properties of clusters that are all the shop's."""
+        path, bootstrap = self.folder / name, self.shop.broker.bootstrap
+        servers = "".join(f"{alias}.bootstrap.servers = {bootstrap}\n" for alias in aliases)
         path.write_text(
-            f"clusters = {alias}, B\n{alias}.bootstrap.servers = {bootstrap}\nB.bootstrap.servers = {bootstrap}\n"
-            f"{alias}->B.enabled = true\nkbackup.archive = {self.store.url}\n"
+            f"clusters = {', '.join(aliases)}\n{servers}{lines}kbackup.archive = {archive}\n"
             f"topics = {', '.join(self.shop.topics)}\n{_SMALL}"
         )
         return path

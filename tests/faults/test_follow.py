@@ -24,7 +24,7 @@ from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 from scripts.dev.process import free_ports
-from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, free_lease, options
+from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, options
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup
 from tests.faults.shop import Shop, check_archive, open_shop, sell
@@ -57,6 +57,7 @@ def test_a_broker_and_a_store_that_go_away_and_come_back(spark: SparkSession) ->
                 secret_access_key=minio.secret_key,
                 max_attempts=2,
             ),
+            key_class=layout.key_class,
         )
         with Following(options(shop, lease_seconds=SHORT_LEASE), QUICK, broker, store, spark) as following:
             following.until(lambda: len(following.commits) == 1)
@@ -170,6 +171,5 @@ def test_a_second_signal_ends_it_at_once(archive: Path, tmp_path: Path, shop: Sh
         ended = process.wait()
     assert ended.code == 130, ended.err
     assert points(store) == before
-    free_lease(store)
-    back_up(store)
+    back_up(store)  # it takes over the lease of the dead process
     check_archive(store, shop)

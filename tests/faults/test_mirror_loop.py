@@ -21,5 +21,5 @@ def test_a_handful_of_kills(broker: Broker, bucket: Bucket, spark: SparkSession,
     sell(shop, 300)
     store = open_store(f"{bucket.url}/nightly", bucket.options)
     loop = MirrorLoop(shop, store, bucket.env, tmp_path, spark, seed=20261122)
-    for half in ("apply", "take", "worker"):
+    for half in ("apply", "take", "worker", "several"):
         loop.round(half)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.flow_map import open_map
 from kbackup.jobs.mirror.apply import Applied, read_heads
 from kbackup.jobs.mirror.apply.positions import read_positions
@@ -38,6 +40,54 @@ def test_a_remote_topic_that_was_deleted_is_applied_anew(mirror: Mirror, shop: S
     mirror.apply()
     delete_remote(mirror, shop.orders)
     mirror.check(mirror.apply())
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 3], ids=["gone", "smaller", "alike"])
+def test_a_remote_topic_that_is_deleted_between_two_rounds_is_applied_anew(
+    partitions: int, own: Mirror, own_shop: Shop, take: Take
+) -> None:
+    """The process goes on with its knowledge of the first topic."""
+    own.flow = dataclasses.replace(own.flow, replication_factor=1)
+    take()
+    remote = own.remote(TopicPartition(own_shop.orders, 0)).topic
+    with own.applier() as applier:
+        own.check(own.round(applier))
+        topics = own.topics(open_archive(own.store))
+        admin = AdminClient(own.client)
+        admin.delete_topics([remote])[remote].result(30)
+        while partitions and remote in Cluster(own.client, "target").topic_names():
+            pass
+        if partitions:
+            admin.create_topics([NewTopic(remote, partitions, 1)])[remote].result(30)
+        sell(own_shop, 7)
+        take()
+        applied = own.round(applier, topics=topics)
+        assert [each.remote for each in applied.deleted] == [remote]
+        own.check(applied)
+        again = own.round(applier, topics=topics)
+        assert (again.records, again.deleted) == (0, ())
+    assert own.apply().deleted == ()
+
+
+def test_a_flow_that_starts_at_the_end_leaves_out_what_was_there(
+    own: Mirror, own_shop: Shop, take: Take
+) -> None:
+    """Also in the next process. A topic that comes later begins with the round that finds it."""
+    own.flow = dataclasses.replace(own.flow, starts_at_end=True)
+    take()
+    before = own.held()
+    first = own.apply()
+    assert (first.records, first.too_late) == (0, ())
+    sell(own_shop, 30)
+    take()
+    assert own.apply().records > 0
+    sell(own_shop, 9)
+    take()
+    own.apply()
+    after = own.held()
+    due = {tp: rows[len(before[tp]) :] for tp, rows in records(after).items()}
+    assert records(in_cluster(own.bootstrap, sorted({tp.topic for tp in after}))) == due
+    assert own.apply().records == 0
 
 
 def test_a_process_that_applies_a_deleted_topic_anew_is_killed(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.store.crypt import CryptStore
@@ -67,7 +68,7 @@ def test_kbackup_opens_the_vectors(vector: dict[str, Any], tmp_path: Path) -> No
     store.put(VECTOR["key_file"]["name"], KEY_FILE)
     store.put(vector["name"], stored_of(vector))
     (tmp_path / "key").write_text(VECTOR["key"])
-    opened = CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
+    opened = CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"), layout.key_class)
     assert opened.get(vector["name"]) == plain_of(vector)
 
 
@@ -80,7 +81,7 @@ def test_a_stranger_reads_what_kbackup_wrote(size: int, tmp_path: Path) -> None:
     key = generate_key()
     (tmp_path / "key").write_text(f"{key}\n")
     inner = FileStore(tmp_path / "archive")
-    store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"))
+    store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"), layout.key_class)
     archive = open_or_create(store).info.id
     data = plain_of({"pattern": size})
     store.put("topics/größe/put", data)

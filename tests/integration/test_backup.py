@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.formats.offsets import decode_group_offsets
-from tests.integration.conftest import SPLIT_RECORDS
-from tests.integration.topics import ODD_RECORDS
+from scripts.dev.kafka import Broker
+from tests.integration.conftest import SPLIT_RECORDS, Archive, Kbackup
+from tests.integration.topics import ODD_RECORDS, produce
 from tests.integration.zoo import FIRST, POSITIONS, SECOND, Zoo
 from tests.support.truth import archive_records, documented_records
 from tests.unit.formats.reference import Record
@@ -174,3 +178,22 @@ def test_metadata_has_what_makes_a_topic(zoo: Zoo) -> None:
     assert metadata[zoo.topic("stamped")].configs == {"message.timestamp.type": "LogAppendTime"}
     assert metadata[zoo.topic("compacted")].configs["cleanup.policy"] == "compact"
     assert {t.replication_factor for t in metadata.values()} == {1}
+
+
+def test_records_are_archived_beside_a_torn_metadata_log(
+    broker: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path
+) -> None:
+    topic = f"beside-{secrets.token_hex(4)}"
+    broker.create_topic(topic, 1)
+    produce(broker, topic, 0, [b"one", b"two"])
+    log = tmp_path / "__cluster_metadata-0"
+    shutil.copytree(broker.folder / "node-0" / "data" / log.name, log)
+    newest = max(log.glob("*.log"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    source = ("--set", f"source.metadata.log.dir={tmp_path}")
+    report = kbackup.backup(archive, "--topics", topic, *source, code=3)
+    assert (report["totals"]["records"], report["losses"]) == (2, [])
+    assert report["damage"] == [f"the metadata log in {tmp_path}"]
+    assert any(f"{newest.name}: byte " in warning for warning in report["warnings"])
+    shutil.copy(broker.folder / "node-0" / "data" / log.name / newest.name, newest)
+    assert kbackup.backup(archive, "--topics", topic, *source)["damage"] == []

@@ -78,12 +78,17 @@ def encrypted(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archiv
         kbackup.backup(archive, *options, "--compression", "none", "--segment-bytes", "400KiB")
         fill(broker, topic, range(2000, 2600))
         kbackup.backup(archive, *options, "--compression", "zstd", "--segment-bytes", "20KB")
-    store = CryptStore(archive.store, Keyring(archive.store, f"env:{KEY}"))
+    store = CryptStore(archive.store, Keyring(archive.store, f"env:{KEY}"), layout.key_class)
     return Encrypted(archive, topic, group, store)
 
 
 def verified(encrypted: Encrypted, spark: SparkSession, quick: bool = False) -> VerifyReport:
-    opened = open_store(encrypted.archive.url, encrypted.archive.store._bucket.options, f"env:{KEY}")  # type: ignore[attr-defined]
+    opened = open_store(
+        encrypted.archive.url,
+        encrypted.archive.store._bucket.options,  # type: ignore[attr-defined]
+        f"env:{KEY}",
+        key_class=layout.key_class,
+    )
     return verify(opened, "all", quick, lambda: spark, Silent())
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
+from kbackup.archive import layout
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.admin import Committed
 from kbackup.types import TopicPartition
@@ -286,3 +287,17 @@ def test_restore_itself_can_be_undone(made: Made, topic_name: str) -> None:
     undone = made.groups("undo", "--restore-id", restore_id)
     assert (undone["by"], [g["status"] for g in undone["groups"]]) == ("restore", ["put back"])
     assert made.stand(group) == before
+
+
+def test_no_group_of_kbackup_is_archived(made: Made, new_archive: Any) -> None:
+    place: Stand = {(f"{made.name}-ledger", 0): (4, None, "")}
+    own = [layout.mirror_group(made.name, "B"), layout.progress_group(made.name)]
+    for group in (*own, f"{made.name}-theirs"):
+        put(made.cluster, group, place)
+    archive = new_archive()
+    try:
+        made.kbackup.backup(archive, "-t", f"{made.name}-ledger", "-g", f"/.*{made.name}(.B|-theirs)?/")
+        shown = made.kbackup("groups", "show", "--archive", archive.url).document["groups"]
+        assert [group["group"] for group in shown] == [f"{made.name}-theirs"]
+    finally:
+        made.cluster.groups.delete([*own, f"{made.name}-theirs"])

@@ -14,7 +14,9 @@ from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.truth import archive_records, log_ends, read_topic
 
-KEPT = ["cut", "same-end", "marked"]
+PLAIN = ["marker-at-last", "aborted-at-last"]
+COMPACTED = ["compacted-marker-at-last", "compacted-aborted-at-last"]
+KEPT = ["cut", "same-end", "marked", "only-aborted", *PLAIN, *COMPACTED]
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +48,18 @@ def test_a_disk_that_was_rolled_back(
         grow(alone, name, 100, "before")
     alone.create_topic("marked")
     topics.committed(alone, "marked", 0, topics.numbered(20, "before"))
+    alone.create_topic("only-aborted")
+    for name in (*PLAIN, *COMPACTED):
+        alone.create_topic(name, config={"cleanup.policy": "compact"} if name in COMPACTED else {})
+        topics.committed(alone, name, 0, topics.numbered(20, "before"))
     data, copy = alone.folder / "node-0" / "data", tmp_path / "copy"
     alone.stop()
     shutil.copytree(data, copy)
     alone.start()
     grow(alone, "cut", 50, "first")
+    topics.aborted(alone, "only-aborted", 0, topics.numbered(3, "first"))
+    for name in (*PLAIN, *COMPACTED):
+        topics.produce(alone, name, 0, topics.numbered(4, "first"), key=b"k")
     grow(alone, "same-end", 50, "first")
     topics.committed(alone, "marked", 0, topics.numbered(4, "first"))
     source = ["--bootstrap-server", alone.bootstrap]
@@ -68,6 +77,14 @@ def test_a_disk_that_was_rolled_back(
     # a transaction's marker at the offset of the last archived record, and records behind it
     topics.committed(alone, "marked", 0, topics.numbered(3, "second"))
     topics.committed(alone, "marked", 0, topics.numbered(4, "third"))
+    topics.committed(alone, "only-aborted", 0, topics.numbered(16, "second"))
+    for name in (*PLAIN, *COMPACTED):
+        if "marker" in name:
+            topics.committed(alone, name, 0, topics.numbered(3, "second"))
+        else:
+            topics.produce(alone, name, 0, topics.numbered(3, "second"), key=b"k")
+            topics.aborted(alone, name, 0, topics.numbered(1, "second"))
+        topics.produce(alone, name, 0, topics.numbered(29, "third"), key=b"k")
     report = kbackup.backup(archive, *source, code=3)
     assert {loss["topic"]: loss["end"] for loss in report["losses"]} == ends
     assert {loss["kind"] for loss in report["losses"]} == {"truncated"}

@@ -22,7 +22,6 @@ from kbackup.metrics.events import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer
 from kbackup.store.crypt.kek import generate_key
-from kbackup.store.options import NOT_LOCKED
 from kbackup.store.s3 import S3Store
 from scripts.dev.minio_kms import MinioWithKms
 from tests.integration.backed_up import produce
@@ -60,8 +59,9 @@ class Vault:
         return f"s3://{self.bucket}/vault"
 
     def options(self, role: str) -> S3Options:
+        name = "writer-locked" if role == "writer" else role
         policy = (
-            (POLICIES / f"{role}.json").read_text().replace("BUCKET", self.bucket).replace("PREFIX", "vault")
+            (POLICIES / f"{name}.json").read_text().replace("BUCKET", self.bucket).replace("PREFIX", "vault")
         )
         locked: dict[str, Any] = (
             {"object_lock_mode": "GOVERNANCE", "object_lock_days": 2} if role == "writer" else {}
@@ -76,7 +76,7 @@ class Vault:
         )
 
     def store(self, role: str) -> Store:
-        return open_store(self.url, self.options(role), self.key)
+        return open_store(self.url, self.options(role), self.key, key_class=layout.key_class)
 
     def versions(self) -> list[dict[str, Any]]:
         client: Any = self.server.client()
@@ -147,13 +147,13 @@ def test_every_object_is_locked(vault: Vault) -> None:
         locked += 1
     assert locked > 20
     assert sum(version["Key"].startswith("vault/keys/") for version in vault.versions()) == 3
-    assert all(key.startswith(NOT_LOCKED) for key in free)
+    assert all(layout.key_class(key).replaced for key in free)
     assert layout.LOCK in free
 
 
 def test_a_writer_deletes_no_backup(vault: Vault) -> None:
     store = vault.store("writer")
-    keys = [info.key for info in store.list() if not info.key.startswith(NOT_LOCKED)]
+    keys = [info.key for info in store.list() if not layout.key_class(info.key).replaced]
     failed = store.delete(keys)
     assert [failure.key for failure in failed] == keys
     assert all(isinstance(failure.error, DeniedError) for failure in failed)

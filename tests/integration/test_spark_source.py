@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment
@@ -226,7 +227,7 @@ def test_an_encrypted_archive(reading: SparkSession, tmp_path: Path) -> None:
     key = tmp_path / "key.secret"
     key.write_text(know("an archive's key", generate_key()))
     inner = FileStore(tmp_path / "archive")
-    make_archive(CryptStore(inner, Keyring(inner, f"file:{key}")))
+    make_archive(CryptStore(inner, Keyring(inner, f"file:{key}"), layout.key_class))
     frame = read(reading, str(tmp_path / "archive"), **{"encryption.key": f"file:{key}"})
     assert offsets(frame) == CLICKS + ORDERS
     assert offsets(frame.where("offset = 17")) == [("clicks", 0, 17), ("orders", 0, 17)]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.capture.settings import capture_settings
@@ -69,7 +70,7 @@ class Whole:
     folder: Path
 
     def metadata(self, archive: str, key: str = "") -> Metadata:
-        opened = open_archive(open_store(archive, S3Options(), key))
+        opened = open_archive(open_store(archive, S3Options(), key, key_class=layout.key_class))
         return opened.metadata(opened.restore_point("latest"))
 
     def tool(self, name: str, *arguments: str) -> str:

@@ -43,7 +43,7 @@ def encrypting(inner: Store, folder: Path) -> CryptStore:
     key = folder / "key"
     if not key.exists():
         key.write_text(generate_key())
-    return CryptStore(inner, Keyring(inner, f"file:{key}"))
+    return CryptStore(inner, Keyring(inner, f"file:{key}"), layout.key_class)
 
 
 def offsets(answers: Iterator[PartitionRecords]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kbackup.archive import layout
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.frames import FRAME
 from kbackup.store.crypt.kek import generate_key
@@ -28,4 +29,4 @@ class Stores:
         self.store = self.opened()
 
     def opened(self) -> CryptStore:
-        return CryptStore(self.inner, Keyring(self.inner, self.key))
+        return CryptStore(self.inner, Keyring(self.inner, self.key), layout.key_class)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from kbackup.zookeeper.session import Znode
+from kbackup.zookeeper.session import Answers, Znode
 
 
 @dataclass
@@ -19,6 +19,11 @@ class FakeZooKeeper:
 
     def get(self, paths: Collection[str]) -> Mapping[str, Znode]:
         return {p: Znode(_bytes(self.znodes[p]), 0, p in self.ephemeral) for p in paths if p in self.znodes}
+
+    def read(self, paths: Collection[str], *, children: bool = False) -> Answers:
+        if children:
+            return Answers(children={path: self.children(path) for path in paths})
+        return Answers(znodes=dict(self.get(paths)))
 
     def children(self, path: str) -> list[str]:
         below = (p[len(path) + 1 :] for p in self.znodes if p.startswith(f"{path}/"))

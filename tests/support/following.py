@@ -48,7 +48,7 @@ class Following:
             Silent(),
             self,
             self._stop,
-            lambda: time.monotonic() + self._later,
+            clock=lambda: time.monotonic() + self._later,
         )
         self._thread = threading.Thread(target=self._run, name="follower")
 

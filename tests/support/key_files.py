@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -44,7 +45,7 @@ def kms(folder: Path) -> str:
 
 
 def opened(inner: FileStore, source: str) -> CryptStore:
-    return CryptStore(inner, Keyring(inner, source))
+    return CryptStore(inner, Keyring(inner, source), layout.key_class)
 
 
 def change(inner: FileStore, path: str, **members: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from kbackup.kafka.metadata_log.batches import LogRecord, encode_batch
 from kbackup.kafka.metadata_log.entities import reading_of
-from kbackup.kafka.metadata_log.image import read_image, replay_log
-from kbackup.kafka.metadata_log.log import MetadataLog, Snapshot, read_segment
+from kbackup.kafka.metadata_log.image import MetadataImage, read_image
+from kbackup.kafka.metadata_log.log import read_segment, read_snapshot
 from kbackup.kafka.metadata_log.schema import Field
 from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 
@@ -128,7 +128,9 @@ def check_snapshots(log: Path, work: Path) -> int:
         size = next((batch.position for batch in batches if batch.base_offset == end), segment.stat().st_size)
         (work / segment.name).write_bytes(segment.read_bytes()[:size])
         replayed = read_image(work)
-        kept = replay_log(MetadataLog(log, Snapshot(end, int(path.stem[-10:]), path), []))
+        kept = MetadataImage()
+        for each in read_snapshot(path):
+            kept.replay(each.record)
         assert reading_of(replayed, "") == reading_of(kept, "")
         assert replayed.partitions == kept.partitions
     return 1 + len(snapshots)

@@ -6,8 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kbackup.jobs.migrate.lag import is_written_by_kraft
 from kbackup.jobs.migrate.rollback.delete import delete_znodes
-from kbackup.jobs.migrate.rollback.situation import BrokerModes, Controllers, Sign, Situation, ZnodeContent
+from kbackup.jobs.migrate.rollback.situation import (
+    BrokerModes,
+    Controllers,
+    Lag,
+    Sign,
+    Situation,
+    ZnodeContent,
+)
 from kbackup.jobs.migrate.states.judge import judge
 from kbackup.jobs.migrate.states.witnesses import (
     ControllerZnode,
@@ -27,6 +35,7 @@ MOVED = BrokerModes(BROKERS, NOBODY, NOBODY)
 ROLLED_BACK = BrokerModes(NOBODY, BROKERS, NOBODY)
 OF_KRAFT = ControllerZnode(3000, 5)
 COPIED = MigrationZnode(99)
+EQUAL = Lag(100, {}, ())
 STOPPED: Mapping[str, Sign] = {"c1:9093": "stopped", "c2:9093": "stopped"}
 
 
@@ -54,8 +63,10 @@ def situation(
     signs: Mapping[str, Sign] = STOPPED,
     brokers: BrokerModes | NotRead = WITH_ZOOKEEPER,
     archived: Mapping[str, str] | NotRead | None = None,
+    lag: Lag | NotRead | None = EQUAL,
 ) -> Situation:
-    """Of a dual write whose controllers are stopped and whose znodes are archived, unless said otherwise."""
+    """Of a dual write whose controllers are stopped, whose ZooKeeper has every record and whose znodes are archived,
+    unless said otherwise."""
     witness = ZnodesWitness(controller, migration, registered)
     contents = []
     if controller is not None:
@@ -72,6 +83,7 @@ def situation(
         controllers=Controllers(signs),
         brokers=brokers,
         archived={znode.path: znode.content for znode in contents} if archived is None else archived,
+        lag=lag if is_written_by_kraft(witness) else None,
     )
 
 

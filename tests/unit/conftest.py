@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import kbackup.store
+from kbackup.store.options import KeyClasses
 from tests.support.memory_store import open_memory
 
 
@@ -25,7 +26,9 @@ def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of this process open a `MemoryStore` by its address."""
     plain = kbackup.store._plain_store
 
-    def open_plain(url: str, options: kbackup.store.S3Options | None) -> kbackup.store.Store:
-        return open_memory(url) if url.startswith("memory://") else plain(url, options)
+    def open_plain(
+        url: str, options: kbackup.store.S3Options | None, key_class: KeyClasses
+    ) -> kbackup.store.Store:
+        return open_memory(url) if url.startswith("memory://") else plain(url, options, key_class)
 
     monkeypatch.setattr(kbackup.store, "_plain_store", open_plain)

@@ -42,6 +42,8 @@ USES = {
     ("status", "verify"): "a status names the newest verifications",
     ("verify", "drill"): "drills keep reports in the archive",
     ("verify", "groups"): "group writes keep captures in the archive",
+    ("verify", "keys"): "a verification looks for conflicts of data keys",
+    ("verify", "mirror"): "flows keep their status in the archive",
     ("verify", "restore"): "restores keep reports in the archive",
     ("verify", "settings"): "writes of settings keep captures in the archive",
 }

@@ -131,7 +131,10 @@ def _stands(store: Store, made: Committed) -> bool:
         with suppress(NotFoundError):  # a sweep deleted it just now
             link = read_catalog(store, min(later), catalog.archive_id).previous
             return link is not None and link.checksum == catalog.checksum
-    recorded = open_newest(store, catalog.archive_id).state.history.dicts()
+    newest = open_newest(store, catalog.archive_id)
+    if newest.catalog is not None and newest.catalog.checksum == catalog.checksum:
+        return True
+    recorded = newest.state.history.dicts()
     made_by = catalog.operation
     return any(
         (row["catalog"], row["run"], row["by"], row["at"])

@@ -65,11 +65,11 @@ def with_whole_segments(source: State, copy: State) -> State:
 def without_expired(source: State, copy: State) -> State:
     """Return `source` without the records that the copy let go and the source still has: nothing below the log starts
     of a copy is sent again."""
+    last = source.last_points()
     higher = {
         key: start
         for key, start in copy.starts.items()
-        if key[:2] in source.last_points()
-        and start.start > (source.starts[key].start if key in source.starts else 0)
+        if key[:2] in last and start.start > (source.starts[key].start if key in source.starts else 0)
     }
     if not higher:
         return source
@@ -78,8 +78,8 @@ def without_expired(source: State, copy: State) -> State:
         source,
         segments=source.segments.where(
             mask(
-                key not in higher or last >= higher[key].start
-                for *ids, last in zip(*columns, strict=True)
+                key not in higher or end >= higher[key].start
+                for *ids, end in zip(*columns, strict=True)
                 for key in [(ids[0], ids[1], ids[2])]
             )
         ),

@@ -113,7 +113,8 @@ def _captured_files(archive: Archive, topics: Iterable[TopicState], state: State
         together.setdefault(topic.captured, []).append(topic)
     files: dict[str, bytes] = {}
     for captured, group in together.items():
-        files |= group_files(group, archive.groups(captured), state)
+        ref = archive.capture(captured).groups  # as it is: files that were derived from it before stay valid
+        files |= group_files(group, load(Groups, archive.read_document(ref), ref.key), state)
     return files
 
 

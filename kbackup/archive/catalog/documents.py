@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kbackup.archive.models import Document, Member
+from kbackup.util.text import ArchiveId
 
 Kind = Literal[
     "create", "begin", "backup", "end", "expire", "undo", "keep", "release", "label",
@@ -96,7 +97,7 @@ class Catalog(Document, frozen=True, kw_only=True):
     """
 
     format: Literal["kbackup-catalog"] = "kbackup-catalog"
-    archive_id: str
+    archive_id: ArchiveId
     number: int
     previous: Link | None
     operation: Operation
@@ -115,7 +116,7 @@ class Latest(Document, frozen=True, kw_only=True):
     """catalog/latest.json: a catalog that was committed. Newer catalogs may exist; catalog `number` did exist."""
 
     format: Literal["kbackup-latest"] = "kbackup-latest"
-    archive_id: str
+    archive_id: ArchiveId
     number: int
 
 
@@ -123,5 +124,5 @@ class Derived(Document, frozen=True, kw_only=True):
     """derived.json: the catalog that all derived files were last written for."""
 
     format: Literal["kbackup-derived"] = "kbackup-derived"
-    archive_id: str
+    archive_id: ArchiveId
     catalog: int

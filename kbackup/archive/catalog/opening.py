@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +11,19 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, Latest
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import open_rows
+from kbackup.archive.info import REPAIR
 from kbackup.archive.models import load
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 
-_LOST = "take it from a bucket version or another copy of the archive, or run 'kbackup repair'"
-
 _COPIED = "take the right one from a bucket version: this one was copied from elsewhere"
+
+
+log = logging.getLogger(__name__)
+
+FAR = 1000
+"""The most by which a catalog's number is beyond that of the newest one that can be read: numbers are given one by one,
+and a hint lags by a few."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,33 @@ def open_newest(store: Store, archive_id: str) -> Committed:
     if newest < hint:
         raise CorruptError(
             f"file {layout.catalog_key(hint)} is missing, {layout.LATEST} names it",
-            _LOST,
+            REPAIR,
         )
     if not newest:
         return Committed(State(archive_id), None)
-    catalog = read_catalog(store, newest, archive_id)
+    catalog = _read_newest(store, sorted(numbers), hint, archive_id)
     return Committed(state_of(store, catalog), catalog)
+
+
+def _read_newest(store: Store, numbers: list[int], hint: int, archive_id: str) -> Catalog:
+    """Read the newest of the catalogs that a listing has. An unreadable one whose number nobody can have given is
+    named and passed over: whoever may write can put one there."""
+    while True:
+        number = numbers.pop()
+        try:
+            return read_catalog(store, number, archive_id)
+        except CorruptError as error:
+            if not numbers or not far_numbers([number], max(hint, numbers[-1])):
+                raise
+            log.warning(
+                "%s is passed over, no run gave it that number: %s", layout.catalog_key(number), error
+            )
+
+
+def far_numbers(numbers: Iterable[int], newest: int, most: int = FAR) -> set[int]:
+    """Return the numbers that are more than `most` beyond `newest`, that of the newest catalog that can be read: no run
+    gave them."""
+    return {number for number in numbers if number > newest + most}
 
 
 def open_later(store: Store, base: Committed) -> Committed:
@@ -54,6 +83,7 @@ def open_later(store: Store, base: Committed) -> Committed:
         start = layout.catalog_key(base.state.number - 1) if base.state.number > 1 else ""
         numbers = [layout.parse_catalog_key(entry.key) for entry in store.list(layout.CATALOG, start)]
         later = [number for number in numbers if number is not None]
+        later = sorted({*later} - far_numbers(later, base.state.number))
         if later == [base.state.number]:
             return base
         if base.state.number in later:

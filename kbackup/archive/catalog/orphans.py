@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import inf
+from itertools import pairwise
 
 from msgspec.structs import astuple
 
@@ -17,6 +18,8 @@ from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.types import Incarnation, IncarnationPartition
 
+_THREADS = 16
+_REPAIR = "take it from a bucket version or another copy of the archive, or run 'kbackup repair'"
 Ends = Mapping[IncarnationPartition, int]
 
 
@@ -24,7 +27,8 @@ Ends = Mapping[IncarnationPartition, int]
 class Orphans:
     """Objects to delete, catalogs first, and `upto`, the newest of the catalogs among them or before them.
 
-    `unreadable` is a catalog of the grace time that can't be read: nothing is deleted until its time is over."""
+    `unreadable` is a catalog of the grace time that can't be read, or that is not the one that the next catalog names:
+    nothing is deleted until its time is over."""
 
     upto: int
     objects: tuple[ObjectInfo, ...]
@@ -35,91 +39,94 @@ class Orphans:
         return sum(each.size for each in self.objects)
 
 
-def find_orphans(store: Store, newest: Committed, objects: Collection[ObjectInfo], cutoff: float) -> Orphans:
+def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo], cutoff: float) -> Orphans:
     """Return the orphans among `objects`, a listing of the whole store, that are not needed by readers who opened the
-    archive after `cutoff` (seconds since the epoch by the store's clock)."""
-    for number in recent_catalogs(objects, newest.state, cutoff):
-        try:
-            oldest = _open_whole(store, newest, number)
-        except (NotFoundError, CorruptError):
-            # objects of swept catalogs may be deleted where the catalog itself could not be (object lock)
-            if number > newest.state.swept:
-                return Orphans(0, (), number)
-            continue
-        try:
-            return _orphans(store, _deciding(store, newest, oldest), objects)
-        except (NotFoundError, CorruptError):
-            return Orphans(0, (), number)
-    raise AssertionError("the newest catalog is kept and was read")
+    archive after `cutoff` (seconds since the epoch by the store's clock).
 
-
-def _open_whole(store: Store, newest: Committed, number: int) -> Committed:
-    if number == newest.state.number:
-        return newest
-    committed = open_catalog(store, number, newest.state.archive_id)
-    referred_keys(committed)
-    _newest_manifest(store, committed)
-    return committed
-
-
-def recent_catalogs(objects: Iterable[ObjectInfo], state: State, cutoff: float) -> list[int]:
-    """The catalogs that were the newest one at or after `cutoff`, oldest first, by the times of the store. `state` is
-    that of the newest.
-
-    A catalog was the newest until the next one was created. A sweep may have deleted those up to `state.swept`; any
-    other that the listing lacks counts as young.
+    Whoever may write can commit any catalog and overwrite others, but not make an object older than its last write.
+    Therefore the oldest catalog that decides was written before `cutoff` and has its checksums of everything else, and
+    only objects that were written before `cutoff` are orphans. No catalog's own numbers or times count.
     """
-    created = {
-        number: each.modified
-        for each in objects
-        if (number := layout.parse_catalog_key(each.key)) is not None
+    state = newest.state
+    listed = {
+        number: each
+        for each in store.list(layout.CATALOG)
+        if (number := layout.parse_catalog_key(each.key)) is not None and number <= state.number
     }
-    kept = [state.number]
-    for number in range(state.number - 1, 0, -1):
-        if created.get(kept[-1], inf) <= cutoff:
-            break
-        if number in created or number > state.swept:
-            kept.append(number)
-    return kept[::-1]
+    first = max((number for number, each in listed.items() if each.modified <= cutoff), default=None)
+    if first is None:
+        return Orphans(0, ())
+    window = sorted(number for number in listed if first <= number < state.number)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        catalogs = list(pool.map(lambda number: _readable(store, number, state.archive_id), window))
+    unreadable = [number for number, catalog in zip(window, catalogs, strict=True) if catalog is None]
+    read = [*filter(None, catalogs), *filter(None, [newest.catalog])]
+    replaced = [
+        before.number
+        for before, after in pairwise(read)
+        if after.previous is not None
+        and after.previous.number == before.number
+        and after.previous.checksum != before.checksum
+    ]
+    if unreadable or replaced:
+        return Orphans(0, (), min(unreadable + replaced))
+    deciding = [
+        Committed(state_of(store, catalog), catalog)
+        for catalog in read[:-1]
+        if catalog.number in (first, catalog.reinstated)
+    ]
+    deciding.append(newest)
+    number = first
+    try:
+        for committed in deciding:
+            number = committed.state.number
+            referred_keys(committed)
+            _newest_manifest(store, committed)
+    except (NotFoundError, CorruptError):
+        return Orphans(0, (), number)
+    return _orphans(store, deciding, listed.values(), objects, cutoff)
 
 
-def _deciding(store: Store, newest: Committed, oldest: Committed) -> list[Committed]:
-    """Return the catalogs that decide which objects are orphans, oldest first."""
-    first = oldest.state.number
-    archive_id = newest.state.archive_id
-    catalogs = [newest]
-    number = newest.state.reinstated
-    while first < number:
-        if number < newest.state.number:
-            catalogs.append(open_catalog(store, number, archive_id))
-        number = min(number - 1, read_catalog(store, number - 1, archive_id).reinstated)
-    if first < newest.state.number:
-        catalogs.append(oldest)
-    return catalogs[::-1]
+def _readable(store: Store, number: int, archive_id: str) -> Catalog | None:
+    try:
+        return read_catalog(store, number, archive_id)
+    except (NotFoundError, CorruptError):
+        return None
 
 
 def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
     point = committed.state.newest
-    return load(Manifest, store.get(point.documents[0]), point.documents[0]) if point is not None else None
+    if point is None:
+        return None
+    manifest = load(Manifest, store.get(point.documents[0]), point.documents[0])
+    if manifest.checksum != point.manifest:
+        raise CorruptError(f"file {point.documents[0]} is not the manifest that the catalog names", _REPAIR)
+    return manifest
 
 
-def _orphans(store: Store, kept: Sequence[Committed], objects: Iterable[ObjectInfo]) -> Orphans:
-    """Return the objects that are orphans by the oldest and by the newest of the catalogs that decide, `kept`, oldest
-    first."""
-    first = kept[0].state.number
-    referred = set[str]().union(*map(referred_keys, kept))
-    filled = {place for committed in kept for place in _filled(committed.state)}
-    ends = [(c.state, _ends(c.state, _newest_manifest(store, c))) for c in (kept[0], kept[-1])]
-    catalogs: list[ObjectInfo] = []
-    others: list[ObjectInfo] = []
-    for each in objects:
-        number = layout.parse_catalog_key(each.key)
-        if number is not None:
-            if number < first:
-                catalogs.append(each)
-        elif each.key not in referred and all(_may_go(each.key, s, filled, e) for s, e in ends):
-            others.append(each)
-    return Orphans(first - 1, (*sorted(catalogs), *sorted(others)))
+def _orphans(
+    store: Store,
+    deciding: Sequence[Committed],
+    catalogs: Iterable[ObjectInfo],
+    objects: Iterable[ObjectInfo],
+    cutoff: float,
+) -> Orphans:
+    """Return the objects that are orphans by the oldest and by the newest of the catalogs that decide, oldest first."""
+    first = deciding[0].state.number
+    referred = set[str]().union(*map(referred_keys, deciding))
+    filled = {place for committed in deciding for place in _filled(committed.state)}
+    ends = [(c.state, _ends(c.state, _newest_manifest(store, c))) for c in (deciding[0], deciding[-1])]
+    oldest = layout.catalog_key(first)
+    old = [each for each in catalogs if each.key < oldest and each.modified <= cutoff]
+    others = [
+        each
+        for each in objects
+        if each.modified <= cutoff
+        and layout.parse_catalog_key(each.key) is None
+        and each.key not in referred
+        and all(_may_go(each.key, state, filled, end) for state, end in ends)
+    ]
+    return Orphans(first - 1, (*sorted(old), *sorted(others)))
 
 
 def referred_keys(committed: Committed) -> set[str]:

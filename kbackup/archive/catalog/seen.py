@@ -1,7 +1,7 @@
-"""The newest catalog number that this machine has seen at each address.
+"""The newest catalog that this machine has read at each address, by its number and checksum.
 
-Whoever may write to a bucket can delete its newest catalogs, and then the archive is an older one, without a trace
-in the bucket. A machine that has seen a newer catalog notices.
+Whoever may write to a bucket can replace catalogs, or with more rights delete the newest ones, and then the archive is
+another one, without a trace in the bucket. A machine that has read the catalog notices.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from kbackup.archive import layout
-from kbackup.errors import MismatchError
+from kbackup.archive.catalog.documents import Catalog, Link
+from kbackup.archive.catalog.opening import far_numbers
+from kbackup.archive.models import load
+from kbackup.errors import CorruptError, MismatchError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store
+from kbackup.util.folders import read_own, write_own
 
 log = logging.getLogger(__name__)
+_TRIED = 3
 
 
 class SeenCatalog:
-    """The memory of one archive's newest catalog number: a file in `folder`, named by the archive's address."""
+    """The memory of one archive's newest catalog: a file in `folder`, named by the archive's address."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         address = json.dumps([store.address.server, *store.address.path])
@@ -29,47 +32,81 @@ class SeenCatalog:
         self._file = folder / f"{hashlib.sha256(address.encode()).hexdigest()}.json"
 
     def check(self, accept_rollback: bool) -> None:
-        """Raise `MismatchError` where the newest catalog is older than the one seen before. One LIST."""
-        seen, newest = self._read(), self._newest()
-        if newest < seen and not accept_rollback:
+        """Raise `MismatchError` where the newest catalog is older than the one read before, or that one was replaced.
+        One LIST, and a GET for each of the two catalogs."""
+        seen, numbers = self._read(), self._numbers()
+        newest = self._newest(numbers, seen.number)
+        is_damaged = (
+            seen.number in numbers and newest.number < seen.number
+        )  # the command names it, and repair mends it
+        if newest.number < seen.number and not is_damaged and not accept_rollback:
             raise MismatchError(
-                f"archive {self._store.url} went back: its newest catalog is {newest or 'missing'}, "
-                f"this machine has seen catalog {seen}",
+                f"archive {self._store.url} went back: its newest catalog is {newest.number or 'missing'}, "
+                f"this machine has seen catalog {seen.number}",
                 "find out who deleted the newer ones and restore them from bucket versions or a copy; "
                 "pass --accept-rollback to go on with the older state",
             )
-        self._write(newest)
+        now = self._load(seen.number) if seen.checksum and seen.number in numbers else None
+        if now is not None and now.checksum != seen.checksum and not accept_rollback:
+            raise MismatchError(
+                f"archive {self._store.url} is another one: catalog {seen.number} is not the one that this machine "
+                "has seen",
+                "find out who replaced it and restore it from a bucket version or a copy; "
+                "pass --accept-rollback to go on with the archive as it is",
+            )
+        if not is_damaged:
+            self._keep(newest)
 
     def remember(self) -> None:
-        """Keep the number of the newest catalog, which this command may have committed. One LIST."""
-        self._write(self._newest())
+        """Keep the newest catalog, which this command may have committed. One LIST, one GET."""
+        self._keep(self._newest(self._numbers(), self._read().number))
 
-    def _newest(self) -> int:
-        seen = self._read()
-        start = layout.catalog_key(seen - 1) if seen > 1 else ""
+    def _numbers(self) -> list[int]:
+        """List the catalogs from the one that was seen on, or all where none of them follows it closely."""
+        seen = self._read().number
+        listed = self._listed(layout.catalog_key(seen - 1) if seen > 1 else "")
+        return self._listed("") if seen > 1 and not {*listed} - far_numbers(listed, seen) else listed
+
+    def _listed(self, start: str) -> list[int]:
         keys = (entry.key for entry in self._store.list(layout.CATALOG, start))
-        newest = max((number for key in keys if (number := layout.parse_catalog_key(key))), default=0)
-        if newest or not start:
-            return newest
-        keys = (entry.key for entry in self._store.list(layout.CATALOG))
-        return max((number for key in keys if (number := layout.parse_catalog_key(key))), default=0)
+        return sorted(number for key in keys if (number := layout.parse_catalog_key(key)) is not None)
 
-    def _read(self) -> int:
-        """Return the highest number that was seen; 0 where none is kept or readable."""
+    def _load(self, number: int) -> Link | None:
+        """Return a catalog's number and checksum; None where it can't be read, which the command reports."""
+        key = layout.catalog_key(number)
         try:
-            return int(json.loads(self._file.read_bytes())["catalog"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
+            catalog = load(Catalog, self._store.get(key), key)
+        except (NotFoundError, CorruptError, WrongKeyError):
+            return None
+        return Link(number=number, checksum=catalog.checksum) if catalog.number == number else None
 
-    def _write(self, number: int) -> None:
-        if number == self._read():
-            return
-        made = self._file.with_suffix(f".{os.getpid()}")
+    def _newest(self, numbers: list[int], seen: int) -> Link:
+        """Return the newest catalog that can be read: anybody who may write can put an object under a number. Without
+        one, as without the key, the newest number that is not far beyond `seen`, and no checksum."""
+        near = sorted({*numbers} - far_numbers(numbers, seen))
+        for number in [*reversed(numbers[-_TRIED:]), *reversed(near[-_TRIED:])]:
+            if (found := self._load(number)) is not None:
+                return found
+        return Link(number=max(near or numbers, default=0), checksum="")
+
+    def _keep(self, newest: Link) -> None:
+        if newest != self._read() and (newest.checksum or not newest.number):
+            self._write(newest)
+
+    def _read(self) -> Link:
+        """Return the newest catalog that was seen; number 0 where none is kept or readable."""
         try:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            made.write_text(json.dumps({"archive": self._store.url, "catalog": number}) + "\n")
-            made.replace(self._file)
+            document = json.loads(read_own(self._file))
+            return Link(number=int(document["catalog"]), checksum=str(document.get("checksum", "")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return _NONE
+
+    def _write(self, seen: Link) -> None:
+        document = {"archive": self._store.url, "catalog": seen.number, "checksum": seen.checksum}
+        try:
+            write_own(self._file, json.dumps(document).encode() + b"\n")
         except OSError as error:
-            log.info("the newest catalog number can't be kept in %s: %s", self._file.parent, error.strerror)
-            with suppress(OSError):
-                made.unlink()
+            log.info("the newest catalog can't be kept in %s: %s", self._file.parent, error.strerror)
+
+
+_NONE = Link(number=0, checksum="")

@@ -5,9 +5,9 @@ again: catalogs and tables are named once, restore points have numbers that were
 (or the log start) of their partition, or belong to an incarnation that is over. What lies at or beyond an end belongs
 to the next backup.
 
-Few catalogs decide: the newest, and the oldest one that was the newest within the grace time. Ends only grow, and what
-one of the catalogs between them dropped is in the oldest, or lies beyond its ends, or was brought back in between: the
-catalogs that brought rows back (`Catalog.reinstated`) decide as well.
+Few catalogs decide: the newest, and the oldest one that was the newest within the grace time, by the times of the
+store. Ends only grow, and what one of the catalogs between them dropped is in the oldest, or lies beyond its ends, or
+was brought back in between: the catalogs that brought rows back (`Catalog.reinstated`) decide as well.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kbackup.archive.catalog.documents import TableRef
+from kbackup.archive.info import REPAIR
 from kbackup.archive.segments.table import SCHEMA, decode_table, integers, rows_where
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
@@ -28,7 +29,6 @@ SEGMENTS = SCHEMA.append(pa.field("point", pa.int64(), nullable=False))
 
 _SMALL, _MIDDLE = 64, 4096
 _RATIO = 16
-_MISSING = "take it from a bucket version or another copy of the archive, or run 'kbackup repair'"
 
 
 def encode(table: pa.Table) -> bytes:
@@ -59,7 +59,7 @@ class Chunk:
         name = self.ref.key if self.ref is not None else ""
         table = decode_table(self._data, name, self.schema, columns, self.rows)
         if len(table) != self.rows:
-            raise CorruptError(f"file {name} has {len(table)} rows, its catalog says {self.rows}", _MISSING)
+            raise CorruptError(f"file {name} has {len(table)} rows, its catalog says {self.rows}", REPAIR)
         return table
 
     def greatest(self, column: str) -> int:
@@ -145,9 +145,9 @@ def read_ref(store: Store, ref: TableRef) -> bytes:
     try:
         data = store.get(ref.key)
     except NotFoundError as error:
-        raise CorruptError(f"file {ref.key} is missing, a catalog refers to it", _MISSING) from error
+        raise CorruptError(f"file {ref.key} is missing, a catalog refers to it", REPAIR) from error
     if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
-        raise CorruptError(f"file {ref.key} is not what its catalog says", _MISSING)
+        raise CorruptError(f"file {ref.key} is not what its catalog says", REPAIR)
     return data
 
 

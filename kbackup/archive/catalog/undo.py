@@ -37,13 +37,11 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         raise RefusedError(
             "restore points or records went since that expiration", "see 'kbackup log', then run again"
         )
-    lives = {
-        **state.lives,
-        **{key: life for key, life in before.lives.items() if key not in after.last_points()},
-    }
+    last = after.last_points()
+    lives = {**state.lives, **{key: life for key, life in before.lives.items() if key not in last}}
     lives |= {key: life for key, life in state.lives.items() if not life.retired}
     known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
-    losses = after.losses.dicts()
+    losses = {tuple(row.values()) for row in after.losses.dicts()}
     labels = {name: number for name, number in before.labels.items() if number in numbers}
     return replace(
         state,
@@ -52,7 +50,9 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         points=state.points.append([p for p in before.restore_points if p.number in numbers]),
         past=state.past.without("number", numbers),
         segments=state.segments.append(before.segments.without("key", known).read()),
-        losses=state.losses.append([row for row in before.losses.dicts() if row not in losses]),
+        losses=state.losses.append(
+            [row for row in before.losses.dicts() if tuple(row.values()) not in losses]
+        ),
         incarnations=state.incarnations.replace(drop_superseded(lives.values())),
         log_starts=before.log_starts,
     )

@@ -64,9 +64,10 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
                 if not entry.size:
                     warnings.append(empty_groups(entry.key).message)
                 for group, offset in decode_group_offsets(folder.get(entry.key), entry.key).items():
-                    groups.setdefault(group, []).append(
-                        GroupOffset(topic=topic, partition=partition, offset=offset)
-                    )
+                    if not layout.is_own_group(group):
+                        groups.setdefault(group, []).append(
+                            GroupOffset(topic=topic, partition=partition, offset=offset)
+                        )
     if not archived:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
     by_group = {g: tuple(o) for g, o in sorted(groups.items())}

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -19,6 +20,7 @@ from typing import NamedTuple, Self
 from msgspec.structs import replace
 
 from kbackup.archive import layout
+from kbackup.archive.lease.process import describe, is_dead, own_mark
 from kbackup.archive.models import Lease, dump, load
 from kbackup.errors import (
     AlreadyExistsError,
@@ -33,11 +35,8 @@ from kbackup.util.times import now, rfc3339
 
 log = logging.getLogger(__name__)
 
-
-def describe(lease: Lease) -> str:
-    """Return in words which process holds a lease, and until when."""
-    times = f"since {lease.acquired_at}, lease until {lease.expires_at}"
-    return f"{lease.command} on {lease.host} (pid {lease.pid}, {times})"
+Pause = Callable[[float], bool | None]
+_POLL = 1.0  # s, between looks at a lease that is waited for
 
 
 class _Deadline(NamedTuple):
@@ -59,18 +58,20 @@ class HeldLease:
     """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases
     it at the end.
 
-    `LockedError` at once where another holds it. `check` raises `LeaseLostError` when it is no longer ours;
-    so does leaving with another error when it was taken over.
+    `LockedError` where another holds it: at once, or where `pause` is given, once its lease would have run out. `pause`
+    waits a number of seconds, and returns whether to wait no longer. `check` raises `LeaseLostError` when it is no
+    longer ours; so does leaving with another error when it was taken over.
     """
 
-    def __init__(self, store: Store, command: str, seconds: float) -> None:
+    def __init__(self, store: Store, command: str, seconds: float, pause: Pause | None = None) -> None:
         self._store = store
+        self._pause = pause
         self._seconds = seconds
         self._stop = threading.Event()
         self._lost: LeaseLostError | None = None
         self._deadline = _Deadline(datetime.now(UTC), time.monotonic())
         self._lease = Lease(
-            owner=uuid.uuid4().hex,
+            owner=f"{uuid.uuid4().hex}@{own_mark()}".rstrip("@"),
             host=socket.gethostname(),
             pid=os.getpid(),
             command=command,
@@ -135,6 +136,21 @@ class HeldLease:
         self._etag = self._store.replace(layout.LOCK, dump(lease), self._etag)
 
     def _acquire(self) -> None:
+        end: float | None = None
+        while True:
+            try:
+                return self._try_to_acquire()
+            except LockedError as error:
+                if self._pause is None:
+                    raise
+                if end is None:
+                    end = self._end_of_wait()
+                    log.warning("%s; waiting for the end of that lease", error.message)
+                left = end - time.monotonic()
+                if left <= 0 or self._pause(min(left, _POLL)):
+                    raise
+
+    def _try_to_acquire(self) -> None:
         began = time.monotonic()
         lease = self._next()
         self._deadline = self._deadline_of(lease, began)
@@ -142,6 +158,13 @@ class HeldLease:
             self._etag = self._store.put_new(layout.LOCK, dump(lease))
         except AlreadyExistsError:
             self._take_over(lease)
+
+    def _end_of_wait(self) -> float:
+        """Return when the present lease runs out, by the monotonic clock. The clock that wrote `expires_at` may be
+        wrong."""
+        held = holder(self._store)
+        until = datetime.fromisoformat(held.expires_at) - datetime.now(UTC) if held else timedelta(0)
+        return time.monotonic() + min(until.total_seconds(), self._seconds) + _POLL
 
     def _take_over(self, lease: Lease) -> None:
         try:
@@ -210,7 +233,9 @@ def read_lease(store: Store) -> tuple[Lease, str]:
 
 
 def is_held(lease: Lease) -> bool:
-    return not lease.released and datetime.fromisoformat(lease.expires_at) > datetime.now(UTC)
+    """Return whether a lease was neither released nor ran out, and its holder is not known to be dead."""
+    is_over = lease.released or datetime.fromisoformat(lease.expires_at) <= datetime.now(UTC)
+    return not is_over and not is_dead(lease)
 
 
 def holder(store: Store) -> Lease | None:

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import describe, read_lease
+from kbackup.archive.lease.hold import is_held, read_lease
+from kbackup.archive.lease.process import describe
 from kbackup.archive.models import ArchiveInfo, Lease, dump, load
 from kbackup.errors import (
     LockedError,
@@ -39,10 +40,10 @@ class Seen:
     @property
     def state(self) -> State:
         """Return the state of the lease. `dead`: it ran out and was not given back, because its holder crashed,
-        hangs or is cut off."""
+        hangs or is cut off; or its holder is a dead process of this machine."""
         if self.lease.released:
             return "released"
-        return "alive" if datetime.fromisoformat(self.lease.expires_at) > datetime.now(UTC) else "dead"
+        return "alive" if is_held(self.lease) else "dead"
 
 
 def inspect_lease(store: Store) -> Seen | None:

@@ -30,13 +30,18 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 D = TypeVar("D", bound=Document)
-_HINT = "run 'kbackup verify' to see whether the archive is damaged"
+_HINT = (
+    "take it from a bucket version or another copy of the archive; run 'kbackup verify', which lists every finding, "
+    "and 'kbackup repair', which shows what can be mended"
+)
 
 
 _NEWER = "use the kbackup that wrote it, or a newer one"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+_NO_ID = "matching regex"
+"""In errors about an archive's id of another form, which no later version has under the same number."""
 _CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
 
 
@@ -113,12 +118,9 @@ def load(kind: type[D], data: bytes, name: str) -> D:
     try:
         document = _decoder(kind).decode(data)
     except _UNREADABLE as error:
-        if head.checksum == text_checksum(data):
+        if head.checksum == text_checksum(data) and _NO_ID not in str(error):
             raise NewerError(f"file {name}: {error}", _NEWER) from error
         raise CorruptError(f"file {name}: {error}", _HINT) from error
     if document.checksum != text_checksum(data):
-        raise CorruptError(
-            f"file {name} does not match its own checksum",
-            "take it from a bucket version or another copy: it was changed after it was written",
-        )
+        raise CorruptError(f"file {name} does not match its own checksum", _HINT)
     return document

@@ -7,6 +7,7 @@ from typing import Literal
 
 from kbackup.archive.models.document import Document, Member
 from kbackup.metadata.entities import TopicName
+from kbackup.util.text import ArchiveId
 
 
 class LastRecord(Member, frozen=True, kw_only=True):
@@ -21,12 +22,20 @@ class LastRecord(Member, frozen=True, kw_only=True):
     digest: str
 
 
+class EpochEnd(Member, frozen=True, kw_only=True):
+    """The last archived record that is known to be of a leader epoch."""
+
+    leader_epoch: int
+    offset: int
+
+
 class PartitionState(Member, frozen=True, kw_only=True):
     """One partition in a restore point: the archive has records with `start` <= offset < `end`, apart from what the
     losses name.
 
     `log_start` and `log_end` are the partition's own at the time of the run. `last` is null where there is no record,
-    and where the run did not read the last one itself.
+    and where the run did not read the last one itself. `tail` are the few records before `last`, of compacted topics;
+    `epochs` are leader epochs before that of `last`, in order.
     """
 
     partition: int
@@ -37,6 +46,8 @@ class PartitionState(Member, frozen=True, kw_only=True):
     records: int
     bytes: int
     last: LastRecord | None = None
+    tail: tuple[LastRecord, ...] = ()
+    epochs: tuple[EpochEnd, ...] = ()
 
 
 class TopicState(Member, frozen=True, kw_only=True):
@@ -109,7 +120,7 @@ class Manifest(Document, frozen=True, kw_only=True):
 
     format: Literal["kbackup-manifest"] = "kbackup-manifest"
     version: int = 2
-    archive_id: str
+    archive_id: ArchiveId
     number: int
     run: str
     previous: int | None

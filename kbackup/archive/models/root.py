@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kbackup.archive.models.document import Document
+from kbackup.util.text import ArchiveId
 
 
 class ArchiveInfo(Document, frozen=True, kw_only=True):
@@ -12,7 +13,7 @@ class ArchiveInfo(Document, frozen=True, kw_only=True):
 
     format: Literal["kbackup-archive"] = "kbackup-archive"
     version: int = 2
-    id: str
+    id: ArchiveId
     created_at: str
     encryption: str | None = None
 

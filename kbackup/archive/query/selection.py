@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kbackup.errors import UsageError, suggest_name
+from kbackup.util.linear_regex import LinearRegex
 from kbackup.util.printable import printable
 
 Kind = Literal["topic", "group"]
@@ -22,15 +24,17 @@ def is_internal(topic: str) -> bool:
 @dataclass(frozen=True)
 class Selection:
     """`include` empty means all. An entry is a name, or a regular expression between slashes that must match
-    the whole name."""
+    the whole name. `leaves_out`: a rule for more names to exclude, where no entries can say it."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    leaves_out: Callable[[str], bool] | None = None
 
     @classmethod
     def of(cls, include: Sequence[str], exclude: Sequence[str]) -> Selection:
         for pattern in (*include, *exclude):
-            _matcher(pattern)
+            if _is_regex(pattern):
+                _regex(pattern)
         return cls(tuple(include), tuple(exclude))
 
     @property
@@ -39,8 +43,10 @@ class Selection:
         return frozenset(pattern for pattern in self.include if not _is_regex(pattern))
 
     def matches(self, name: str) -> bool:
-        wanted = not self.include or any(_matcher(p).fullmatch(name) for p in self.include)
-        return wanted and not any(_matcher(p).fullmatch(name) for p in self.exclude)
+        if self.leaves_out is not None and self.leaves_out(name):
+            return False
+        wanted = not self.include or any(_matches(p, name) for p in self.include)
+        return wanted and not any(_matches(p, name) for p in self.exclude)
 
     def topics(self, names: Iterable[str]) -> list[str]:
         """Return the selected topics, sorted; an internal topic only where it is asked for by its name."""
@@ -60,6 +66,13 @@ class Selection:
         by_name = kind == "topic" and not internal
         selected = self.topics(known) if by_name else [n for n in known if self.matches(n)]
         return missing if missing or selected else list(self.include)
+
+
+class Selections(NamedTuple):
+    """The topics and the groups that a backup captures."""
+
+    topics: Selection
+    groups: Selection
 
 
 def check_selection(
@@ -115,12 +128,16 @@ def _is_regex(pattern: str) -> bool:
     return len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
 
 
-def _matcher(pattern: str) -> re.Pattern[str]:
-    if not _is_regex(pattern):
-        return re.compile(re.escape(pattern))
+def _matches(pattern: str, name: str) -> bool:
+    return _regex(pattern).fullmatch(name) if _is_regex(pattern) else pattern == name
+
+
+@cache
+def _regex(pattern: str) -> LinearRegex:
     try:
-        return re.compile(pattern[1:-1])
+        return LinearRegex(pattern[1:-1])
     except re.error as error:
         raise UsageError(
-            f"{pattern} is not a regular expression: {error}", "write it as /regex/, in Python's syntax"
+            f"{pattern} is not a regular expression that can be used: {error}",
+            "write it as /regex/, in Python's syntax, without look-around and back references",
         ) from error

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.opening import Committed, read_catalog, state_of
+from kbackup.archive.catalog.opening import FAR, Committed, far_numbers, read_catalog, state_of
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.tables import Rows, read_ref
 from kbackup.archive.models import (
@@ -25,6 +25,8 @@ from kbackup.archive.models import (
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 
+_MOST_LOST = 1_000_000
+"""Catalogs between the newest that can be read and one that is known to have existed."""
 _THREADS = 16
 D = TypeVar("D", bound=Document)
 Sizes = Mapping[str, int]
@@ -59,9 +61,12 @@ class Base:
 def find_base(store: Store, sizes: Sizes, archive_id: str) -> Base:
     """The base of a repair. `NewerError` for a catalog that a newer version wrote."""
     numbers = sorted((n for key in sizes if (n := layout.parse_catalog_key(key)) is not None), reverse=True)
-    known = max([*numbers, *_witnesses(store, archive_id)], default=0)
     catalogs = _Catalogs(store, archive_id, numbers)
     newest = next(catalogs.read(), None)
+    readable = newest.number if newest is not None else min(numbers, default=0)
+    witnesses = {*_witnesses(store, archive_id)}
+    witnesses -= far_numbers(witnesses, readable, _MOST_LOST)
+    known = max({*numbers} - far_numbers(numbers, readable) | witnesses, default=0)
     if newest is None:
         return Base(Committed(State(archive_id, number=known), None), tuple(range(1, known + 1)))
     state = state_of(store, newest)
@@ -115,7 +120,8 @@ class _Catalogs:
     def damaged(self, newest: Catalog) -> tuple[str, ...]:
         """Keys of catalogs after the last sweep and before `newest` that can't be read, and of tables that only they
         have."""
-        older = range(newest.swept + 1, newest.number)
+        nearby = range(max(newest.swept, newest.number - FAR) + 1, newest.number)
+        older = sorted({*nearby, *(n for n in self.numbers if newest.swept < n < newest.number)})
         with ThreadPoolExecutor(_THREADS) as pool:
             read = dict(zip(older, pool.map(self._read, older), strict=True))
             known = set(_table_refs(newest))

@@ -16,10 +16,27 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.models import Capture, Document, DocumentRef, Groups, Manifest, Metadata, Totals, load
+from kbackup.archive.models import (
+    Capture,
+    Document,
+    DocumentRef,
+    Groups,
+    Manifest,
+    Metadata,
+    TopicState,
+    Totals,
+    load,
+)
 from kbackup.archive.new_point import point_of
 from kbackup.archive.repair.base import Documents
-from kbackup.archive.repair.topic_states import Row, lost_topic, rows_by_incarnation
+from kbackup.archive.repair.point import partitions_not_known
+from kbackup.archive.repair.topic_states import (
+    Row,
+    captured_topics,
+    lost_topic,
+    rows_by_incarnation,
+    topic_at,
+)
 from kbackup.metadata.entities import NotCarried
 from kbackup.types import Incarnation
 
@@ -99,16 +116,22 @@ class Mender:
         before = self.manifests.get(max((n for n in self.manifests if n < point.number), default=0))
         after = self.manifests.get(min((n for n in self.manifests if n > point.number), default=0))
         own = self._own_capture(point)
-        captured = self._captured_topics(own)
-        topics = tuple(
-            lost_topic(state, point, key, rows.get(key, ()), (before, after), captured)
-            for key, life in sorted(state.lives.items())
-            if life.first is not None
-            and not life.retired
-            and life.first <= point.number <= (life.last or point.number)
-        )
-        known = {c.number: c for m in (after, before) if m is not None for c in m.captures}
-        known[point.number] = own
+        captured, every = self._captured_topics(own), captured_topics(self.documents)
+        beside = {(t.name, t.incarnation) for m in (before, after) if m is not None for t in m.topics}
+        topics: list[TopicState] = []
+        unsure: list[str] = []
+        for key, life in sorted(state.lives.items()):
+            if life.first is None or life.retired:
+                continue
+            if not life.first <= point.number <= (life.last or point.number):
+                continue
+            known = topic_at(every, key[0], life.topic_id, point.number)
+            count = known.partitions if known is not None else 0
+            topics.append(lost_topic(state, point, key, rows.get(key, ()), (before, after), captured, count))
+            if known is None and key not in beside:
+                unsure.append(key[0])
+        captures = {c.number: c for m in (after, before) if m is not None for c in m.captures}
+        captures[point.number] = own
         return Manifest(
             archive_id=state.archive_id,
             number=point.number,
@@ -130,8 +153,9 @@ class Mender:
             totals=Totals(
                 **{name: getattr(point, name) for name in Totals.__struct_fields__},
             ),
-            captures=tuple(known[n] for n in sorted({point.number, *(t.captured for t in topics)})),
-            topics=topics,
+            captures=tuple(captures[n] for n in sorted({point.number, *(t.captured for t in topics)})),
+            topics=tuple(topics),
+            not_known=(partitions_not_known(unsure),) if unsure else (),
         )
 
     def _own_capture(self, point: Point) -> Capture:

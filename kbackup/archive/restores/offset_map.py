@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kbackup.archive import layout
-from kbackup.archive.segments.bounds import check_bounds
+from kbackup.archive.segments.bounds import read_bounded
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
@@ -34,7 +34,6 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_FIELDS)
 _PREVIOUS = b"kbackup.previous"
 _CUT = b"kbackup.cut"
-_LARGE = 1 << 20  # bytes of a map that is worth threads
 _KEY = b"kbackup.key"
 _SUM = b"kbackup.sum"
 _NO_SUM = b"sha256:" + b"0" * 64
@@ -197,20 +196,12 @@ def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
             "take it from a bucket version or another copy: it was changed after it was written",
         )
     try:
-        file = pq.ParquetFile(io.BytesIO(data))
-        check_bounds(file, len(data), name)
-        table = file.read(use_threads=len(data) > _LARGE)
-        table.validate(full=True)
+        table = read_bounded(data, name, schema.names)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(
             f"file {name} is not a Parquet table: {error}",
             "take it from a bucket version or another copy: it may have been cut",
         ) from error
-    if table.schema.names != schema.names:
-        raise CorruptError(
-            f"file {name} has other columns than an offset map",
-            "take it from a bucket version or another copy: it may have been replaced",
-        )
     belongs = (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace")
     if belongs != name:
         raise CorruptError(

@@ -1,9 +1,9 @@
-"""The last archived record of a partition: what a later run holds against the log to know that it is the same one."""
+"""The last archived records of a partition: what a later run holds against the log to know that it is the same one."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -18,6 +18,8 @@ from kbackup.types import RecordBlock, TopicPartition
 
 _THREADS = 16
 _DIGITS = 16
+FEW = 4
+"""Records of a partition that are remembered: compaction may take the last one, and leave one before it."""
 
 
 def digest_of(block: RecordBlock, number: int) -> str:
@@ -27,9 +29,13 @@ def digest_of(block: RecordBlock, number: int) -> str:
     return hashlib.sha256(data.tobytes()).hexdigest()[:_DIGITS]
 
 
-def last_of(block: RecordBlock) -> LastRecord:
-    """The last record of `block`, without its leader epoch."""
-    return LastRecord(offset=int(block.offsets[-1]), leader_epoch=None, digest=digest_of(block, -1))
+def last_of(block: RecordBlock, before: Sequence[LastRecord] = ()) -> tuple[LastRecord, ...]:
+    """Return the last `FEW` records of `before` and `block`, those of the block without leader epochs."""
+    few = tuple(
+        LastRecord(offset=int(block.offsets[n]), leader_epoch=None, digest=digest_of(block, n))
+        for n in range(-min(FEW, len(block)), 0)
+    )
+    return (*before, *few)[-FEW:]
 
 
 def with_epoch(record: LastRecord, leader_epoch: int) -> LastRecord:
@@ -39,8 +45,8 @@ def with_epoch(record: LastRecord, leader_epoch: int) -> LastRecord:
 
 def read_last_records(
     archive: Archive, manifest: Manifest, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, LastRecord | str]:
-    """The last record of each of `partitions` as it stands in the archive, without epochs, or why it can't be read.
+) -> Mapping[TopicPartition, tuple[LastRecord, ...] | str]:
+    """The last records of each of `partitions` as they stand in the archive, without epochs, or why there are none.
 
     Two or three requests a partition. One whose records have all expired is left out.
     """
@@ -56,15 +62,17 @@ def read_last_records(
 
 def last_records(
     store: Store, segments: Mapping[TopicPartition, Segment]
-) -> Mapping[TopicPartition, LastRecord | str]:
-    """The last record of each segment, or why it can't be read."""
+) -> Mapping[TopicPartition, tuple[LastRecord, ...] | str]:
+    """The last `FEW` records of each segment, or why they can't be read."""
 
-    def read(segment: Segment) -> LastRecord | str:
+    def read(segment: Segment) -> tuple[LastRecord, ...] | str:
+        few: tuple[LastRecord, ...] = ()
         try:
-            *_, block = SegmentRanges(store, segment).last(1)
+            for block in SegmentRanges(store, segment).last(FEW):
+                few = last_of(block, few)
         except CorruptError as error:
             return error.message
-        return last_of(block)
+        return few
 
     with ThreadPoolExecutor(_THREADS, "kbackup-last") as pool:
         return dict(zip(segments, pool.map(read, segments.values()), strict=True))

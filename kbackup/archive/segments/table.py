@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,13 +12,11 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from kbackup.archive.segments.bounds import check_bounds
+from kbackup.archive.segments.bounds import read_bounded
 from kbackup.errors import CorruptError
 from kbackup.types import IncarnationPartition, Int64Array
 
-_LARGE = 1 << 20  # bytes of a table that is worth threads
 _HINT = "run 'kbackup verify' to see whether the archive is damaged"
 
 
@@ -107,12 +104,7 @@ def decode_table(
     the memory of segments. `CorruptError` for other data."""
     names = schema.names if columns is None else list(columns)
     try:
-        file = pq.ParquetFile(io.BytesIO(data))
-        if file.schema_arrow.names != schema.names:
-            raise CorruptError(f"file {name} has other columns than a segment table", _HINT)
-        check_bounds(file, len(data), name, rows)
-        table = file.read(columns=names, use_threads=len(data) > _LARGE)
-        table.validate(full=True)  # text that is none
+        table = read_bounded(data, name, schema.names, names, rows)
         return table.cast(pa.schema([schema.field(n) for n in names]))
     except (pa.ArrowException, OSError, ValueError) as error:  # the last where names are no text
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error

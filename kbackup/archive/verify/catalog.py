@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.opening import Committed, check_archive, check_catalog, state_of
+from kbackup.archive.catalog.opening import Committed, check_archive, check_catalog, far_numbers, state_of
 from kbackup.archive.catalog.orphans import referred_keys
 from kbackup.archive.catalog.state import SCHEMAS, Point, State
 from kbackup.archive.catalog.tables import Chunk, open_rows, read_ref
@@ -139,7 +139,11 @@ def _check_history(catalogs: _Catalogs, result: Survey, findings: Findings) -> N
 
     A repair goes on from the newest whole catalog. Those that it passed over are not of the history.
     """
-    newest = max([result.latest, *catalogs.numbers])
+    readable = max(catalogs.whole, default=min(catalogs.numbers, default=0))
+    for number in far_numbers(catalogs.errors, readable):
+        what = f"is no catalog, {readable} is the newest that can be read: {catalogs.errors[number].message}"
+        findings.add(layout.catalog_key(number), what, "delete it: no run gave it that number")
+    newest = max({result.latest, *catalogs.numbers} - far_numbers(catalogs.errors, readable), default=0)
     swept = catalogs.whole[max(catalogs.whole)].swept if catalogs.whole else 0
     number, due = newest, ""
     while number > swept:
@@ -150,7 +154,8 @@ def _check_history(catalogs: _Catalogs, result: Survey, findings: Findings) -> N
                 findings.entries.add(of_error(key, catalogs.errors[number]))
             else:
                 findings.add(key, "is missing", ANOTHER_COPY)
-            number, due = number - 1, ""
+            lower = max((n for n in catalogs.numbers if n < number), default=0)
+            number, due = lower if far_numbers([number], lower) else number - 1, ""
             continue
         result.catalogs[number] = catalog
         if due and catalog.checksum != due:
@@ -208,7 +213,7 @@ def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
                 read_ref(store, ref)
                 return []
             (values,) = open_rows(store, SCHEMAS[name], [ref]).columns(column)
-            return _flat(values)
+            return [key for value in values for key in ([value] if isinstance(value, str) else value)]
         return []
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -220,10 +225,6 @@ def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
 
 _NAMING = {"points": "documents", "segments": "key"}
 """The tables that name objects, and the column that does."""
-
-
-def _flat(values: Iterable[str | list[str]]) -> list[str]:
-    return [key for value in values for key in ([value] if isinstance(value, str) else value)]
 
 
 def _manifest(

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog
+from kbackup.archive.catalog.opening import far_numbers
 from kbackup.archive.verify.catalog import Sizes, Survey
 from kbackup.archive.verify.findings import REBUILD, Findings
 from kbackup.store.base import Store
@@ -46,11 +47,9 @@ def can_judge(store: Store, result: Survey) -> bool:
     written_for = result.catalogs.get(result.derived_for or 0)
     if written_for is None or _sources(written_for) != _sources(newest):
         return False
-    later = (
-        layout.parse_catalog_key(entry.key)
-        for entry in store.list(layout.CATALOG, layout.catalog_key(newest.number))
-    )
-    return next((number for number in later if number is not None), None) is None
+    listed = store.list(layout.CATALOG, layout.catalog_key(newest.number))
+    later = {number for entry in listed if (number := layout.parse_catalog_key(entry.key)) is not None}
+    return later == far_numbers(later, newest.number)
 
 
 def _sources(catalog: Catalog) -> object:

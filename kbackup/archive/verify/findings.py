@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from kbackup.archive import layout
 from kbackup.archive.info import ANOTHER_COPY
+from kbackup.archive.models import NewerError
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 
@@ -49,7 +51,7 @@ class Findings:
         self.notes: set[Note] = set()
 
     def add(self, file: str, message: str, hint: str) -> None:
-        self.entries.add(Finding(file, message, hint))
+        self.entries.add(Finding(file, message, _beside(file) or hint))
 
     def note(self, file: str, message: str, size: int = 0) -> None:
         self.notes.add(Note(file, message, size))
@@ -69,4 +71,16 @@ class Findings:
 def of_error(file: str, error: CorruptError) -> Finding:
     """The finding of an error, without the file's name in its text and a hint to do what is being done."""
     what = error.message.removeprefix("file ").removeprefix(file).lstrip(": ")
-    return Finding(file, what, ANOTHER_COPY if "kbackup verify" in error.hint else error.hint)
+    hint = ANOTHER_COPY if "kbackup verify" in error.hint else error.hint
+    return Finding(file, what, hint if isinstance(error, NewerError) else _beside(file) or hint)
+
+
+def _beside(file: str) -> str:
+    """Return what to do about a file that no restore point needs; '' for others."""
+    if not file.startswith(layout.BESIDE):
+        return ""
+    folder = layout.folder_beside(file)
+    if not folder and file.endswith(f"/{layout.STATUS}"):
+        return f"delete {file}: the mirror writes it again"
+    delete = f", or delete {folder}: no restore point needs it" if folder else ""
+    return f"{ANOTHER_COPY}{delete}; 'kbackup repair' can't mend it"

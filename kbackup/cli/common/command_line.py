@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 
 import click
@@ -10,6 +9,7 @@ import click
 from kbackup.config import KEYS, Key
 from kbackup.config.values import escape_references
 from kbackup.errors import UsageError
+from kbackup.util.commands import shell_line
 
 
 def command_line(command: click.Command, settings: Mapping[str, object], *flags: str) -> str:
@@ -21,7 +21,7 @@ def command_line(command: click.Command, settings: Mapping[str, object], *flags:
     for path, value in settings.items():
         long = next(name for name in options[path.replace(".", "_")] if name.startswith("--"))
         words += _words(KEYS[path], long, value)
-    return " ".join(map(_quoted, words))
+    return shell_line(*words)
 
 
 def _words(key: Key, option: str, value: object) -> Iterator[str]:
@@ -57,8 +57,3 @@ def _toml(text: str) -> str:
     """Return a TOML string of printable characters that holds no reference to a variable or a file."""
     plain = (sign if sign.isprintable() and sign not in '"\\\\$' else f"\\U{ord(sign):08x}" for sign in text)
     return f'"{"".join(plain)}"'
-
-
-def _quoted(word: str) -> str:
-    """Return a word as shells read it; zsh would replace a bare word that begins with '='."""
-    return f"'{word}'" if word.startswith("=") and shlex.quote(word) == word else shlex.quote(word)

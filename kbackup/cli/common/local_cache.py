@@ -6,6 +6,7 @@ import logging
 
 import click
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.seen import SeenCatalog
 from kbackup.archive.identity import check_archive_id
 from kbackup.cli.common.frame import Frame
@@ -23,7 +24,9 @@ def cached_archive_store(frame: Frame, address: str | None = None) -> Store:
     folder = cache_folder() if config.metadata_cache else None
     key = config.encryption.key or ""
     metadata = folder / "archives" if folder is not None else None
-    store = open_store(address or frame.archive, config.s3, key, metadata, config.archive_id)
+    store = open_store(
+        address or frame.archive, config.s3, key, metadata, config.archive_id, key_class=layout.key_class
+    )
     counted.archive(store.url)
     check_archive_id(store, config.archive_id)
     check_seen(frame, store)

@@ -170,5 +170,7 @@ def configure_logging(verbose: int = 0) -> None:
     logging.getLogger("kbackup").setLevel(levels.get(verbose, logging.DEBUG))
     # py4j logs the end of a JVM after Ctrl-C; our errors hold its other messages
     logging.getLogger("py4j").setLevel(logging.NOTSET if verbose > 1 else logging.CRITICAL)
+    # urllib3 logs a traceback where a connection was cut within headers, which the store asks for again
+    logging.getLogger("urllib3.connection").setLevel(logging.NOTSET if verbose > 1 else logging.ERROR)
     # librdkafka logs ten lines a second while a broker is down; our errors hold its last message
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from kbackup.cli.common.frame import State
 from kbackup.config import exposes_secret
+from kbackup.util.commands import kbackup_command
 
 
 def own_command(*, add: str = "", drop: str = "") -> str:
@@ -19,4 +18,4 @@ def own_command(*, add: str = "", drop: str = "") -> str:
     added = [add] if add else []
     if any(exposes_secret(setting.path, setting.value) for setting in state.settings):
         return " ".join([context.command_path, "…", *added])
-    return shlex.join(["kbackup", *(word for word in state.arguments if word != drop), *added])
+    return kbackup_command(*(word for word in state.arguments if word != drop), *added)

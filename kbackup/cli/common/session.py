@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -11,16 +12,22 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from kbackup.archive import layout
 from kbackup.archive.identity import check_archive_id
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.local_cache import check_seen
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Config
+from kbackup.errors import KbackupError
 from kbackup.metrics.registry import counted
 from kbackup.store import Store, open_store
 
 if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession, Starting
+
+_MOST_ENDS = 3
+"""So many ends of Spark's JVM within an hour end a command that goes on."""
+_HOUR = 3600.0
 
 
 def archive_store(frame: Frame, *, lost: bool = False) -> Store:
@@ -33,7 +40,13 @@ def archive_store(frame: Frame, *, lost: bool = False) -> Store:
 def archive_store_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
     """Open the store of the archive at an address, as `archive_store` does."""
     config = frame.config
-    store = open_store(address, config.s3, config.encryption.key or "", archive_id=config.archive_id)
+    store = open_store(
+        address,
+        config.s3,
+        config.encryption.key or "",
+        archive_id=config.archive_id,
+        key_class=layout.key_class,
+    )
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
     check_seen(frame, store, commits=True)
@@ -45,7 +58,9 @@ def state_store(frame: Frame, store: Store) -> Store:
     config = frame.config
     if not config.restore.state:
         return store
-    return open_store(config.restore.state, config.s3, config.encryption.key or "")
+    return open_store(
+        config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class
+    )
 
 
 def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
@@ -73,16 +88,33 @@ def spark_session(
     """Provide a function that returns the Spark session, and stop the session at the end.
 
     The session starts at the first call, which waits and notes that on `reporter`. With `at_once` it starts now, while
-    the command does other work.
+    the command does other work. A call after the end of the session's JVM starts another one. Threads may call.
     """
     started: list[Starting] = []
+    ends: list[float] = []
+    alone = threading.Lock()
 
     def start() -> Starting:
-        if not started:
-            from kbackup.spark.session import Starting
+        with alone:
+            if started and started[0].ended:
+                started.pop().leave()
+                ends.append(time.monotonic())
+                if len(ends) >= _MOST_ENDS and ends[-1] - ends[-_MOST_ENDS] < _HOUR:
+                    raise KbackupError(
+                        f"Spark's JVM has ended {_MOST_ENDS} times within an hour",
+                        "find out why, for instance in the kernel's log of killed processes: it may lack memory",
+                    )
+                if reporter is not None:
+                    reporter.warning("Spark's JVM has ended: another session starts")
+            if not started:
+                from kbackup.spark.session import Starting
+                from kbackup.spark.settings import ALLOW_PLAIN_SECRETS
 
-            started.append(Starting(config.spark.master, config.spark.conf, config.spark.task_attempts))
-        return started[0]
+                conf = config.spark.conf
+                if config.spark.allow_plain_secrets:
+                    conf = {**conf, ALLOW_PLAIN_SECRETS: "true"}
+                started.append(Starting(config.spark.master, conf, config.spark.task_attempts))
+            return started[0]
 
     def session() -> SparkSession:
         starting = start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kbackup.archive import layout
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
@@ -61,7 +62,11 @@ def undo(frame: Frame, dry_run: bool) -> int:
     if restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
     address = config.restore.state
-    state = open_store(address, config.s3, config.encryption.key or "") if address else archive_store(frame)
+    state = (
+        open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class)
+        if address
+        else archive_store(frame)
+    )
     undone = undo_settings(Cluster(config.target, "target"), state, restore_id, dry_run)
     show_changes(undone.changes, reporter)
     for why in undone.missing:

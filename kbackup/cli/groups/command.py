@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kbackup.archive import layout
 from kbackup.cli.common.arguments import moment_of
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import key_option, options
@@ -180,7 +181,9 @@ def _state(frame: Frame) -> Store:
     config = frame.config
     if not config.restore.state:
         return archive_store(frame)
-    return open_store(config.restore.state, config.s3, config.encryption.key or "")
+    return open_store(
+        config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class
+    )
 
 
 def _moment(restore_point: str | None, to_time: str | None) -> Moment:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -25,6 +26,7 @@ from kbackup.cli.init.schedule import (
     SECRET,
     Kind,
     Schedule,
+    check_path,
     default_kind,
     parse_at,
     schedule_files,
@@ -86,6 +88,7 @@ def command(
     reporter = start_reporter(state)
     draft = Draft.of(state.settings)
     config = Path(state.files.config or os.environ.get("KBACKUP_CONFIG") or "kbackup.toml").absolute()
+    check_path("the configuration", str(config))
     if yes:
         _require_answers(draft)
     elif not sys.stdin.isatty():
@@ -170,20 +173,19 @@ class _Dialog:
 
 def _next_steps(draft: Draft, schedule: Schedule, config: Path) -> tuple[str, ...]:
     """Return the commands that are left to the user."""
-    named = "" if config == Path("kbackup.toml").absolute() else f" --config {config}"
+    named = "" if config == Path("kbackup.toml").absolute() else f" --config {quote(str(config))}"
     commands = [f"kbackup check --spark{named}", f"kbackup backup{named}"]
     variables = draft.variables()
     if schedule.kind == "systemd":
         if variables:
-            assignments = " and ".join(f"{name}=…" for name in variables)
-            commands.append(
-                f"write {assignments} into {config.with_name(ENVIRONMENT)}, which only you may read"
-            )
-        units = [str(config.with_name(name)) for name in ("kbackup.service", "kbackup.timer")]
+            assignments = " and ".join(f"{quote(name)}=…" for name in variables)
+            file = quote(str(config.with_name(ENVIRONMENT)))
+            commands.append(f"write {assignments} into {file}, which only you may read")
+        units = [quote(str(config.with_name(name))) for name in ("kbackup.service", "kbackup.timer")]
         commands += [f"sudo systemctl link {units[0]}", f"sudo systemctl enable --now {units[1]}"]
     if schedule.kind == "kubernetes":
         commands.append(f"kubectl --namespace=kbackup create secret generic {SECRET} --from-env-file=FILE")
-        values = config.with_name("kbackup-values.yaml")
+        values = quote(str(config.with_name("kbackup-values.yaml")))
         commands.append(
             f"helm upgrade --install kbackup infra/helm/kbackup --namespace=kbackup --values {values}"
         )

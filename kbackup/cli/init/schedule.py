@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from kbackup.errors import UsageError
+from kbackup.util.printable import printable
 
 Kind = Literal["systemd", "kubernetes", "none"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ENVIRONMENT = "kbackup.env"
 SECRET = "kbackup-backup"  # noqa: S105 (the name of a Kubernetes secret)
+_GLOB, _LITERAL = re.compile(r"[\\*?\[]"), r"\\\g<0>"
 _TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 
 
@@ -65,9 +67,17 @@ def kbackup_command() -> list[str]:
 
 def service(config: Path, command: list[str], environ: Mapping[str, str]) -> str:
     """Return the unit that takes one backup, as the present user."""
-    words = [*command, "backup", "--quiet", "--json=line", "--config", str(config)]
+    words = [*command[1:], "backup", "--wait", "--quiet", "--json=line", "--config", str(config)]
     user = "" if os.geteuid() == 0 else f"User={pwd.getpwuid(os.geteuid()).pw_name}\n"
-    java = environ.get("JAVA_HOME")
+    java = environ.get("JAVA_HOME", "")
+    for name, path in (
+        ("the configuration", str(config)),
+        ("kbackup", " ".join(command)),
+        ("JAVA_HOME", java),
+    ):
+        check_path(name, path)
+    # systemd takes a variable from arguments alone: neither from the program, nor from an assignment
+    start = " ".join([_quoted(command[0]), *(_quoted(word).replace("$", "$$") for word in words)])
     return (
         "[Unit]\n"
         "Description=Back up Apache Kafka\n"
@@ -77,11 +87,20 @@ def service(config: Path, command: list[str], environ: Mapping[str, str]) -> str
         "[Service]\n"
         "Type=oneshot\n"
         f"{user}"
-        f"WorkingDirectory={_escaped(str(config.parent))}\n"
-        f"EnvironmentFile=-{_escaped(str(config.with_name(ENVIRONMENT)))}\n"
+        f"WorkingDirectory={_escaped(str(config.parent))}/\n"  # the end of a line may be no blank and no backslash
+        f"EnvironmentFile=-{_escaped(_GLOB.sub(_LITERAL, str(config.with_name(ENVIRONMENT))))}\n"
         + (f"Environment={_quoted(f'JAVA_HOME={java}')}\n" if java else "")
-        + f"ExecStart={' '.join(map(_quoted, words))}\n"
+        + f"ExecStart={start}\n"
     )
+
+
+def check_path(name: str, path: str) -> None:
+    """Raise `UsageError` for a path that would become lines of a unit, or steer the terminal of who copies it."""
+    if not path.isprintable():
+        raise UsageError(
+            f"the path of {name}, {printable(path)}, can't be used",
+            "choose a path without control characters",
+        )
 
 
 def timer(at: tuple[int, int]) -> str:
@@ -119,8 +138,8 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return one word of a command line or an assignment of a unit."""
+    """Return one word of a command line or an assignment of a unit, apart from the variables of a command line."""
     if re.fullmatch(r"[\w@+=:,./-]+", text, re.ASCII):
         return text
-    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

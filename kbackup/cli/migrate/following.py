@@ -44,7 +44,10 @@ def _reports(read_state: ReadState, interval: float, stop: Stop) -> Iterator[Sta
 def _print_changes(reports: Iterator[StateReport], reporter: Reporter) -> None:
     shown: object = None
     for report in reports:
-        change = (report.state, report.possible, report.zk_brokers, report.way_back, report.is_certain)
+        change = (
+            *(report.state, report.possible, report.is_certain, report.way_back),
+            *(report.zk_brokers, report.waits_for),
+        )
         if change == shown:
             continue
         shown = change

@@ -42,6 +42,14 @@ if TYPE_CHECKING:
     metavar="HOST:PORT",
     help="Address of a stopped controller whose machine gives no answer. [repeatable]",
 )
+@click.option(
+    "--metadata-log",
+    "metadata_logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of another controller's metadata log, beside metadata.log.dir in [source]. [repeatable]",
+)
 @click.option("--confirm", is_flag=True, help="Delete /controller and /migration if every guard allows it.")
 @s3_options
 @pass_frame
@@ -51,13 +59,15 @@ def command(
     controller_files: tuple[Path, ...],
     controllers: tuple[str, ...],
     stopped: tuple[str, ...],
+    metadata_logs: tuple[Path, ...],
     confirm: bool,
 ) -> None:
     """Show the steps back to ZooKeeper; with --confirm, delete the migration's znodes.
 
     --confirm deletes /controller and /migration alone. It refuses unless the migration is not finished, no KRaft
     controller is alive, no broker runs as a KRaft broker, and the newest restore point holds both znodes unchanged.
-    Ends with exit code 10 when refused, or without a way back.
+    ZooKeeper must have all that a majority of the controllers' metadata logs has. Ends with exit code 10 when refused,
+    or without a way back.
     """
     from kbackup.jobs.migrate.rollback.delete import delete_znodes
     from kbackup.jobs.migrate.rollback.guards import guards_of
@@ -69,16 +79,18 @@ def command(
     if sources.zookeeper is None:
         raise UsageError("no ZooKeeper is named", "set zookeeper.connect in [source]")
     show_connecting(frame, "source")
-    options = RollbackOptions(metrics_urls, controller_files, controllers, stopped)
+    options = RollbackOptions(metrics_urls, controller_files, controllers, stopped, metadata_logs)
     store = (lambda: archive_store(frame)) if frame.config.archive else None
     deleted: Sequence[ZnodeContent] = ()
     with open_session(sources.zookeeper) as zookeeper:
         situation = read_situation(sources, zookeeper, options, store)
         if confirm:
             deleted = delete_znodes(situation, zookeeper).deleted
+            for znode in deleted:  # before anything else can fail
+                reporter.line(f"deleted {znode.path}: {znode.content}")
             situation = read_situation(sources, zookeeper, options, store)
     steps, guards = runbook(situation), guards_of(situation)
-    _show(situation, deleted, steps, guards, reporter)
+    _show(situation, steps, guards, reporter)
     reporter.document(
         {
             "state": state_document(situation.report),
@@ -97,13 +109,10 @@ def command(
 
 def _show(
     situation: Situation,
-    deleted: Sequence[ZnodeContent],
     steps: Sequence[Step],
     guards: Sequence[Guard],
     reporter: Reporter,
 ) -> None:
-    for znode in deleted:
-        reporter.line(f"deleted {znode.path}: {znode.content}")
     reporter.line(f"state: {state_words(situation.report)}")
     if situation.report.way_back and not steps:
         reporter.line(

@@ -6,6 +6,9 @@ from kbackup.cli.common.human import plural
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.table import Cell
 from kbackup.jobs.migrate.states.judge import StateReport
+from kbackup.util.text import shorten
+
+_NAMED = 3
 
 
 def state_document(report: StateReport) -> dict[str, object]:
@@ -17,6 +20,7 @@ def state_document(report: StateReport) -> dict[str, object]:
         "way_back": report.way_back,
         "zookeeper_brokers": report.zk_brokers,
         "records_behind": report.lag,
+        "waits_for": report.waits_for,
         "witnesses": [
             {"witness": claim.witness, "says": claim.says, "allows": sorted(claim.states)}
             for claim in report.claims
@@ -43,6 +47,7 @@ def state_fields(report: StateReport) -> list[tuple[str, Cell]]:
         ("way back", way_back),
         ("brokers in ZooKeeper mode", report.zk_brokers),
         ("ZooKeeper is behind", behind),
+        *(("waits for", text) for text in report.waits_for),
         *((claim.witness, claim.says) for claim in report.claims),
         *(("not looked at", f"{unread.why}; {unread.hint}") for unread in report.not_looked_at),
         *(("disagreement", text) for text in report.disagreements),
@@ -57,6 +62,8 @@ def state_line(report: StateReport) -> str:
         parts.append(f"{plural(report.zk_brokers, 'broker')} in ZooKeeper mode")
     if report.lag is not None:
         parts.append(f"{plural(report.lag, 'record')} behind")
+    if report.waits_for:
+        parts.append(f"waits for {shorten(report.waits_for, _NAMED, '; ')}")
     if report.disagreements:
         parts.append(plural(len(report.disagreements), "disagreement"))
     return ", ".join(parts)

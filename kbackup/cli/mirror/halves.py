@@ -18,12 +18,13 @@ from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.halves.take import (
     Source,
     TakeHalf,
-    backup_options,
+    mirror_selections,
     rhythm_of,
     sources_of,
 )
 from kbackup.jobs.mirror.properties import MirrorProperties
 from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import counted
 from kbackup.metrics.server import Health, JointHealth, Server
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ class Building:
     last: Stop
     stack: ExitStack
     health: JointHealth | None = field(init=False, default=None)
-    successes: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         follow = self.rhythm
@@ -86,14 +86,15 @@ class Building:
         config = self.frame.config
         heartbeats = tuple(flow for flow in self.properties.heartbeat_flows if flow.target == source.alias)
         follower = Follower(
-            backup_options(config.backup, source.flows),
+            config.backup,
             self.rhythm,
             source.properties,
             archive_store_at(self.frame, source.archive),
             self.spark,
             Silent(),
-            TakeRoundReporter(self.frame, self._health_of(name), name, self.successes),
+            TakeRoundReporter(self.frame, self._health_of(name), name),
             self.stop,
+            mirror_selections(config.backup, source.flows),
         )
         return TakeHalf(source, heartbeats, follower)
 
@@ -103,4 +104,5 @@ class Building:
         state = state_store(self.frame, store)
         watcher = ApplyRoundReporter(self.frame, self._health_of(name))
         finish = self.last is not self.stop
-        return ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)
+        with counted.of_archive(store.url):
+            return ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)

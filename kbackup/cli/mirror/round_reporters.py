@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from kbackup.cli.common.frame import Frame
@@ -12,27 +11,14 @@ from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves.reports import ApplyReport
 from kbackup.jobs.mirror.halves.round import RoundReport
-from kbackup.metrics import registry as metrics
 from kbackup.metrics.server import Health
 
 
 class TakeRoundReporter(RoundReporter):
-    """Prints the result of each round of a take half.
+    """Prints the result of each round of a take half."""
 
-    All take halves of a process share `successes`: by name, the end of the last successful round in seconds since the
-    epoch."""
-
-    def __init__(self, frame: Frame, health: Health | None, name: str, successes: dict[str, float]) -> None:
+    def __init__(self, frame: Frame, health: Health | None, name: str) -> None:
         super().__init__(frame, health, f"{name.partition(' into ')[0]}: ")
-        self._name, self._successes = name, successes
-        successes[name] = 0.0
-
-    def _count_success(self) -> None:
-        """Set the metric to the oldest success of all halves: one half must not hide the failure of another."""
-        self._successes[self._name] = time.time()
-        oldest = min(self._successes.values())
-        if oldest:
-            metrics.well(oldest)
 
 
 class ApplyRoundReporter(RoundReporter):
@@ -68,6 +54,8 @@ class ApplyRoundReporter(RoundReporter):
             self._reporter.warning(text)
         if incidents:
             self._notify_loss(incidents, report)
+        for deleted in report.applied.deleted:
+            self._reporter.warning(f"flow {flow.name}: {deleted.message}")
         self._warn_of_refusals(flow, report)
         if report.applied.records:
             self._reporter.note(

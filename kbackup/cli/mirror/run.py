@@ -15,9 +15,16 @@ from kbackup.cli.common.session import spark_session
 from kbackup.cli.common.stop_signals import stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.common.stop import Stop
+from kbackup.metrics.registry import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kbackup.jobs.backup.follow import FollowReport
     from kbackup.jobs.mirror.flow import Flow
+    from kbackup.jobs.mirror.halves.apply import ApplyHalf
+    from kbackup.jobs.mirror.halves.reports import ApplyReport
+    from kbackup.jobs.mirror.halves.take import TakeHalf
     from kbackup.jobs.mirror.properties import MirrorProperties
 
 
@@ -89,14 +96,24 @@ def _run(
         if once:
             stop.ask()
             last.ask()
-            reports = {name: half.run() for name, half in halves.items()}
+            reports = {name: _counted(half)() for name, half in halves.items()}
         else:
             from kbackup.jobs.mirror.halves.apply import ApplyHalf
             from kbackup.jobs.mirror.halves.take import TakeHalf
             from kbackup.jobs.mirror.halves.together import run_together
 
             stack.enter_context(stop_at_signals(stop))
-            takes = {name: half.run for name, half in halves.items() if isinstance(half, TakeHalf)}
-            applies = {name: half.run for name, half in halves.items() if isinstance(half, ApplyHalf)}
+            takes = {name: _counted(half) for name, half in halves.items() if isinstance(half, TakeHalf)}
+            applies = {name: _counted(half) for name, half in halves.items() if isinstance(half, ApplyHalf)}
             reports = run_together(takes, stop, applies, last)
     return EXIT_LOSS if show_reports(frame, reports) else EXIT_OK
+
+
+def _counted(half: TakeHalf | ApplyHalf) -> Callable[[], FollowReport | ApplyReport]:
+    """Return how to run a half so that metrics count for its archive."""
+
+    def run() -> FollowReport | ApplyReport:
+        with counted.of_archive(half.archive):
+            return half.run()
+
+    return run

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, human_size, plural
@@ -41,7 +42,11 @@ def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     config = frame.config
     store = archive_store(frame)
     address = config.restore.state
-    state = open_store(address, config.s3, config.encryption.key or "") if address else store
+    state = (
+        open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class)
+        if address
+        else store
+    )
     flows = _selected(flows_of(open_archive(store), state), names)
     for at, flow in enumerate(flows):
         if at:

@@ -165,6 +165,7 @@ def _adopt(
         store.url,
         archive_id,
         writing is not None,
+        True,
         new_point=1 if writing is None else writing.next_point - 1,
         losses=tuple(loss.message for loss in chosen.losses),
         warnings=(*warnings, *(f"{key}: {why}; left out" for key, why in chosen.skipped)),

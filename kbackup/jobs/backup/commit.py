@@ -6,11 +6,12 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Capture, Loss, Manifest
-from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.new_point import Draft, check_written, new_point, put_manifest
 from kbackup.errors import KbackupError
 from kbackup.jobs.backup.hold_back import held_back
+from kbackup.jobs.backup.missing_records import is_compacted
 from kbackup.jobs.backup.next_state import next_states, same_groups, same_settings
-from kbackup.jobs.backup.plan import Plan, retention_loss
+from kbackup.jobs.backup.plan import retention_loss
 from kbackup.jobs.backup.run import BackupReport, Captured, Read, Run
 from kbackup.jobs.capture.settings import settings_warnings
 from kbackup.metrics.events import Phases
@@ -27,11 +28,13 @@ def commit(
     restore point."""
     plan, groups, segments = captured.plan, captured.groups, read.segments
     writing, number = run.writing, run.writing.next_point
+    check_written(writing.store, segments)
     losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
     not_carried = [
         f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()
     ]
-    topics = next_states(number, plan, segments, read.lasts)
+    compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
+    topics = next_states(number, plan, segments, read.lasts, compacted)
     older = {t.captured for t in topics} - {number}
     draft = Draft(
         number=number,
@@ -97,7 +100,7 @@ def refresh(run: Run, phases: Phases) -> None:
         ) from error
 
 
-def report(run: Run, manifest: Manifest, plan: Plan, phases: Phases) -> BackupReport:
+def report(run: Run, manifest: Manifest, captured: Captured, phases: Phases) -> BackupReport:
     return BackupReport(
         restore_point=manifest.number,
         parent=manifest.previous,
@@ -107,6 +110,7 @@ def report(run: Run, manifest: Manifest, plan: Plan, phases: Phases) -> BackupRe
         topics=manifest.topics,
         losses=manifest.losses,
         warnings=manifest.warnings,
-        held_back=len(held_back(plan)),
+        held_back=len(held_back(captured.plan)),
+        damage=captured.damage,
         seconds=phases.seconds,
     )

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.query.selection import Selections
 from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import metering
@@ -25,7 +26,7 @@ from kbackup.jobs.backup.hold_back import (
     new_bytes,
     waiting,
 )
-from kbackup.jobs.backup.job import begin, connect
+from kbackup.jobs.backup.job import begin, connect, selections_of
 from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.restore_point import capture_cluster, take
 from kbackup.jobs.backup.run import BackupReport, Run
@@ -83,7 +84,7 @@ class FollowReport:
 
 @dataclass
 class Follower:
-    """Runs continuous backups in one process. `clock` is in seconds."""
+    """Runs continuous backups in one process. `selections` None: those of `options`. `clock` is in seconds."""
 
     options: Backup
     rhythm: Follow
@@ -93,6 +94,7 @@ class Follower:
     listener: Listener
     watcher: Watcher
     stop: Stop
+    selections: Selections | None = None
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -118,7 +120,8 @@ class Follower:
             metering.following_begins()
         connected = connect(self.source)
         open_or_create(self.store)
-        with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds) as lease:
+        pause = self.stop.wait if self._follows else time.sleep
+        with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds, pause) as lease:
             self._run = begin(self.options, self.source, self.store, *connected, lease)
             self.report.restore_point = self._run.parent
             run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
@@ -149,7 +152,14 @@ class Follower:
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
         phases = Phases(self.listener)
-        captured = capture_cluster(run, phases, now(), lambda plan: self._choose(plan, patience), later=True)
+        captured = capture_cluster(
+            run,
+            phases,
+            now(),
+            self.selections or selections_of(self.options),
+            lambda plan: self._choose(plan, patience),
+            later=True,
+        )
         if captured.says_more_than(run):
             report = take(run, captured, phases, self.spark, self.listener, last=last)
             self._since = {place: self._since[place] for place in held_back(captured.plan)}

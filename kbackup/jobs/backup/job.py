@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.query.selection import Selection, Selections
 from kbackup.config.jobs import Backup
 from kbackup.errors import RefusedError
 from kbackup.jobs.backup import metering
@@ -42,16 +44,25 @@ def backup(
     with phases.step("connect"):
         cluster, cluster_id, brokers = connect(source)
         open_or_create(store)
-    with HeldLease(store, "kbackup backup", options.lease_seconds) as lease:
+    pause = time.sleep if options.wait else None
+    with HeldLease(store, "kbackup backup", options.lease_seconds, pause) as lease:
         with phases.step("connect"):
             run = begin(options, source, store, cluster, cluster_id, brokers, lease)
         run.label = label
-        captured = capture_cluster(run, phases, started_at)
+        captured = capture_cluster(run, phases, started_at, selections_of(options))
         show_plan(captured.plan)
         report = take(run, captured, phases, spark, listener, last=True)
         metering.backed_up(report)
         refresh(run, phases)
     return report
+
+
+def selections_of(options: Backup) -> Selections:
+    """Return the topics and groups that `options` select. `UsageError` for an invalid regular expression."""
+    return Selections(
+        Selection.of(options.topics, options.exclude_topics),
+        Selection.of(options.groups, options.exclude_groups),
+    )
 
 
 def connect(source: Properties) -> tuple[Cluster, str, int]:

@@ -1,29 +1,31 @@
-"""Check that each log still holds the last archived record.
+"""Check that each log still holds the last archived records.
 
 A log can be cut (an unclean leader election, a disk or machine that was rolled back) and grow past the archived end
-afterwards. Its end offset does not show that. The record at the offset of the last archived record shows it:
+afterwards. Its end offset does not show that. Its records at the offsets of the last archived records do:
 
-- The record is the same, with the same leader epoch: no record below it was replaced.
-- The record is another one, or has another epoch: the log has another history, from this offset or from before.
-- Compaction deleted the record: the cluster validates the leader epoch at this offset (`kafka.epochs`). A later record
-  below the archived end is missing in the archive.
-- Retention deleted the record: nothing is known. Brokers forget leader epochs below the log start.
+- The records are the same, the last one with the same leader epoch: no record below it was replaced.
+- A record is another one, has another epoch, or is missing in the archive: the log has another history, from this
+  offset or from before.
+- The last record is not there: see `missing_records`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
 
+from kbackup.archive import layout
+from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.models import LastRecord, Manifest, PartitionState, TopicState
+from kbackup.archive.query.lost_ranges import lost_ranges
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.last_record import digest_of, last_records, read_last_records
+from kbackup.archive.segments.last_record import FEW, digest_of, last_records, read_last_records
 from kbackup.archive.segments.table import Segment
+from kbackup.jobs.backup.missing_records import Expected, compare_missing
 from kbackup.jobs.backup.run import Run
 from kbackup.jobs.capture.live import Live, LiveTopic
-from kbackup.kafka.consume.epochs import EpochPosition, validate_epochs
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.types import OffsetRange, TopicPartition
 
@@ -34,18 +36,10 @@ _FETCH_BYTES = 64 << 10
 TUNING = {"fetch.message.max.bytes": _FETCH_BYTES, "fetch.wait.max.ms": 10}
 
 
-class Expected(NamedTuple):
-    """The records of `range` in the log are `last` alone."""
-
-    range: OffsetRange
-    last: LastRecord
-
-
 class Seen(NamedTuple):
-    """Records of a log in an expected range: the first record, their number, the last epoch (-1: unknown)."""
+    """Records of a log in an expected range: digests of the first ones by offset, number, last epoch (-1: unknown)."""
 
-    offset: int
-    digest: str
+    digests: Mapping[int, str]
     records: int
     leader_epoch: int
 
@@ -53,8 +47,8 @@ class Seen(NamedTuple):
 class Comparison(NamedTuple):
     """Result of comparing logs with the archive.
 
-    `diverged`: partitions whose log differs, with the offset of the last archived record. `unseen`: partitions whose
-    log lacks this record, which alone is no difference.
+    `diverged`: partitions whose log differs, with an offset that differs. `unseen`: partitions whose log lacks the last
+    archived record.
     """
 
     diverged: dict[TopicPartition, int]
@@ -62,19 +56,34 @@ class Comparison(NamedTuple):
 
 
 def compare_logs(run: Run, live: Sequence[LiveTopic]) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions whose log differs from the archive, each with the offset that differs; and warnings.
+    """Return the partitions whose log differs from the archive, each with an offset that differs; and warnings.
 
     Adds the last records that could be read to the newest restore point of `run`.
     """
     if run.head is None:
         return {}, []
     run.head, warnings = with_last_records(run.archive, run.head, live)
-    comparison = _compare(run, expectations(run.head, live))
-    truncated, unanswered = _compare_epochs(run, comparison.unseen)
-    return {**comparison.diverged, **truncated}, [*warnings, *unanswered]
+    exact = may_salvage(run.archive.state)
+    expected = _without_losses(run, run.head, expectations(run.head, live, exact=exact))
+    diverged, unanswered = _compare(run, expected, exact=exact)
+    return diverged, [*warnings, *unanswered]
 
 
-def of_another_history(run: Run, segments: Sequence[Segment]) -> Collection[TopicPartition]:
+def _without_losses(run: Run, head: Manifest, expected: Sequence[Expected]) -> Sequence[Expected]:
+    """Leave out the ranges that have no record in the archive only because it lost them."""
+    if all(each.archived for each in expected):
+        return expected
+    incarnations = {topic.name: topic.incarnation for topic in head.topics}
+    lost = lost_ranges(run.archive, head)
+
+    def is_lost(of: OffsetRange) -> bool:
+        ranges = lost.get((of.topic, incarnations[of.topic], of.partition), ())
+        return any(start < of.end and of.start < end for start, end in ranges)
+
+    return [each for each in expected if each.archived or not is_lost(each.range)]
+
+
+def of_another_history(run: Run, segments: Sequence[Segment]) -> Set[TopicPartition]:
     """Return the partitions whose log was cut after an earlier run read `segments`.
 
     A partition whose last segment can't be read is among them.
@@ -84,53 +93,38 @@ def of_another_history(run: Run, segments: Sequence[Segment]) -> Collection[Topi
         newest[TopicPartition(segment.topic, segment.partition)] = segment
     records = last_records(run.archive.store, newest)
     expected = [
-        Expected(OffsetRange(*tp, record.offset, record.offset + 1), record)
-        for tp, record in records.items()
-        if isinstance(record, LastRecord)
+        Expected(OffsetRange(*tp, few[0].offset, few[-1].offset + 1), few)
+        for tp, few in records.items()
+        if not isinstance(few, str)
     ]
-    return _compare(run, expected).diverged.keys() | {
-        tp for tp, why in records.items() if isinstance(why, str)
-    }
+    diverged, _ = _compare(run, expected, exact=may_salvage(run.archive.state))
+    return diverged.keys() | {tp for tp, why in records.items() if isinstance(why, str)}
 
 
-def _compare(run: Run, expected: Sequence[Expected]) -> Comparison:
+def _compare(
+    run: Run, expected: Sequence[Expected], *, exact: bool
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the partitions whose log differs, each with an offset that differs; and warnings.
+
+    `exact`: all runs of the archive, this one too, read with the same isolation level.
+    """
     if not expected:
-        return Comparison({}, [])
-    isolation = run.options.isolation_level
+        return {}, []
+    isolation = run.options.isolation_level if exact else "read_uncommitted"
     reader = RangeReader(
         run.source,
         isolation,
-        f"kbackup-backup-{run.writing.run}",
+        layout.reader_group("backup", run.writing.run),
         run.options.poll_timeout_seconds,
         BATCH,
         tuning=TUNING,
     )
     try:
-        return compare(reader, expected, committed=isolation == "read_committed")
+        diverged, unseen = compare(reader, expected, exact=exact)
     finally:
         reader.close()
-
-
-def _compare_epochs(run: Run, unseen: Sequence[Expected]) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions of `unseen` whose log was cut below the last archived record; and warnings."""
-    last = {each.range.tp: each.last.offset for each in unseen}
-    group = f"kbackup-backup-{run.writing.run}"
-    truncated, unanswered = validate_epochs(
-        run.source, epoch_positions(unseen), group, run.options.poll_timeout_seconds
-    )
-    return {tp: last[tp] for tp in truncated}, [
-        f"the log of {tp} was not compared with the archive: the cluster did not validate its leader epoch in time"
-        for tp in sorted(unanswered)
-    ]
-
-
-def epoch_positions(unseen: Sequence[Expected]) -> dict[TopicPartition, EpochPosition]:
-    """Return the offset after each last archived record whose leader epoch is known."""
-    return {
-        each.range.tp: EpochPosition(each.last.offset + 1, each.last.leader_epoch)
-        for each in unseen
-        if each.last.leader_epoch is not None
-    }
+    missing, warnings = compare_missing(run, unseen, committed=isolation == "read_committed")
+    return {**diverged, **missing}, warnings
 
 
 def with_last_records(
@@ -165,8 +159,10 @@ def with_last_records(
     return msgspec.structs.replace(head, topics=tuple(map(filled, head.topics))), warnings
 
 
-def _filled(state: PartitionState, record: LastRecord | str | None) -> PartitionState:
-    return msgspec.structs.replace(state, last=record) if isinstance(record, LastRecord) else state
+def _filled(state: PartitionState, records: tuple[LastRecord, ...] | str | None) -> PartitionState:
+    if records is None or isinstance(records, str):
+        return state
+    return msgspec.structs.replace(state, last=records[-1], tail=records[:-1])
 
 
 def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[TopicState, PartitionState, Live]]:
@@ -181,60 +177,73 @@ def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[Topic
                 yield before, state, topic.partitions[state.partition]
 
 
-def expectations(head: Manifest, live: Sequence[LiveTopic]) -> list[Expected]:
+def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> list[Expected]:
     """Return the records that the logs must have, where the logs reach back to them.
 
-    A log that ends before the archive is left out: its end alone is a difference.
+    A log that ends before the archive is left out: its end alone is a difference. `exact`: a range in which the archive
+    has no record at all has none in the log either.
     """
     expected: list[Expected] = []
     for topic, state, now in _going_on(head, live):
-        last = state.last
-        if last is None or now.high < state.end or not now.start <= last.offset < now.end:
+        end, last = min(state.end, now.end), state.last
+        if now.high < state.end:
             continue
-        # the log of a salvaged segment may have had later records, which were deleted since
-        end = last.offset + 1 if last.leader_epoch is None else min(state.end, now.end)
-        expected.append(Expected(OffsetRange(topic.name, state.partition, last.offset, end), last))
+        if last is None:
+            start = max(state.start, now.start)
+            if exact and not state.records and start < end:
+                expected.append(Expected(OffsetRange(topic.name, state.partition, start, end), ()))
+        elif now.start <= last.offset < now.end:
+            # where the log may show more records than the archive has, `tail` and `last` may be far apart
+            tail = tuple(record for record in state.tail if exact and record.offset >= now.start)
+            start = tail[0].offset if tail else last.offset
+            # the log of a salvaged segment may have had later records, which were deleted since
+            end = last.offset + 1 if last.leader_epoch is None else end
+            tp_range = OffsetRange(topic.name, state.partition, start, end)
+            expected.append(Expected(tp_range, (*tail, last), state.epochs))
     return expected
 
 
-def differs(expected: Expected, seen: Seen | None, *, committed: bool) -> bool:
-    """Return whether the log differs from the archived one.
+def differs(expected: Expected, seen: Seen | None, *, exact: bool) -> int | None:
+    """Return an offset at which the log differs from the archived one, None where none is known.
 
-    `committed`: neither has records of aborted transactions.
+    `exact`: the archive has every record that can be seen in the log.
     """
     if seen is None:
-        return False
-    last = expected.last
-    if seen.offset != last.offset:
-        return committed
-    if seen.digest != last.digest:
-        return True
-    if seen.records > 1:
-        return committed
-    return last.leader_epoch is not None and 0 <= seen.leader_epoch != last.leader_epoch
+        return None
+    archived = {record.offset: record.digest for record in expected.archived}
+    for offset, digest in seen.digests.items():
+        if archived.get(offset, digest) != digest or (exact and offset not in archived):
+            return offset
+    if exact and seen.records > len(seen.digests):
+        return max(seen.digests) + 1
+    if not archived or max(seen.digests) != expected.last.offset or seen.records > len(seen.digests):
+        return None  # the epoch is another record's
+    known = expected.last.leader_epoch
+    return expected.last.offset if known is not None and 0 <= seen.leader_epoch != known else None
 
 
-def compare(reader: RangeReader, expected: Sequence[Expected], *, committed: bool) -> Comparison:
-    """Read the last archived record of each partition from its log: one fetch a partition."""
+def compare(reader: RangeReader, expected: Sequence[Expected], *, exact: bool) -> Comparison:
+    """Read the last archived records of each partition from its log: one fetch a partition, or few."""
     comparison = Comparison({}, [])
     for at in range(0, len(expected), BATCH):
         batch = expected[at : at + BATCH]
         logs = read_seen(reader, [e.range for e in batch])
         for each in batch:
             seen = logs.get(each.range.tp)
-            if differs(each, seen, committed=committed):
-                comparison.diverged[each.range.tp] = each.last.offset
-            elif seen is None or seen.offset != each.last.offset:
+            offset = differs(each, seen, exact=exact)
+            if offset is not None:
+                comparison.diverged[each.range.tp] = offset
+            elif each.archived and (seen is None or each.last.offset not in seen.digests):
                 comparison.unseen.append(each)
     return comparison
 
 
-def read_seen(reader: RangeReader, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, Seen]:
-    """Return the records of each log in its range, but for logs whose range retention deleted meanwhile."""
+def read_seen(reader: RangeReader, ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, Seen]:
+    """Return the records of each log in its range. What retention deleted meanwhile is not among them."""
     seen: dict[TopicPartition, Seen] = {}
-    for tp, block in reader.read(ranges):
-        before = seen.get(tp)
-        first = before or Seen(int(block.offsets[0]), digest_of(block, 0), 0, -1)
-        seen[tp] = first._replace(records=first.records + len(block), leader_epoch=reader.epochs.get(tp, -1))
-    vanished = {v.tp for v in reader.vanished}
-    return {tp: each for tp, each in seen.items() if tp not in vanished}
+    for tp, block in reader.read(list(ranges)):
+        digests, records, _ = seen.get(tp, Seen({}, 0, -1))
+        more = range(min(len(block), FEW - len(digests)))
+        added = {int(block.offsets[n]): digest_of(block, n) for n in more}
+        seen[tp] = Seen({**digests, **added}, records + len(block), reader.epochs.get(tp, -1))
+    return seen

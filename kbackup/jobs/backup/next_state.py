@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
 
-from kbackup.archive.models import Groups, LastRecord, Manifest, Metadata, PartitionState, TopicState
+from kbackup.archive.models import (
+    EpochEnd,
+    Groups,
+    LastRecord,
+    Manifest,
+    Metadata,
+    PartitionState,
+    TopicState,
+)
+from kbackup.archive.segments.last_record import FEW
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup.plan import PartitionPlan, Plan
 from kbackup.types import TopicPartition
+
+_EPOCHS = 8  # of a partition that a manifest remembers
 
 
 @dataclass
@@ -28,10 +39,11 @@ def next_states(
     number: int,
     plan: Plan,
     segments: Sequence[Segment],
-    lasts: Mapping[TopicPartition, LastRecord] = MappingProxyType({}),
+    lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = MappingProxyType({}),
+    compacted: Collection[str] = (),
 ) -> tuple[TopicState, ...]:
     """Return the new vector of archived offsets: the captured partitions, and the others unchanged. `lasts` are the
-    last records that this run read."""
+    last records that this run read; `compacted` are the topics that remember more than one of them."""
     added: dict[TopicPartition, _Added] = defaultdict(_Added)
     for segment in segments:
         sums = added[TopicPartition(segment.topic, segment.partition)]
@@ -46,7 +58,7 @@ def next_states(
             captured=number,
             state="present",
             partitions=tuple(
-                _partition(p, added[tp], lasts.get(tp))
+                _partition(p, added[tp], lasts.get(tp, ()), FEW if topic.name in compacted else 1)
                 for p in topic.partitions
                 for tp in [TopicPartition(topic.name, p.partition)]
             ),
@@ -56,12 +68,20 @@ def next_states(
     return tuple(sorted([*captured, *plan.carried], key=lambda t: t.name))
 
 
-def _partition(plan: PartitionPlan, added: _Added, last: LastRecord | None) -> PartitionState:
+def _partition(plan: PartitionPlan, added: _Added, read: Sequence[LastRecord], few: int) -> PartitionState:
     before = plan.before
+    known = (*before.tail, before.last) if before is not None and before.last is not None else ()
+    epochs = before.epochs if before is not None else ()
     if added.last < 0:
-        last = before.last if before is not None else None
-    elif last is not None and last.offset != added.last:
-        last = None  # the last segment was taken over, not read
+        records = known
+    elif not read or read[-1].offset != added.last:
+        records = ()  # the last segment was taken over, not read
+    else:
+        records = (*known, *read) if added.records == len(read) else tuple(read)
+    last = records[-1] if records else None
+    epoch = known[-1].leader_epoch if known else None
+    if epoch is not None and (last is None or last.leader_epoch != epoch):
+        epochs = (*epochs, EpochEnd(leader_epoch=epoch, offset=known[-1].offset))[-_EPOCHS:]
     return PartitionState(
         partition=plan.partition,
         start=before.start if before is not None else plan.start,
@@ -71,6 +91,8 @@ def _partition(plan: PartitionPlan, added: _Added, last: LastRecord | None) -> P
         records=added.records + (before.records if before is not None else 0),
         bytes=added.bytes + (before.bytes if before is not None else 0),
         last=last,
+        tail=records[-few:-1],
+        epochs=epochs,
     )
 
 

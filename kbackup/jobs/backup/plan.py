@@ -58,8 +58,8 @@ def make_plan(
 ) -> Plan:
     """Plan the topics to capture, the topics to carry over, and the losses.
 
-    `existing` are the names of all topics of the cluster. `diverged` are partitions whose log has another record than
-    the archive at the offset of the last archived record, with this offset.
+    `existing` are the names of all topics of the cluster. `diverged` are partitions whose log has another history than
+    the archive, with an offset at which they differ.
     """
     known = {t.name: t for t in head.topics} if head is not None else {}
     names = {t.name for t in selected}
@@ -153,7 +153,7 @@ def _cut_logs(
         elif tp in diverged:
             start, words = (
                 None,
-                f"was cut and has grown again: offset {diverged[tp]} is not the archived record",
+                f"was cut and has grown again: it differs from the archive at offset {diverged[tp]}",
             )
         else:
             continue

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage, next_incarnation, reserve_incarnations
-from kbackup.archive.query.selection import Selection
+from kbackup.archive.query.selection import Selections
 from kbackup.archive.secrets import as_archived
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup.commit import commit, report
@@ -33,6 +34,7 @@ def capture_cluster(
     run: Run,
     phases: Phases,
     started_at: str,
+    selections: Selections,
     choose: Callable[[Plan], Plan] = lambda plan: plan,
     later: bool = False,
 ) -> Captured:
@@ -43,12 +45,10 @@ def capture_cluster(
     """
     options, cluster = run.options, run.cluster
     with phases.step("discover"):
-        selection = Selection.of(options.topics, options.exclude_topics)
-        topics, existing = capture.discover(cluster, selection, run.head, later)
+        topics, existing = capture.discover(cluster, selections.topics, run.head, later)
     with phases.step("capture groups"):
         # before the end offsets, so that no group points past what is archived
-        selection = Selection.of(options.groups, options.exclude_groups)
-        groups = capture.groups(cluster, selection, set(topics), run.groups, later)
+        groups = capture.groups(cluster, selections.groups, set(topics), run.groups, later)
     with phases.step("resolve ranges"):
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
@@ -62,7 +62,7 @@ def capture_cluster(
         numbers = partial(next_incarnation, run.archive.state)
         plan = make_plan(run.head, live, existing, numbers, diverged)
         plan = choose(replace(plan, warnings=(*plan.warnings, *warnings, *whole.warnings)))
-    return Captured(started_at, plan, groups, settings)
+    return Captured(started_at, plan, groups, settings, whole.damage)
 
 
 def take(
@@ -78,7 +78,7 @@ def take(
     with phases.step("commit"):
         check_same_topics(run.cluster, plan)
         manifest = commit(run, captured, read, last)
-    return report(run, manifest, plan, phases)
+    return report(run, manifest, captured, phases)
 
 
 def reserve(run: Run, plan: Plan) -> None:
@@ -109,7 +109,7 @@ def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener
         source=run.source,
         store=for_writing(run.writing.plain),
         isolation=run.options.isolation_level,
-        group=f"kbackup-backup-{run.writing.run}",
+        group=layout.reader_group("backup", run.writing.run),
         segment_bytes=run.options.segment_bytes,
         compression=run.options.compression,
         poll_timeout=run.options.poll_timeout_seconds,
@@ -120,9 +120,9 @@ def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener
     results = run_counted(spark, tasks, work, listener, expected)
     kernel.say(r for r in results if isinstance(r, Kernel))
     segments = [r for r in results if isinstance(r, Segment)]
-    lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.record.offset)
+    lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.records[-1].offset)
     return Read(
         [*taken, *segments],
         [r for r in results if isinstance(r, Vanished)],
-        {r.tp: r.record for r in lasts},
+        {r.tp: r.records for r in lasts},
     )

@@ -23,7 +23,10 @@ from kbackup.types import TopicPartition
 
 @dataclass(frozen=True)
 class BackupReport:
-    """Report of a backup. `seconds` are by step; `held_back` counts the partitions whose new records wait."""
+    """Report of a backup. `seconds` are by step; `held_back` counts the partitions whose new records wait.
+
+    `damage` names the corrupt sources of metadata: the restore point lacks what only they have.
+    """
 
     restore_point: int
     parent: int | None
@@ -34,6 +37,7 @@ class BackupReport:
     losses: tuple[Loss, ...]
     warnings: tuple[str, ...]
     held_back: int = 0
+    damage: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -77,17 +81,19 @@ class Read:
 
     segments: Sequence[Segment]
     vanished: Sequence[Vanished] = ()
-    lasts: Mapping[TopicPartition, LastRecord] = field(default_factory=dict)
+    lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Captured:
-    """Capture of the cluster: the plan to archive its records, its groups and its settings."""
+    """Capture of the cluster: the plan to archive its records, its groups and its settings. `damage` names the corrupt
+    sources of metadata."""
 
     started_at: str
     plan: Plan
     groups: Groups
     settings: Metadata
+    damage: tuple[str, ...] = ()
 
     def says_more_than(self, run: Run) -> bool:
         """Return whether a restore point of this capture would differ from the newest one."""

@@ -23,10 +23,10 @@ from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 
 
 class LastRead(NamedTuple):
-    """The last record of a range, as it was read from the source."""
+    """The last records of a range, as they were read from the source; the last one with its leader epoch."""
 
     tp: TopicPartition
-    record: LastRecord
+    records: tuple[LastRecord, ...]
 
 
 _HELD_BYTES = (
@@ -144,18 +144,19 @@ class BackupWork:
         self, reader: RangeReader, offsets: OffsetRange, blocks: Iterable[RecordBlock], spare: int = 0
     ) -> Iterator[Segment | LastRead]:
         with PartitionWriter(self.store, self.target(offsets.tp, spare)) as writer:
-            at, last = offsets.start - 1, None
+            at: int = offsets.start - 1
+            last: tuple[LastRecord, ...] = ()
             for block in blocks:
                 if _loss_between(reader.vanished, offsets.tp, at, int(block.offsets[0])):
                     # a later run that salvages the segment must report the loss as well
                     yield from writer.finish()
-                last = last_of(block)  # before its buffer is used again
+                last = last_of(block, last)  # before its buffer is used again
                 yield from writer.append(block)
-                at = last.offset
+                at = last[-1].offset
             yield from writer.finish()
-        if last is not None:
+        if last:
             epoch = reader.epochs.get(offsets.tp, -1)
-            yield LastRead(offsets.tp, with_epoch(last, epoch))
+            yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)))
 
     def _blocks(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from kbackup.archive import layout
 from kbackup.archive.models import Group, Groups, Manifest
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.jobs.capture.live import Live, LiveTopic
@@ -18,7 +19,6 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 _SYNTAX = "check the name; regular expressions go between slashes"
-_OWN_GROUPS = ("kbackup-restore-", "kbackup-backup-")
 _WITH_OFFSETS = "streams"  # the one kind beside classic and consumer groups that commits offsets
 _NO_OFFSETS = (
     "it is of another kind than consumer groups and has no committed offsets; "
@@ -55,7 +55,7 @@ def groups(
     """
 
     def selected(group: str) -> bool:
-        return selection.matches(group) and not group.startswith(_OWN_GROUPS)
+        return selection.matches(group) and not layout.is_own_group(group)
 
     listed, failed = cluster.groups.listed()
     absent = _absent(selection, {*(g.group for g in listed), *failed}, before, later)

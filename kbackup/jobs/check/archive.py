@@ -8,7 +8,8 @@ import uuid
 from collections.abc import Callable
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import describe, holder
+from kbackup.archive.lease.hold import holder
+from kbackup.archive.lease.process import describe
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import LockedError, NoArchiveError, StoreError
 from kbackup.jobs.check.steps import Steps

@@ -153,7 +153,7 @@ def _read_samples(source: Mapping[str, str], options: Backup, live: list[LiveTop
     reader = RangeReader(
         source,
         options.isolation_level,
-        f"kbackup-backup-check-{uuid.uuid4().hex}",
+        layout.reader_group("backup", f"check-{uuid.uuid4().hex}"),
         options.poll_timeout_seconds,
         len(ranges),
     )

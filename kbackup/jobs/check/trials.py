@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbackup.archive import layout
 from kbackup.config.models import Config
 from kbackup.errors import KbackupError
 from kbackup.jobs.check.archive import check_archive
@@ -27,7 +28,7 @@ def try_archive(steps: Steps, configured: Configured) -> None:
     """Write, read, list and delete in the archive's store."""
     if (config := _load(steps, configured)) is not None:
         address, key = config.archive or "", config.encryption.key or ""
-        check_archive(steps, lambda: open_store(address, config.s3, key))
+        check_archive(steps, lambda: open_store(address, config.s3, key, key_class=layout.key_class))
 
 
 def try_selection(steps: Steps, configured: Configured) -> None:

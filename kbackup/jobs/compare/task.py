@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from kbackup.archive import layout
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.compare.partition import PartitionComparer
 from kbackup.jobs.compare.result import Comparison, TargetOffsets
@@ -53,7 +54,7 @@ class CompareWork:
     timeout: float
 
     def __call__(self, task: tuple[ComparedPartition, ...], progress: ProgressSender) -> Iterator[Comparison]:
-        group = f"kbackup-verify-{uuid.uuid4().hex}"
+        group = layout.reader_group("verify", uuid.uuid4().hex)
         reader = RangeReader(self.cluster, self.isolation, group, self.timeout, role=self.role)
         try:
             for part in task:

@@ -23,7 +23,7 @@ from kbackup.archive.segments.transfer import THREADS, Due, missing, objects_of,
 from kbackup.errors import RefusedError
 from kbackup.jobs.copy.destination import claim
 from kbackup.jobs.copy.promote import promote
-from kbackup.jobs.copy.sidecars import copy_beside, copy_keys
+from kbackup.jobs.copy.sidecars import check_keys, copy_beside, copy_keys
 from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
@@ -93,6 +93,7 @@ def copy_archive(
         claim(source, archive.info, target)
     with HeldLease(target, "kbackup copy", lease_seconds) as lease:
         with phases.step("compare"):
+            check_keys(source, target)
             copy_keys(source, target)
             there = open_archive(target)
             _check(there, archive.state, ours, target.url)

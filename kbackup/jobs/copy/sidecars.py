@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from kbackup.archive import layout
 from kbackup.archive.segments.transfer import THREADS, put_same
+from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
 
@@ -18,6 +20,25 @@ def copy_keys(source: Store, target: Store) -> None:
     for entry in raw_source.list(layout.KEYS):
         if entry.key not in there:
             put_same(target, entry.key, raw_source.get(entry.key))
+
+
+def check_keys(source: Store, target: Store) -> None:
+    """Raise `CorruptError` for a file of data keys that both have and that is not the same: it is never replaced, so
+    one of the two may hold the only genuine data keys."""
+    raw_source, raw_target = stored(source), stored(target)
+
+    def check(key: str) -> None:
+        with suppress(NotFoundError):  # a rotation was faster
+            if raw_source.get(key) != raw_target.get(key):
+                raise CorruptError(
+                    f"file {key} at {target.url} is not the one at {source.url}; nothing was copied",
+                    "find out which one was replaced; move it away and restore it from the other",
+                )
+
+    there = {entry.key for entry in raw_target.list(layout.KEYS)}
+    both = [entry.key for entry in raw_source.list(layout.KEYS) if entry.key in there]
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(check, both))
 
 
 def copy_beside(source: Store, target: Store) -> int:

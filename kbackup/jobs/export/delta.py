@@ -84,7 +84,8 @@ class _DeltaExport:
         def show(records: int, size: int) -> None:
             self.run.job.listener.progress(self.records + records, self.bytes + size, self.expected)
 
-        with batch_frame(self.session, parts, work, SCHEMA, show) as rows:
+        destination = self.run.destination.own
+        with batch_frame(self.session, parts, work, SCHEMA, show, destination) as rows:
             self.run.lease.check()
             table.append(rows, app, point.number, note)
         self.records += addition.records

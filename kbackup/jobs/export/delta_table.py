@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import KbackupError, from_text
 from kbackup.spark.delta import table_path
+from kbackup.spark.gateway import jvm_has_ended
+from kbackup.spark.tasks import SparkEndedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +58,7 @@ class DeltaTable:
             # in a thread: an interrupt would tear the main one's connection to the JVM, which it takes to cancel this
             with ThreadPoolExecutor(1) as apart:
                 apart.submit(writer.save, self.path).result()
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, ConnectionError) as error:
             raise self._error(error) from None
 
     def rows(self) -> DataFrame:
@@ -85,11 +87,13 @@ class DeltaTable:
                 jvm.PythonUtils.toScalaMap(options),
             )
             return getattr(snapshot._2(), of)()
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, ConnectionError) as error:
             raise self._error(error) from None
 
     def _error(self, error: Any) -> KbackupError:
         """Return the error of a task of kbackup, or the first line of Spark's or Delta's error."""
+        if isinstance(error, ConnectionError) or jvm_has_ended():
+            return SparkEndedError()
         text = str(error)
         known = from_text(text)
         if known is not None:

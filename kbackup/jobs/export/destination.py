@@ -106,7 +106,7 @@ class Destination:
         return self.sub(FOLDER)
 
     def sub(self, folder: str, key: str = "") -> Store:
-        return open_store(f"{self.url}/{folder}", self.s3, key)
+        return open_store(f"{self.url}/{folder}", self.s3, key, key_class=layout.key_class)
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[HeldLease]:

@@ -8,7 +8,7 @@ from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Groups, Metadata, PartitionState, TopicState
-from kbackup.archive.new_point import Draft, new_point, put_capture, put_manifest
+from kbackup.archive.new_point import Draft, check_written, new_point, put_capture, put_manifest
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.importing.rows import TableRange
 from kbackup.util.times import now
@@ -17,6 +17,7 @@ from kbackup.util.times import now
 def commit_import(writing: WritingRun, ranges: Sequence[TableRange], segments: Sequence[Segment]) -> None:
     """Commit one restore point with the records of the tables, under the number of their newest restore point."""
     at, number = now(), max(h.restore_point for h in ranges)
+    check_written(writing.store, segments)
     topics = [_state(name, ranges, segments, number) for name in sorted({h.topic for h in ranges})]
     metadata = Metadata(captured_at=at, cluster_id="", brokers=0, topics=())
     groups = Groups(captured_at=at, groups=())

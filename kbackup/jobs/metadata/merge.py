@@ -14,30 +14,42 @@ from kbackup.archive.models import Metadata
 from kbackup.errors import MismatchError
 from kbackup.jobs.metadata.compare import Side, compare, in_words
 from kbackup.metadata.entities import MetadataPartName, NotCarried, source_name
-from kbackup.metadata.parts import PARTS, TOKEN_SECRETS, MetadataPart
+from kbackup.metadata.parts import BROKER_SECRETS, PARTS, TOKEN_SECRETS, MetadataPart
 from kbackup.metadata.reading import Reading
 from kbackup.util.text import shorten
+from kbackup.zookeeper.decode import document
 
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Merged:
-    """`warnings` name what the sources disagree about, and the sources that don't speak for the cluster."""
+    """`warnings` name what the sources disagree about, and the sources that don't speak for the cluster; `damage` names
+    the damaged ones, whose metadata is missing."""
 
     metadata: Metadata
     warnings: tuple[str, ...]
+    damage: tuple[str, ...] = ()
 
 
 def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
     """Return the readings. Where the metadata log says that the migration has ended, ZooKeeper's is marked as
-    outdated."""
-    if not any(reading.migration == "POST_MIGRATION" for reading in readings):
+    outdated; else the log's, where ZooKeeper says that a broker is the controller, as after a rollback."""
+    if any(reading.migration == "POST_MIGRATION" for reading in readings):
+        source, why = "zookeeper", "the migration has ended, and no controller writes to it"
+    elif any(_has_broker_as_controller(reading) for reading in readings):
+        source, why = "controller log", "a broker is the controller, and no KRaft controller writes to it"
+    else:
         return list(readings)
-    why = "the migration has ended, and no controller writes to it"
     return [
-        dataclasses.replace(each, outdated=why) if each.source == "zookeeper" else each for each in readings
+        dataclasses.replace(each, outdated=each.outdated or why) if each.source == source else each
+        for each in readings
     ]
+
+
+def _has_broker_as_controller(reading: Reading) -> bool:
+    contents = (znode.content for znode in reading.znodes or () if znode.path == "/controller")
+    return any(int(document("/controller", each).get("kraftControllerEpoch", -1)) < 0 for each in contents)
 
 
 def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged:
@@ -113,15 +125,22 @@ def _brokers(values: dict[MetadataPartName, Any]) -> int:
 def _not_carried(
     chosen: dict[MetadataPartName, Reading], readings: Sequence[Reading], values: dict[MetadataPartName, Any]
 ) -> tuple[NotCarried, ...]:
-    """Return the entries of metadata that is not carried, without those that another source fills."""
+    """Return the entries of metadata that is not carried. One of secrets stays where no source has filled them all; the
+    reason of a source that should have them counts before one of a source that never has them."""
     kept: dict[tuple[MetadataPartName | None, str], NotCarried] = {}
-    filled = all(token.hmac is not None for token in values.get("delegation_tokens", ()))
+    missing = {
+        TOKEN_SECRETS: any(token.hmac is None for token in values.get("delegation_tokens", ())),
+        BROKER_SECRETS: any(config.value is None for config in values.get("broker_configs", ())),
+    }
     for reading in readings:
         for entry in reading.not_carried:
-            if entry.what == TOKEN_SECRETS and filled:
-                continue
-            if entry.part is None or chosen.get(entry.part) in (None, reading):
-                kept.setdefault((entry.part, entry.what), entry)
+            key = entry.part, entry.what
+            if entry.what in missing:
+                is_missing = missing[entry.what]
+            else:
+                is_missing = entry.part is None or chosen.get(entry.part) in (None, reading)
+            if is_missing and (key not in kept or entry.reason == "failed"):
+                kept[key] = entry
     return tuple(kept.values())
 
 

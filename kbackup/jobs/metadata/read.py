@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kbackup.errors import KbackupError, MismatchError
+from kbackup.errors import CorruptError, KbackupError, MismatchError
 from kbackup.jobs.capture import cluster as capture
 from kbackup.jobs.metadata.merge import Merged, merge
 from kbackup.kafka.admin.cluster import Cluster
@@ -54,9 +54,9 @@ def read_all(sources: Sources) -> Merged:
 
 
 def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
-    """Complete the brokers' metadata by the other sources. A source that can't be read is a warning: the records of a
-    backup are worth more."""
-    captured_at, readings, warnings = now(), [of_brokers], []
+    """Complete the brokers' metadata by the other sources. A source that can't be read is a warning, and damage where
+    it is corrupt: the records of a backup are worth more."""
+    captured_at, readings, warnings, damage = now(), [of_brokers], [], []
     for asked in sources_beside(sources):
         try:
             readings.append(asked.read())
@@ -66,5 +66,7 @@ def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
             warnings.append(
                 f"{asked.name} is not read: {error.message}; {error.hint or 'try it: kbackup check'}"
             )
+            if isinstance(error, CorruptError):
+                damage.append(asked.name)
     merged = merge(readings, captured_at, brokers)
-    return Merged(merged.metadata, (*warnings, *merged.warnings))
+    return Merged(merged.metadata, (*warnings, *merged.warnings), tuple(damage))

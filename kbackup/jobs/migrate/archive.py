@@ -24,6 +24,7 @@ from kbackup.jobs.backup.job import begin_point
 from kbackup.jobs.capture.settings import settings_warnings
 from kbackup.jobs.metadata.merge import Merged
 from kbackup.jobs.metadata.read import read_all
+from kbackup.jobs.migrate.lag import lag_warnings
 from kbackup.metadata.entities import NotCarried, source_name
 from kbackup.metadata.parts import PARTS
 from kbackup.metadata.sources import Sources
@@ -66,12 +67,15 @@ def archive_metadata(
     with phases.step("read metadata"):
         open_or_create(store)
         merged = read_all(sources)
+        lagging = lag_warnings(sources)
     with HeldLease(store, "kbackup migrate archive", options.lease_seconds) as lease:
         with phases.step("connect"):
             writing = begin_point(options, store, merged.metadata.cluster_id, lease)
         with phases.step("commit"):
             metadata = as_archived(merged.metadata, writing.archive.info)
-            manifest = _commit(writing, options, Merged(metadata, merged.warnings), started_at, label)
+            manifest = _commit(
+                writing, options, Merged(metadata, (*merged.warnings, *lagging)), started_at, label
+            )
             writing.refresh_derived()
     return ArchiveReport(
         restore_point=manifest.number,

@@ -16,9 +16,11 @@ from kbackup.jobs.metadata.compare import COMPARED, Difference, Side, compare, i
 from kbackup.jobs.metadata.merge import check_one_cluster, mark_outdated, merge
 from kbackup.jobs.metadata.read import read_brokers, sources_beside
 from kbackup.metadata.entities import source_name
+from kbackup.metadata.parts import BROKER_SECRETS
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
 
+_LEADERS = "leaders and in-sync replicas"
 _PAUSE = 1.0  # s between two looks
 
 
@@ -49,8 +51,8 @@ class SidesDifference:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """`restore_point` is None where no archive was compared. `not_compared` maps two sides to the parts that one of
-    the two lacks. `looks` counts how often the sides were read."""
+    """`restore_point` is None where no archive was compared. `not_compared` maps two sides to what was not compared
+    between them. `looks` counts how often the sides were read."""
 
     restore_point: int | None
     sides: tuple[SideReport, ...]
@@ -97,9 +99,19 @@ def verify_migration(
         restore_point=point.number if point is not None else None,
         sides=tuple(sides),
         differences=tuple(map(_in_full, every)),
-        not_compared={f"{a.name} and {b.name}": parts for a, b in pairs if (parts := not_compared(a, b))},
+        not_compared={f"{a.name} and {b.name}": parts for a, b in pairs if (parts := _not_compared(a, b))},
         looks=looks,
     )
+
+
+def _not_compared(one: Side, other: Side) -> list[str]:
+    """Return what is not compared: parts that one of the sides lacks, values that it has encrypted, and leaders, which
+    no side keeps for long."""
+    parts = not_compared(one, other)
+    configs = (config for side in (one, other) for config in side.metadata.broker_configs or ())
+    if any(config.value is None for config in configs):
+        parts.append(BROKER_SECRETS)
+    return [*parts, _LEADERS]
 
 
 class _Difference(NamedTuple):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from kbackup.jobs.migrate.preflight.findings import ZooKeeperFindings
 from kbackup.jobs.migrate.rollback.situation import CONTROLLER, MIGRATION, ZnodeContent
 from kbackup.jobs.migrate.states.witnesses import ControllerZnode, MigrationZnode, ZnodesWitness
-from kbackup.zookeeper.decode import content, document, member
-from kbackup.zookeeper.session import Znode
+from kbackup.metadata.encoder import is_encrypted
+from kbackup.zookeeper.decode import configs, content, document, member
+from kbackup.zookeeper.session import Answers, Znode
+from kbackup.zookeeper.tree import last
 
 _TOPICS = "/brokers/topics"
+_CONFIGS = "/config/brokers"
 
 
 class ZnodeReader(Protocol):
@@ -19,6 +22,10 @@ class ZnodeReader(Protocol):
 
     def get(self, paths: Collection[str]) -> Mapping[str, Znode]:
         """Return the znodes of `paths` that exist."""
+        ...
+
+    def read(self, paths: Collection[str], *, children: bool = False) -> Answers:
+        """Read the znodes of `paths`; with `children` the names below them instead."""
         ...
 
     def children(self, path: str) -> list[str]:
@@ -52,27 +59,43 @@ def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> Zn
     return ZnodesWitness(controller, migration, brokers)
 
 
-def read_findings(zookeeper: ZnodeReader, chroot: str) -> ZooKeeperFindings:
+def read_assigned(zookeeper: ZnodeReader) -> frozenset[int]:
+    """Read the ids of all brokers that hold replicas."""
+    replicas = (topic.get("partitions", {}).values() for _, topic in _topics(zookeeper))
+    return frozenset(broker for partitions in replicas for brokers in partitions for broker in brokers)
+
+
+def _topics(zookeeper: ZnodeReader) -> list[tuple[str, dict[str, Any]]]:
+    """Return name and content of each topic."""
+    znodes = zookeeper.get([f"{_TOPICS}/{topic}" for topic in zookeeper.children(_TOPICS)])
+    return [(last(path), document(path, znode.data)) for path, znode in znodes.items()]
+
+
+def read_findings(zookeeper: ZnodeReader) -> ZooKeeperFindings:
     """Read the preflight's findings from ZooKeeper."""
     identity = zookeeper.get(["/cluster/id"])
-    topics = zookeeper.get([f"{_TOPICS}/{topic}" for topic in zookeeper.children(_TOPICS)])
     known, moving = set[int](), []
-    for path, znode in topics.items():
-        topic = document(path, znode.data)
+    for name, topic in _topics(zookeeper):
         for partition, replicas in topic.get("partitions", {}).items():
             known |= set(replicas)
             if any(topic.get(part, {}).get(partition) for part in ("adding_replicas", "removing_replicas")):
-                moving.append(f"{path.rpartition('/')[2]}-{partition}")
-    known |= _ids(zookeeper.children("/config/brokers"))
+                moving.append(f"{name}-{partition}")
+    configs_of_brokers = zookeeper.get([f"{_CONFIGS}/{owner}" for owner in zookeeper.children(_CONFIGS)])
+    known |= _ids([last(path) for path in configs_of_brokers])
     return ZooKeeperFindings(
         cluster_id=next(
             (str(document(path, znode.data).get("id", "")) for path, znode in identity.items()), ""
         ),
-        chroot=chroot,
         alive=_ids(zookeeper.children("/brokers/ids")),
         known=frozenset(known),
         deletions=tuple(sorted(zookeeper.children("/admin/delete_topics"))),
         reassigning=tuple(sorted(moving)),
+        encrypted={
+            f"{name} of {'all brokers' if last(path) == '<default>' else f'broker {last(path)}'}": value
+            for path, znode in sorted(configs_of_brokers.items())
+            for name, value in configs(path, znode.data).items()
+            if is_encrypted(value)
+        },
     )
 
 

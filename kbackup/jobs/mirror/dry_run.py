@@ -144,9 +144,12 @@ def _source_of(flow: Flow, store: Store) -> tuple[int | None, list[SourceTopic],
     try:
         archive = open_archive(store)
         point = archive.restore_point("latest")
-    except NoArchiveError:
+    except NoArchiveError as error:
         if flow.source_properties is None:
-            raise
+            raise NoArchiveError(
+                error.message,
+                f"set {flow.source}.bootstrap.servers to plan from the source, or back it up first",
+            ) from error
         return None, topics_of_cluster(_connected(flow.source_properties)), None
     metadata = archive.metadata(point)
     return point.number, topics_of_point(point, metadata), metadata.acls

@@ -94,6 +94,8 @@ class Flow:
     sync_group_offsets: Clock
     checkpoint_rule: Literal["exact", "mm2"]
     on_recreate: Literal["continue", "stop"]
+    starts_at_end: bool = False
+    """True for a flow that leaves out the records that the archive has in the first round of a topic."""
     comes_back: NameFilter = field(default=lambda name: False, repr=False)
     """Topics that would come back to the source by other flows, which only the Identity policy allows."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.lease.hold import HeldLease
@@ -73,6 +74,11 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         info = archive_info(job, documents)
         base = find_base(job.store, job.sizes, info.id)
         job.mended += [Mended(key, "replaced: its rows come from elsewhere") for key in base.files]
+        if base.committed.catalog is not None:
+            job.mended += [
+                Mended(layout.catalog_key(number), "left behind: a new catalog follows")
+                for number in base.lost
+            ]
         job.mended += [Mended(key, "left out: nothing needs it any more") for key in base.past]
     archive = Archive(job.store, info, base.committed)
     writing = WritingRun(archive, job.plain, lease, "repair")
@@ -83,7 +89,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.losses += [row["message"] for row in new_losses(base.state, after)]
     with phases.step("commit"):
         mender = Mender(writing, documents, manifests)
-        after = add_new_points(job, writing, base, mender.mend(after), mender.manifests)
+        after = add_new_points(job, writing, base, mender.mend(after), mender.manifests, documents)
         job.losses += mender.losses
         job.mended += [Mended(key, "made anew") for key in mender.made]
         commit_repair(job, writing, base, after)
@@ -93,6 +99,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.store.url,
         info.id,
         job.confirm,
+        job.read_data,
         catalog=base.committed.catalog.number if base.committed.catalog is not None else None,
         restored=tuple(sorted(job.restored)),
         lost=tuple(sorted(job.lost)),

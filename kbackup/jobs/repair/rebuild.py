@@ -28,6 +28,7 @@ from kbackup.archive.repair.inventory import (
 from kbackup.archive.repair.lost_segments import missing_segments, named_starts
 from kbackup.archive.repair.point import draft_behind
 from kbackup.archive.repair.scan import Damaged, Whole, to_scan
+from kbackup.archive.repair.topic_states import captured_topics
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
 from kbackup.archive.verify.findings import Findings
 from kbackup.archive.verify.objects import check_present
@@ -118,7 +119,12 @@ def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
 
 
 def add_new_points(
-    job: RepairJob, writing: WritingRun, base: Base, state: State, manifests: dict[int, Manifest]
+    job: RepairJob,
+    writing: WritingRun,
+    base: Base,
+    state: State,
+    manifests: dict[int, Manifest],
+    documents: Documents,
 ) -> State:
     """`state` with new restore points of whole segments whose own manifests are lost."""
     writing.archive.move(Committed(state, base.committed.catalog))
@@ -132,12 +138,13 @@ def add_new_points(
         named[key] = sorted({*firsts, *named.get(key, ())})
     segments = unreached(unlisted, state, manifests, named)
     head = manifests.get(max(manifests, default=0))
+    captured = captured_topics(documents)
     ranks = by_rank(segments, {t.name: t.incarnation for t in (head.topics if head is not None else ())})
     for at, of_rank in enumerate(ranks):
         number = state.next_point
         ids = {key: life.topic_id for key, life in state.lives.items()}
         is_last = at == len(ranks) - 1
-        draft = draft_behind(writing, head, of_rank, ids, job.sizes, number, last=is_last)
+        draft = draft_behind(writing, head, of_rank, ids, job.sizes, captured, number, last=is_last)
         manifest, ref = put_manifest(writing, draft)
         job.new_points[number] = manifests[number] = manifest
         rows = attribute(of_rank, state, {number: manifest})

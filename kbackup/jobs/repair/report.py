@@ -27,14 +27,16 @@ class Mended:
 class RepairReport:
     """Report of the changes, or (not `confirmed`) of the planned changes.
 
-    `restored` restore points are listed again, `lost` ones no longer; `new_point` is the newest of new restore points,
-    of the whole segments of lost ones. `losses` are segments and documents that are lost now, in words. `catalog` is
-    the base, None where there was none. An adoption counts the `segments` and `records` of its restore point.
+    `read_data`: every segment was read and its checksum compared, else only its size. `restored` restore points are
+    listed again, `lost` ones no longer; `new_point` is the newest of new restore points, of the whole segments of lost
+    ones. `losses` are segments and documents that are lost now, in words. `catalog` is the base, None where there was
+    none. An adoption counts the `segments` and `records` of its restore point.
     """
 
     archive: str
     archive_id: str
     confirmed: bool
+    read_data: bool
     catalog: int | None = None
     restored: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()

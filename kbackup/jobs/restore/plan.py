@@ -23,12 +23,13 @@ def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -
         return exact[topic]
     for rule in patterns:
         pattern, replacement = parse_rule(rule)
-        try:
-            name, hits = re.subn(pattern, replacement, topic, count=1)
-        except (re.error, IndexError) as error:
-            raise UsageError(f"--map-regex {rule!r}: {error}", "use Python's regular expressions") from error
-        if hits:
-            return name
+        if pattern.search(topic):
+            try:
+                return pattern.replace_first(replacement, topic)
+            except ValueError as error:
+                raise UsageError(
+                    f"--map-regex {rule!r}: {error}", "name a group of the expression, as in 'a(.*)=b\\1'"
+                ) from error
     return topic
 
 

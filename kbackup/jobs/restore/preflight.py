@@ -19,6 +19,7 @@ from kbackup.util.text import plural
 
 _BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
 _DAY = 86_400_000
+_RETENTION = (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
 _NO_LIMIT = (1 << 63) - 1
 
 
@@ -138,8 +139,9 @@ def _effective(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[st
         "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     }
     effective = {name: broker[of_broker] for name, of_broker in names.items() if of_broker in broker}
-    if "retention.ms" not in effective and "log.retention.hours" in broker:
-        effective["retention.ms"] = str(int(broker["log.retention.hours"]) * 3_600_000)
+    for of_broker, ms in _RETENTION:  # the finest one counts
+        if "retention.ms" not in effective and of_broker in broker:
+            effective["retention.ms"] = str(max(-1, int(broker[of_broker]) * ms))  # below 0: for ever
     return effective | dict(configs)
 
 

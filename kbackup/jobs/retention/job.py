@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_under_lease
 from kbackup.archive.catalog.orphans import Orphans, find_orphans
@@ -23,6 +23,7 @@ from kbackup.jobs.retention.policy import Policy
 from kbackup.jobs.retention.report import ExpireReport, Expiry, PointFate, UndoReport
 from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
+from kbackup.store.probe import store_time
 from kbackup.util.times import rfc3339, time_text
 
 __all__ = ["ExpireReport", "Expiry", "PointFate", "Policy", "expire", "undo"]
@@ -61,10 +62,9 @@ class _Swept:
 
 def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Phases) -> _Swept:
     store = archive.store
-    with phases.step("list objects"):
-        objects = list(store.list())
     with phases.step("find orphans"):
-        orphans = find_orphans(store, archive.committed, objects, time.time() - grace.total_seconds())
+        cutoff = store_time(store, layout.SCRATCH.rstrip("/")) - grace.total_seconds()
+        orphans = find_orphans(store, archive.committed, store.list(), cutoff)
     with phases.step("sweep"):
         author = Author("sweep", "", f"{len(orphans.objects)} orphans deleted")
         archive.move(commit_sweep(store, archive.committed, orphans, author))

@@ -53,17 +53,25 @@ def loss_findings(losses: int, days: int) -> Iterator[StatusFinding]:
 
 
 def damage_findings(
-    verifications: Sequence[LastVerification], damaged: Sequence[int]
+    verifications: Sequence[LastVerification], damaged: Sequence[int], reports: Sequence[str]
 ) -> Iterator[StatusFinding]:
-    """`verifications` are the newest of each scope, the newest first. A full one answers for all earlier ones."""
+    """`verifications` are the newest of each scope, the newest first. A full one answers for all earlier ones.
+    `reports` are the errors of damaged reports of verifications and drills."""
+    for message in reports:
+        yield StatusFinding("critical", "damage", message, "kbackup verify")
     for verification in verifications:
-        if verification.findings:
-            noun = "finding" if verification.findings == 1 else "findings"
+        mendable = verification.findings - verification.unmendable
+        of = f"the {verification.scope} verification of {verification.ended_at} has"
+        if mendable:
+            message = f"{of} {_findings(mendable)}; repair the archive, then verify it again"
+            command = "kbackup repair --read-data" if verification.need_read else "kbackup repair"
+            yield StatusFinding("critical", "damage", message, command)
+        if verification.unmendable:
             message = (
-                f"the {verification.scope} verification of {verification.ended_at} has "
-                f"{verification.findings:,} {noun}; repair the archive, then verify it again"
+                f"{of} {_findings(verification.unmendable)} that no repair can mend, of restores, drills, "
+                "verifications or mirrors; verify names the files: take each from another copy or delete it"
             )
-            yield StatusFinding("critical", "damage", message, "kbackup repair")
+            yield StatusFinding("critical", "damage", message, "kbackup verify")
         if verification.scope == "full":
             break
     if damaged:
@@ -71,6 +79,10 @@ def damage_findings(
         named = shorten([str(number) for number in damaged], _NAMED)
         message = f"{len(damaged):,} {noun} damaged segments: {named}"
         yield StatusFinding("warning", "damage", message, "kbackup list")
+
+
+def _findings(count: int) -> str:
+    return "1 finding" if count == 1 else f"{count:,} findings"
 
 
 def drill_findings(drilled: LastDrill | None) -> Iterator[StatusFinding]:

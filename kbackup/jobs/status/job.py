@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from kbackup.archive.lease.hold import is_held, read_lease
 from kbackup.archive.query.points import damaged_segments
 from kbackup.archive.reader import Archive
-from kbackup.errors import NotFoundError
+from kbackup.errors import CorruptError, NotFoundError
 from kbackup.jobs.status.findings import (
     age_findings,
     damage_findings,
@@ -52,13 +52,17 @@ def archive_status(
     newest = _newest_point(archive, at)
     losses = _recent_losses(archive, at)
     damaged = sorted(damaged_segments(archive.state))
-    verifications = newest_verifications(archive.store, at)
-    drilled = newest_drill(reports if reports is not None else archive.store, at)
+    verifications, damaged_reports = newest_verifications(archive.store, at)
+    drilled = None
+    try:
+        drilled = newest_drill(reports if reports is not None else archive.store, at)
+    except CorruptError as error:
+        damaged_reports.append(error)
     lease = _lease_status(archive.store)
     findings = (
         *age_findings(newest, max_age_seconds, at, lease),
         *([] if allow_loss else loss_findings(losses, RECENT_DAYS)),
-        *damage_findings(verifications, damaged),
+        *damage_findings(verifications, damaged, [error.message for error in damaged_reports]),
         *drill_findings(drilled),
         *lease_findings(lease),
     )

@@ -35,13 +35,16 @@ class NewestPoint:
 
 @dataclass(frozen=True, slots=True)
 class LastVerification:
-    """A recorded verification. `findings` is their number."""
+    """A recorded verification. `findings` is their number. Of them, `need_read` are of segments whose damage only
+    reading shows, and `unmendable` of files that a repair can't make anew."""
 
     id: str
     scope: Scope
     ended_at: str
     age_seconds: float
     findings: int
+    need_read: int = 0
+    unmendable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

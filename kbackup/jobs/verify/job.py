@@ -19,9 +19,10 @@ from kbackup.archive.verify.objects import check_present, check_stored_checksums
 from kbackup.archive.verify.segment import SegmentResult, check_segment
 from kbackup.archive.verify.vectors import check_vectors
 from kbackup.errors import NoArchiveError
+from kbackup.jobs.keys.job import check_data_keys
 from kbackup.jobs.verify.drills import check_drills
 from kbackup.jobs.verify.report import VerifyReport
-from kbackup.jobs.verify.restores import check_restores
+from kbackup.jobs.verify.restores import check_mirrors, check_restores
 from kbackup.jobs.verify.verifications import check_verifications
 from kbackup.metrics.events import Listener, Phases
 from kbackup.metrics.registry import counted
@@ -114,8 +115,10 @@ def _survey(
             check_vectors(surveyed.archive.state, surveyed.manifests, added, findings)
         owner = surveyed.archive.info.id if surveyed.archive is not None else surveyed.archive_id
         check_restores(store, sizes, owner, findings)
+        check_mirrors(store, sizes, findings)
         check_drills(store, sizes, findings)
         check_verifications(store, sizes, findings)
+        check_data_keys(store, findings)
     with phases.step("objects"):
         last = max(numbers, default=0)
         segments = sorted((s for number, new in added.items() if number <= last for s in new), key=in_order)

@@ -1,18 +1,23 @@
-"""Check the files of restores in an archive: plans, offset maps, reports, and captures of groups and settings."""
+"""Check the files of restores and mirrors in an archive: plans, offset maps, reports, captures, and states of flows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from kbackup.archive import layout
 from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.models import Document, load
+from kbackup.archive.restores.flow_map.slots import DOCUMENT, FlowState
+from kbackup.archive.restores.flow_map.tables import SCHEMA as MAP_SCHEMA
 from kbackup.archive.restores.offset_map import MapPartName, decode, previous_of
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.verify.findings import CHANGED, Findings
+from kbackup.errors import NotFoundError
 from kbackup.jobs.groups.before import GroupsBefore
+from kbackup.jobs.mirror.status.document import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.before import SettingsBefore
 from kbackup.store.base import Store
@@ -38,6 +43,25 @@ def check_restores(store: Store, keys: Collection[str], archive_id: str, finding
                 findings.add(f"{folder}/{beside}", f"is missing beside {name}", ANOTHER_COPY)
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda key: _check(store, key, keys, archive_id, findings), keys))
+
+
+def check_mirrors(store: Store, keys: Collection[str], findings: Findings) -> None:
+    """Check every file of a flow by its own sum. A running mirror deletes the offset-map parts that it has folded."""
+
+    def check(key: str) -> None:
+        name = key.rpartition("/")[2]
+        with findings.catching(key), suppress(NotFoundError):
+            if name == layout.STATUS:
+                load(FlowStatus, store.get(key), key)
+            elif name == DOCUMENT:
+                load(FlowState, store.get(key), key)
+            elif name.endswith(".parquet"):
+                decode(store.get(key), key, MAP_SCHEMA)
+            else:
+                findings.note(key, "is no file of a mirror")
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(check, (key for key in keys if key.startswith(layout.MIRRORS))))
 
 
 def _check(store: Store, key: str, keys: Collection[str], archive_id: str, findings: Findings) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
 from kbackup.kafka.admin.security_types import Untold
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client.client import Connection, Properties
-from kbackup.kafka.client.retry import TIMEOUT
+from kbackup.kafka.client.retry import LEADER_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready
+
+_ONE_OF_MANY = 10.0  # s, for a broker that others can answer for
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,36 @@ class BrokerAdmin:
             return session if isinstance(session, Untold) else session.read.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
-        """Every config of a broker, static ones and defaults included; without those that are not set, or secret."""
+        """Every config of a broker, static ones and defaults included, without those that are not set. A sensitive one
+        that is set is "": brokers never tell its value. To them, each config that they don't know is sensitive."""
         resource = ConfigResource(ResourceType.BROKER, str(broker))
         (future,) = self._admin.describe_configs([resource], request_timeout=TIMEOUT).values()
         entries = self.connection.result(future, f"reading configs of broker {broker}")
-        return {entry.name: entry.value for entry in entries.values() if entry.value is not None}
+        default = ConfigSource.DEFAULT_CONFIG.value
+        return {
+            entry.name: "" if entry.value is None else entry.value
+            for entry in entries.values()
+            if entry.value is not None or (entry.is_sensitive and entry.source != default)
+        }
+
+
+def any_broker_configs(connection: Connection, admin: AdminClient) -> dict[str, str]:
+    """Return every config of the first broker that answers, without those that are not set, or secret."""
+
+    def ask(items: list[str]) -> Answers[str, Any]:
+        with connection.errors("listing brokers"):
+            brokers = sorted(admin.list_topics(timeout=TIMEOUT).brokers)
+        answer: Any = KafkaError(KafkaError._NOENT)
+        for broker in brokers:
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            (future,) = admin.describe_configs([resource], request_timeout=_ONE_OF_MANY).values()
+            _, answer = answered("", future)
+            if not isinstance(answer, KafkaError) or answer.code() not in LEADER_NOT_READY:
+                break  # no other broker would say anything else
+        yield items[0], answer
+
+    doing = "reading configs of brokers"
+    answers, refused = ask_until_ready([doing], ask, LEADER_NOT_READY)
+    for error in refused.values():
+        raise connection.error(error, doing)
+    return {entry.name: entry.value for entry in answers[doing].values() if entry.value is not None}

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from kbackup.kafka.admin.brokers import any_broker_configs
 from kbackup.kafka.admin.properties import admin_properties
 from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin.security_types import Untold
@@ -160,13 +161,8 @@ class Cluster:
         return {entry.name: entry.value for entry in entries.values() if entry.value is not None}
 
     def broker_configs(self) -> dict[str, str]:
-        """Every config of one broker, defaults included; what new topics will inherit."""
-        with self.connection.errors("listing brokers"):
-            broker = min(self._admin.list_topics(timeout=TIMEOUT).brokers)
-        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
-        future = self._admin.describe_configs([resource], request_timeout=TIMEOUT)[resource]
-        entries = self.connection.result(future, f"reading configs of broker {broker}")
-        return {entry.name: entry.value for entry in entries.values() if entry.value is not None}
+        """Every config of the first broker that answers, defaults included; what new topics will inherit."""
+        return any_broker_configs(self.connection, self._admin)
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
@@ -219,7 +215,9 @@ class Cluster:
     ) -> None:
         def ask(names: list[str]) -> Answers[str, None]:
             topics = [NewTopic(n, partitions, replication_factor, config=dict(configs)) for n in names]
-            futures = self._admin.create_topics(topics, operation_timeout=TIMEOUT, validate_only=dry_run)
+            futures = self._admin.create_topics(
+                topics, operation_timeout=TIMEOUT, request_timeout=TIMEOUT, validate_only=dry_run
+            )
             yield from (answered(*asked) for asked in futures.items())
 
         _, refused = ask_until_ready([name], ask, CONTROLLER_NOT_READY)

@@ -45,13 +45,13 @@ class BrokerConnection:
     def close(self) -> None:
         self._stream.close()
 
-    def ask(self, request: Any) -> Any:
-        """The response to a request of `messages`, in the newest version that both sides know.
+    def ask(self, request: Any, newest: int | None = None) -> Any:
+        """The response to a request of `messages`, in the newest version that both sides know, at most `newest`.
 
         `RefusedRequestError` where the response holds an error for the whole, or the broker doesn't know the request.
         """
         low, high = self._versions.get(request.API_KEY, (0, -1))
-        version = min(high, request.max_version)
+        version = min(high, request.max_version if newest is None else newest)
         if version < low:
             raise RefusedRequestError(KafkaError.UNSUPPORTED_VERSION, "the brokers are too old for it")
         response = self._exchange(request, version)

@@ -29,6 +29,7 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsResponse,
 )
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
@@ -49,6 +50,7 @@ __all__ = [
     "DescribeConfigsRequest",
     "DescribeDelegationTokenRequest",
     "DescribeQuorumRequest",
+    "FetchRequest",
     "IncrementalAlterConfigsRequest",
     "ListConfigResourcesRequest",
     "ListPartitionReassignmentsRequest",
@@ -76,6 +78,7 @@ RESPONSES = {
     DescribeConfigsRequest: DescribeConfigsResponse,
     DescribeDelegationTokenRequest: DescribeDelegationTokenResponse,
     DescribeQuorumRequest: DescribeQuorumResponse,
+    FetchRequest: FetchResponse,
     IncrementalAlterConfigsRequest: IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest: ListConfigResourcesResponse,
     ListPartitionReassignmentsRequest: ListPartitionReassignmentsResponse,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from kbackup.kafka.admin_protocol.endpoint import TokenSource, endpoint_of
 from kbackup.kafka.admin_protocol.errors import LoginError, NoConnectionError, NotMappedError
 from kbackup.kafka.client.client import Connection
 from kbackup.kafka.client.retry import TIMEOUT
+from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
+    from kbackup.kafka.admin_protocol.log_batches import LogBatch
     from kbackup.kafka.admin_protocol.reader import Reader
     from kbackup.kafka.admin_protocol.writer import Writer
 
@@ -44,6 +47,31 @@ def admin_session(connection: Connection) -> Iterator[Session | Untold]:
         return
     with broker:
         yield Session(Reader(connection, broker), Writer(connection, broker))
+
+
+def log_batches(
+    connection: Connection, offsets: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, LogBatch] | Untold:
+    """Return the batch of each log that has the offset given, or else the next batch.
+
+    Logs that give no answer are left out; `Untold` where none can be asked.
+    """
+    from kbackup.kafka.admin_protocol.log_batches import read_log_batches  # which loads kafka-python
+
+    try:
+        endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
+    except NotMappedError as error:
+        return Untold("not supported", str(error))
+    with connection.errors("listing leaders"):
+        metadata = connection.admin().list_topics(timeout=TIMEOUT)
+    leaders: dict[tuple[str, int], dict[TopicPartition, int]] = defaultdict(dict)
+    for tp, offset in offsets.items():
+        topic = metadata.topics.get(tp.topic)
+        partition = topic.partitions.get(tp.partition) if topic is not None else None
+        broker = metadata.brokers.get(partition.leader) if partition is not None else None
+        if broker is not None and broker.host is not None and broker.port is not None:
+            leaders[broker.host, broker.port][tp] = offset
+    return dict(read_log_batches(endpoint, leaders))
 
 
 def _tokens(connection: Connection) -> TokenSource | None:

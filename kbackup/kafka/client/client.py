@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
 from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
@@ -24,7 +24,17 @@ from kbackup.metadata.sources import is_source_property
 
 log = logging.getLogger("kbackup.librdkafka")
 
+_STEADY = {"enable.sparse.connections": False}
+"""Of an admin client: a request that waits for a broker would else have librdkafka (2.16) connect to it thousands of
+times a second while it is down, as each attempt forgets `reconnect.backoff.ms`."""
+
 Properties = Mapping[str, str]
+
+
+def librdkafka_version() -> str:
+    """Return the version of the librdkafka that clients use."""
+    return str(libversion()[0])
+
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -181,7 +191,7 @@ class Connection:
         if self.tokens is not None:
             self._try_tokens(self.tokens)
         with self._building():
-            return AdminClient(self.config({}), logger=log)
+            return AdminClient(self.config(_STEADY), logger=log)
 
     def consumer(self, extra: Mapping[str, Any]) -> Consumer:
         with self._building():

@@ -116,3 +116,5 @@ def answered(item: K, future: Future[Any]) -> tuple[K, Any]:
         return item, future.result(timeout=TIMEOUT * 2)
     except KafkaException as raised:
         return item, raised.args[0]
+    except TimeoutError:
+        return item, KafkaError(KafkaError._TIMED_OUT)

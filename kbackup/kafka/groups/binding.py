@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, cimpl
@@ -23,6 +24,9 @@ TEXT = 512
 """Bytes for what a function says was wrong."""
 
 ANY_API = 0
+
+_RELEASE = "2"
+"""Of confluent-kafka. Reading the pointer of another release's client could end the process: nothing is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +134,24 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def _load() -> Any:
+    """Load the library. `UsageError` where its release is not one whose objects and functions are known."""
+    if version("confluent-kafka").partition(".")[0] != _RELEASE:
+        raise _unknown_release("keeps its clients in a way that is not known")
     library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise _unknown_release(f"brings a librdkafka without {name}") from None
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def _unknown_release(reason: str) -> UsageError:
+    return UsageError(
+        f"confluent-kafka {version('confluent-kafka')} {reason}",
+        "install the release that kbackup is locked to (requirements/run.txt)",
+    )
 
 
 lib = _load()
@@ -160,10 +177,7 @@ def client_of(owner: AdminClient | Consumer | Producer) -> int:
     """Its `rd_kafka_t *`: the one whose opaque is the object itself."""
     handle = c_void_p.from_address(id(owner) + object.__basicsize__).value
     if not handle or lib.rd_kafka_opaque(handle) != id(owner):
-        raise UsageError(
-            "this confluent-kafka keeps its client in another way than is known here",
-            "install the version that kbackup is locked to",
-        )
+        raise _unknown_release("keeps its client in another way than is known")
     return handle
 
 

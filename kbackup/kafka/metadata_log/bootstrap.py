@@ -7,8 +7,9 @@ import io
 from collections.abc import Iterable, Sequence
 
 from kbackup.errors import CorruptError, RefusedError
-from kbackup.kafka.metadata_log.batches import Batch, TornError, encode_batch, read_batches
+from kbackup.kafka.metadata_log.batches import Batch, encode_batch, read_batches
 from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.log import check_snapshot
 from kbackup.kafka.metadata_log.words import MECHANISMS
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
 
@@ -35,12 +36,9 @@ def write_bootstrap(base: bytes, records: Sequence[Record]) -> bytes:
 
 def _batches(base: bytes) -> list[Batch]:
     try:
-        batches = list(read_batches(io.BytesIO(base), NAME, len(base)))
-    except TornError:
-        raise CorruptError(f"{NAME}: the file ends within a batch", _HINT) from None
-    names = [record.record.name for batch in batches for record in batch.records]
-    if names[:1] != ["SnapshotHeaderRecord"] or names[-1] != "SnapshotFooterRecord":
-        raise CorruptError(f"{NAME}: the file is not a snapshot from header to footer", _HINT)
+        batches = list(check_snapshot(read_batches(io.BytesIO(base), NAME, len(base)), NAME))
+    except CorruptError as error:
+        raise CorruptError(error.message, _HINT) from None
     if len(batches[-1].records) != 1:
         raise CorruptError(f"{NAME}: the footer has other records in its batch", _HINT)
     return batches

@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 
 from kbackup.errors import CorruptError
 from kbackup.kafka.metadata_log.image import Fields, MetadataImage, read_image
-from kbackup.kafka.metadata_log.log import file_errors
+from kbackup.kafka.metadata_log.log import find_log, read_identity
 from kbackup.kafka.metadata_log.words import (
     BROKER,
     CLIENT_METRICS,
@@ -27,6 +27,7 @@ from kbackup.kafka.metadata_log.words import (
     TOPIC,
     word,
 )
+from kbackup.metadata.encoder import is_encrypted
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
@@ -41,11 +42,12 @@ from kbackup.metadata.entities import (
     ScramUser,
     TopicMetadata,
 )
-from kbackup.metadata.parts import TOKEN_SECRETS
+from kbackup.metadata.parts import BROKER_SECRETS, TOKEN_SECRETS
 from kbackup.metadata.reading import Reading
+from kbackup.util.text import shorten
 
-PARTITION = "__cluster_metadata-0"
 _HINT = "read the metadata log of another controller"
+_NAMED = 5
 
 
 def read_metadata_log(folder: Path) -> Reading:
@@ -54,15 +56,9 @@ def read_metadata_log(folder: Path) -> Reading:
     `folder` may also be `__cluster_metadata-0` itself. The cluster's id is in meta.properties; it is "" where that file
     wasn't copied. `UsageError` where there is no log, `CorruptError` where it is damaged.
     """
-    with file_errors(folder):
-        log = folder / PARTITION if (folder / PARTITION).is_dir() else folder
-        cluster_id = _cluster_id(log.parent / "meta.properties")
+    log = find_log(folder)
+    cluster_id = read_identity(log).get("cluster.id", "")
     return reading_of(read_image(log), cluster_id)
-
-
-def _cluster_id(path: Path) -> str:
-    lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
-    return next((line.partition("=")[2].strip() for line in lines if line.startswith("cluster.id=")), "")
 
 
 def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
@@ -142,7 +138,8 @@ def _scram_user(data: Fields) -> ScramUser:
 
 
 def _broker_configs(image: MetadataImage) -> Iterator[BrokerConfig]:
-    """Yield those for all brokers first, then those of each broker."""
+    """Yield those for all brokers first, then those of each broker. A value that the migration left encrypted is as
+    unknown as in ZooKeeper."""
     try:
         owners = sorted((int(owner) if owner else -1, configs) for owner, configs in _configs(image, BROKER))
     except ValueError as error:
@@ -151,7 +148,8 @@ def _broker_configs(image: MetadataImage) -> Iterator[BrokerConfig]:
         ) from None
     for owner, configs in owners:
         for name, value in configs.items():
-            yield BrokerConfig(broker=None if owner < 0 else owner, name=name, value=value)
+            known = None if is_encrypted(value) else value
+            yield BrokerConfig(broker=None if owner < 0 else owner, name=name, value=known)
 
 
 def _quotas(image: MetadataImage) -> Iterator[ClientQuota]:
@@ -209,6 +207,13 @@ def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
     if image.tokens:
         why = "a metadata log doesn't hold the HMACs"
         yield NotCarried(part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why=why)
+    if encrypted := {each.name for each in _broker_configs(image) if each.value is None}:
+        why = (
+            f"the controllers migrated {shorten(sorted(encrypted), _NAMED)} without the brokers' "
+            "password.encoder.secret, so that the metadata log has ciphertext as the value: give the controllers the "
+            "secret, then set these configs again"
+        )
+        yield NotCarried(part="broker_configs", what=BROKER_SECRETS, reason="failed", why=why)
 
 
 def _outdated(image: MetadataImage) -> str:

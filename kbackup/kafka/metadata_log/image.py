@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kbackup.errors import CorruptError
+from kbackup.kafka.metadata_log.batches import LogRecord
 from kbackup.kafka.metadata_log.codec import Record
 from kbackup.kafka.metadata_log.log import MetadataLog, open_log
 from kbackup.kafka.metadata_log.words import MIGRATION_STATES, TOPIC, word
 
+_PATIENCE = 2.0
+"""Seconds for a running controller to write more: it writes a NoOpRecord every half second."""
+_PAUSE = 0.1  # s
+_UNFINISHED = (
+    "copy the folder again, or read another controller's; a controller repairs its own log when it starts"
+)
 _UNCHANGED = {"leader": -2, "leaderRecoveryState": -1}
 """The values of unchanged fields in a PartitionChangeRecord; all other unchanged fields are null."""
+
+_IN_ZOOKEEPER = {
+    *("TopicRecord", "PartitionRecord", "PartitionChangeRecord", "RemoveTopicRecord", "ConfigRecord"),
+    *("ClientQuotaRecord", "UserScramCredentialRecord", "RemoveUserScramCredentialRecord"),
+    *("AccessControlEntryRecord", "RemoveAccessControlEntryRecord"),
+    *("DelegationTokenRecord", "RemoveDelegationTokenRecord", "ProducerIdsRecord"),
+}
+"""The records that a migration's controllers write to ZooKeeper as well. Registrations and features stay theirs."""
 
 Fields = dict[str, Any]
 
@@ -50,8 +67,21 @@ class MetadataImage:
     brokers: dict[int, Fields] = field(default_factory=dict)
     controllers: dict[int, Fields] = field(default_factory=dict)
     next_producer_id: int | None = None
+    voters: frozenset[int] = frozenset()
+    """Ids of the quorum's controllers; none where neither a leader's record nor a snapshot has them."""
     migration_state: int | None = None
     """None where no record says so."""
+
+    @property
+    def unfinished(self) -> str:
+        """Why records at the end of the log are missing; "" where it is whole."""
+        if self.torn:
+            return (
+                f"{self.torn}: the file ends within a batch; records from offset {self.offset} on are missing"
+            )
+        if self.open_transaction:
+            return f"the log ends at offset {self.offset}, within a transaction"
+        return ""
 
     @property
     def migration(self) -> str | None:
@@ -114,6 +144,9 @@ class MetadataImage:
     def _next_producer_id(self, data: Fields) -> None:
         self.next_producer_id = data["nextProducerId"]
 
+    def _voters(self, data: Fields) -> None:
+        self.voters = frozenset(voter["voterId"] for voter in data["voters"])
+
     def _migration_state(self, data: Fields) -> None:
         self.migration_state = data["zkMigrationState"]
 
@@ -151,6 +184,8 @@ _EFFECTS: dict[str, Callable[[MetadataImage, Fields], object]] = {
     "KRaftVersionRecord": lambda image, data: image._feature(
         {"name": "kraft.version", "featureLevel": data["kRaftVersion"]}
     ),
+    "LeaderChangeMessage": MetadataImage._voters,
+    "VotersRecord": MetadataImage._voters,
     "ProducerIdsRecord": MetadataImage._next_producer_id,
     "ZkMigrationStateRecord": MetadataImage._migration_state,
 }
@@ -159,9 +194,24 @@ _EFFECTS: dict[str, Callable[[MetadataImage, Fields], object]] = {
 def read_image(folder: Path) -> MetadataImage:
     """Read the folder `__cluster_metadata-0`: its newest snapshot, and every later record.
 
-    Records of a transaction take effect at its end, and none of them where it is aborted.
+    Records of a transaction take effect at its end, and none of them where it is aborted. A running controller may be
+    writing a batch or a transaction: the folder is read again until the log is whole, or has grown. `CorruptError`
+    where the log stays as it is.
     """
-    return replay_log(open_log(folder))
+    until = time.monotonic() + _PATIENCE
+    first = image = replay_log(open_log(folder))
+    while image.unfinished and image.offset <= first.offset:
+        if time.monotonic() > until:
+            raise CorruptError(f"{folder}: {image.unfinished}", _UNFINISHED)
+        time.sleep(_PAUSE)
+        image = replay_log(open_log(folder))
+    return image
+
+
+def records_for_zookeeper(folder: Path, start: int) -> list[LogRecord]:
+    """Return the records from offset `start` on that a migration writes to ZooKeeper, and those that are unknown."""
+    later = open_log(folder).later_records(start)
+    return [each for each in later if each.record.name in _IN_ZOOKEEPER or not each.record.known]
 
 
 def replay_log(log: MetadataLog) -> MetadataImage:
@@ -174,7 +224,7 @@ def replay_log(log: MetadataLog) -> MetadataImage:
 
 
 def _replay_transactions(image: MetadataImage, records: Iterable[Record]) -> int:
-    """Return the number of records whose transaction has not ended."""
+    """Return the number of records whose transaction has not ended, its BeginTransactionRecord included."""
     pending: list[Record] | None = None
     for record in records:
         if record.name == "BeginTransactionRecord":
@@ -189,4 +239,4 @@ def _replay_transactions(image: MetadataImage, records: Iterable[Record]) -> int
             image.replay(record)
         else:
             pending.append(record)
-    return len(pending or ())
+    return 0 if pending is None else len(pending) + 1

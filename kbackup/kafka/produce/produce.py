@@ -59,7 +59,7 @@ class BlockProducer:
         self._fenced = fenced
         self._connection = Connection(properties, "target")
         self._transactional = transactional_id is not None
-        extra: dict[str, Any] = dict(TUNING)
+        extra: dict[str, Any] = {**TUNING, "allow.auto.create.topics": False}
         batch_size = int(str(properties.get("batch.size", TUNING["batch.size"])), 0)
         extra["queue.buffering.max.kbytes"] = queue_kbytes(batch_size, largest)
         if self._transactional:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from kbackup.archive import layout
 from kbackup.archive.identity import check_archive_id
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.query.window import Window
@@ -90,7 +91,7 @@ class Request:
         """`encryption.key` and `[s3]` as options say, else the environment of the driver, else its file."""
         config = load(self.settings, Files(config=self.config)).config
         url, key = self.archive or config.archive or "", config.encryption.key or ""
-        store = open_store(url, config.s3, key, archive_id=config.archive_id)
+        store = open_store(url, config.s3, key, archive_id=config.archive_id, key_class=layout.key_class)
         check_archive_id(store, config.archive_id)
         return store
 

@@ -20,10 +20,7 @@ from kbackup.store.crypt.key_files import KEYS
 from kbackup.store.crypt.keyring import ARCHIVE, Keyring
 from kbackup.store.crypt.read import Reader
 from kbackup.store.crypt.upload import CryptUpload
-
-PLAIN = (ARCHIVE, "lock.json")
-PLAIN_FOLDER = "check/"
-"""Objects that are not encrypted: they show that there is an archive and who writes to it, or probe the store."""
+from kbackup.store.options import KeyClasses
 
 
 class CryptStore:
@@ -36,13 +33,14 @@ class CryptStore:
     encryption = "kbackup-encryption-2"
     """The `encryption` that archive.json names."""
 
-    def __init__(self, inner: Store, keyring: Keyring) -> None:
+    def __init__(self, inner: Store, keyring: Keyring, key_class: KeyClasses) -> None:
+        self._key_class = key_class
         self._inner = inner
         self._keyring = keyring
         self._reader = Reader(inner, keyring)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CryptStore, (self._inner, self._keyring)
+        return CryptStore, (self._inner, self._keyring, self._key_class)
 
     @property
     def url(self) -> str:
@@ -61,7 +59,7 @@ class CryptStore:
         return self._inner
 
     def for_writing(self) -> CryptStore:
-        return CryptStore(self._inner, self._keyring.for_writing())
+        return CryptStore(self._inner, self._keyring.for_writing(), self._key_class)
 
     def get(self, key: str) -> bytes:
         return self.get_with_etag(key)[0]
@@ -139,13 +137,13 @@ class CryptStore:
         return self._inner.delete(ours()) + failed
 
     def _seen(self, info: ObjectInfo) -> ObjectInfo:
-        return info if _stays_plain(info.key) else info._replace(size=plain_size(info.size))
+        return info if self._key_class(info.key).plain else info._replace(size=plain_size(info.size))
 
     def _is_plain(self, key: str) -> bool:
         """Return True if objects of that name are not encrypted; `StoreError` for a reserved name."""
         if check_key(key).startswith(KEYS):
             raise _reserved(key)
-        return _stays_plain(key)
+        return self._key_class(key).plain
 
     def _encrypt(self, key: str, data: Buffer) -> Buffer:
         if self._is_plain(key):
@@ -157,10 +155,6 @@ class CryptStore:
         header = decode_header(data, key)
         cipher = self._keyring.cipher(header, key)
         return bytes(decrypt_frames(cipher, memoryview(data)[HEADER:], key))
-
-
-def _stays_plain(key: str) -> bool:
-    return key in PLAIN or key.startswith(PLAIN_FOLDER)
 
 
 def _reserved(key: str) -> StoreError:

@@ -8,7 +8,8 @@ frame: frames can't be changed, cut off, put in another order or moved to anothe
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -75,13 +76,30 @@ def plain_size(stored: int) -> int:
 
 
 class Cipher:
-    """Encrypts and decrypts the frames of one object. Thread-safe."""
+    """Encrypts and decrypts the frames of one object. Thread-safe.
 
-    def __init__(self, data_key: bytes, header: Header, archive_id: str, name: str) -> None:
-        derived = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=header.salt, info=_INFO).derive(data_key)
-        self._aead = AESGCM(derived)
+    `others` returns further data keys of the same id. They are tried where `data_key` opens no frame: files of data
+    keys may be in conflict, and only the object tells which one is genuine.
+    """
+
+    def __init__(
+        self,
+        data_key: bytes,
+        header: Header,
+        archive_id: str,
+        name: str,
+        others: Callable[[], Iterable[bytes]] = tuple,
+    ) -> None:
+        self._salt = header.salt
+        self._aead = self._derive(data_key)
         self._name = name
         self._bound = f"{archive_id}\0{name}".encode()
+        self._others = others
+
+    def _derive(self, data_key: bytes) -> AESGCM:
+        return AESGCM(
+            HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=self._salt, info=_INFO).derive(data_key)
+        )
 
     def encrypt(self, number: int, last: bool, plain: memoryview, into: memoryview) -> None:
         """Encrypt `plain` as frame `number` (from 0) into `into`, which is `TAG` bytes longer."""
@@ -89,9 +107,15 @@ class Cipher:
 
     def decrypt(self, number: int, last: bool, encrypted: memoryview, into: memoryview) -> None:
         """Decrypt frame `number`; `CorruptError` where it is not this frame of this object of this archive."""
+        nonce = _nonce(number, last)
         try:
-            self._aead.decrypt_into(_nonce(number, last), encrypted, self._bound, into)
+            self._aead.decrypt_into(nonce, encrypted, self._bound, into)
         except InvalidTag as error:
+            for aead in map(self._derive, self._others()):
+                with suppress(InvalidTag):
+                    aead.decrypt_into(nonce, encrypted, self._bound, into)
+                    self._aead = aead
+                    return
             at = HEADER + number * ENCRYPTED_FRAME
             raise CorruptError(
                 f"file {self._name} at byte {at}: frame {number} is not genuine", _HINT

@@ -14,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kbackup.errors import CorruptError, UsageError, WrongKeyError
 from kbackup.store.crypt.frames import KEY_BYTES
+from kbackup.util.printable import printable
+from kbackup.util.text import SomeArchiveId
 
 _NONCE_BYTES = 12
 _BOUND = b"kbackup-data-key-2"
@@ -156,6 +159,13 @@ class CommandKek:
     def _each(self, verb: str, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
         if not keys:
             return {}
+        try:
+            msgspec.convert(archive_id, SomeArchiveId)
+        except msgspec.ValidationError:  # a writer's text: the operator's script may not expect it
+            raise CorruptError(
+                f"archive id {printable(archive_id)} is not 32 hex digits",
+                "run 'kbackup repair' to write it anew",
+            ) from None
         text = b"".join(base64.b64encode(key) + b"\n" for key in keys.values())
         answer = self._ask(verb, text, archive_id)
         lines = answer.split()

@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
-
-import msgspec
 
 from kbackup.errors import CorruptError, KbackupError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store
@@ -20,7 +19,10 @@ from kbackup.store.crypt.key_files import (
     KEYS,
     LOST,
     Named,
+    Opened,
     Skipped,
+    archive_id_in,
+    find_conflicts,
     list_files,
     new_file,
     path_of,
@@ -53,14 +55,15 @@ class Keyring:
     process: pickled, a keyring takes along all data keys. Thread-safe.
 
     Files under keys/ that are damaged, of another archive or not what was wrapped are left out with a warning: whoever
-    may write can put one there. What needs their keys fails by name.
+    may write can put one there. What needs their keys fails by name. Where files hold different data keys under one id,
+    each object is read with the key that opens it.
     """
 
     def __init__(
         self,
         store: Store,
         source: str,
-        known: Mapping[bytes, bytes] | None = None,
+        known: Mapping[bytes, tuple[bytes, ...]] | None = None,
         writing: bytes | None = None,
         archive_id: str | None = None,
         *,
@@ -73,7 +76,9 @@ class Keyring:
         self._source = source
         self._known = dict(known or {})
         self._writing = writing
+        self._opened: list[Opened] = []
         self._others: dict[bytes, str] = {}
+        self._asked_all = False
         self._archive_id = archive_id
         self._narrow = narrow
         self._read: set[str] = set()
@@ -94,8 +99,8 @@ class Keyring:
     def for_writing(self) -> Keyring:
         """Return a keyring for tasks that read only objects of this run: pickled, it holds the run's data key alone."""
         made = self.current()
-        known = {made.id: made.key}
-        return Keyring(self._store, self._source, known, made.id, self.archive_id, narrow=True)
+        one = {made.id: (made.key,)}
+        return Keyring(self._store, self._source, one, made.id, self.archive_id, narrow=True)
 
     @property
     def kek(self) -> Kek:
@@ -120,12 +125,12 @@ class Keyring:
         """Learn the id from an archive.json that was read for another purpose."""
         with self._lock:
             if self._archive_id is None:
-                self._archive_id = _id_in(data)
+                self._archive_id = archive_id_in(data)
 
     def _find_archive_id(self) -> str:
         """Read the archive's id from archive.json, or from files of data keys if archive.json is lost."""
         with suppress(NotFoundError):
-            if archive_id := _id_in(self._store.get(ARCHIVE)):
+            if archive_id := archive_id_in(self._store.get(ARCHIVE)):
                 return archive_id
         files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:])
         owners = {named.file.archive_id for named in files}
@@ -139,7 +144,8 @@ class Keyring:
 
     def cipher(self, header: Header, name: str) -> Cipher:
         """Return the cipher that decrypts file `name`, which begins with `header`."""
-        return Cipher(self.find(header.key_id, name), header, self.archive_id, name)
+        key = self.find(header.key_id, name)
+        return Cipher(key, header, self.archive_id, name, partial(self._rivals, header.key_id))
 
     def new_cipher(self, name: str) -> tuple[Header, Cipher]:
         """Return header and cipher of a new file `name`."""
@@ -154,9 +160,9 @@ class Keyring:
                 self.check()
                 made = DataKey(secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(KEY_BYTES))
                 self._store.put_new(*new_file(self.kek, {made.id: made.key}, made.id.hex(), self.archive_id))
-                self._known[made.id] = made.key
+                self._known[made.id] = (made.key,)
                 self._writing, self._since = made.id, time.monotonic()
-            return DataKey(self._writing, self._known[self._writing])
+            return DataKey(self._writing, self._known[self._writing][0])
 
     def find(self, key_id: bytes, name: str) -> bytes:
         """Return the data key of file `name`; `WrongKeyError` if another key-encryption key wraps it."""
@@ -167,10 +173,21 @@ class Keyring:
             if key_id not in self._known:  # a rotation moved it to another file
                 self._load()
             if key_id in self._known:
-                return self._known[key_id]
+                return self._known[key_id][0]
             if key_id in self._others:
                 raise self._wrong(f"file {name} was encrypted under", {self._others[key_id]})
             raise self._lost(key_id, name)
+
+    def _rivals(self, key_id: bytes) -> tuple[bytes, ...]:
+        """Return the other data keys under an id, from all files: the first one did not open an object."""
+        with self._lock:
+            if not self._asked_all:
+                self._asked_all = True
+                with suppress(
+                    KbackupError
+                ):  # tasks may have no key-encryption key: the object's damage is reported
+                    self._load()
+            return self._known[key_id][1:]
 
     def _lost(self, key_id: bytes, name: str) -> KbackupError:
         """Return the error that explains why data key `key_id` is missing."""
@@ -217,24 +234,17 @@ class Keyring:
             if file.kek != self.kek.name:
                 self._others |= dict.fromkeys(file.wrapped(), file.kek)
         opened, closed = unwrap_files(self.kek, mine, self.archive_id)
-        self._known |= opened
+        warned = {error.message for error in find_conflicts(self._opened)}
+        self._opened += opened
+        for error in find_conflicts(self._opened):
+            if error.message not in warned:
+                log.warning("%s; each object is read with the key that opens it", error.message)
+        for _, keys in opened:
+            for key_id, key in keys.items():
+                self._known[key_id] = tuple(dict.fromkeys((*self._known.get(key_id, ()), key)))
         self._read |= {named.path for named in ours}
         for skipped in (*damaged, *foreign, *closed):
             if skipped.path not in self._skipped:
                 log.warning("%s", skipped)
             self._read.add(skipped.path)
             self._skipped[skipped.path] = skipped.error
-
-
-class _ArchiveId(msgspec.Struct, frozen=True):
-    """The only member of archive.json that a keyring needs."""
-
-    id: str
-
-
-def _id_in(data: bytes) -> str | None:
-    """Return the archive's id; None where archive.json is damaged."""
-    try:
-        return msgspec.json.decode(data, type=_ArchiveId).id
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

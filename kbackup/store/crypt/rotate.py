@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
-from kbackup.errors import CorruptError, KbackupError, WrongKeyError
+from kbackup.errors import CorruptError, KbackupError, NotFoundError, WrongKeyError
 from kbackup.store.base import Failed, Store
+from kbackup.store.crypt.frames import HEADER, Cipher, decode_header, decrypt_frames
 from kbackup.store.crypt.kek import Kek
 from kbackup.store.crypt.key_files import (
     Named,
+    Opened,
     Skipped,
     decode_file,
+    find_conflicts,
     list_files,
     new_file,
     read_files,
     split_foreign,
     unwrap_files,
 )
+
+_THREADS = 16
 
 
 class Rotated(NamedTuple):
@@ -36,26 +43,34 @@ class Rotated(NamedTuple):
     skipped: tuple[Skipped, ...]
 
 
-def rotate(store: Store, old: Kek, new: Kek, archive_id: str) -> Rotated:
-    """Wrap all data keys of `store` in one file under `new`, read it back, and delete the other files.
+def rotate(
+    store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[[], Iterable[str]] = tuple
+) -> Rotated:
+    """Wrap all data keys of `store` in one file under `new`, try that file, and delete the other files.
 
-    A second call after a crash finishes the rotation. The caller must make sure that nobody writes keys meanwhile.
-    `WrongKeyError` if neither key unwraps any file; nothing is changed then.
+    `samples` names objects of the archive that must open with the keys of the new file before anything is deleted. It
+    is called when the new key opens the archive. A second call after a crash finishes the rotation. The caller must
+    make sure that nobody writes keys meanwhile. `WrongKeyError` if neither key unwraps any file, `CorruptError` if two
+    files hold different data keys under one id; nothing is changed then.
     """
     files, damaged = read_files(store, list_files(store))
     ours, foreign = split_foreign(files, archive_id)
     under, others = _split_by_kek(ours, {old.name, new.name})
-    keys: dict[bytes, bytes] = {}
+    useful: list[Opened] = []
     closed: list[Skipped] = []
     for kek in {old.name: old, new.name: new}.values():
         opened, failed = unwrap_files(kek, [each for each in under if each.file.kek == kek.name], archive_id)
-        keys, closed = keys | opened, closed + failed
+        useful, closed = useful + opened, closed + failed
     skipped = (*damaged, *foreign, *others, *closed)
+    for conflict in find_conflicts(useful):
+        raise CorruptError(f"{conflict.message}; nothing was changed", conflict.hint)
+    keys = {key_id: key for file in useful for key_id, key in file.keys.items()}
     if not keys:
         raise _no_keys(store, skipped)
-    useful = [each for each in under if each.path not in {failed.path for failed in closed}]
-    whole = [path for path, file in useful if file.kek == new.name and file.wrapped().keys() == keys.keys()]
+    renewed = {path for path, file in under if file.kek == new.name}
+    whole = [path for path, held in useful if path in renewed and held == keys]
     file = whole[0] if whole else _publish(store, new, keys, archive_id)
+    _try_out(store, new, file, keys, archive_id, samples)
     replaced = [path for path, _ in useful if path != file]
     undeleted = tuple(store.delete(replaced))
     failed_paths = {failed.key for failed in undeleted}
@@ -92,10 +107,39 @@ def _no_keys(store: Store, skipped: Sequence[Skipped]) -> KbackupError:
 def _publish(store: Store, kek: Kek, keys: dict[bytes, bytes], archive_id: str) -> str:
     path, data = new_file(kek, keys, secrets.token_hex(16), archive_id)
     store.put_new(path, data)
-    if kek.unwrap(decode_file(store.get(path), path).wrapped(), archive_id) != keys:
-        store.delete([path])
+    return path
+
+
+def _try_out(
+    store: Store,
+    kek: Kek,
+    path: str,
+    keys: dict[bytes, bytes],
+    archive_id: str,
+    samples: Callable[[], Iterable[str]],
+) -> None:
+    """Read the file at `path` back, and open `samples` with its keys. A sample under another key, or that is missing,
+    is passed over: no file that may hold its key is deleted."""
+    unwrapped = kek.unwrap(decode_file(store.get(path), path).wrapped(), archive_id)
+    if unwrapped != keys:
         raise CorruptError(
             f"file {path}: the new key does not give back what it wrapped",
-            "check the key command; nothing was changed",
+            f"check the key command and delete {path}; no other file was changed",
         )
-    return path
+
+    def try_one(name: str) -> None:
+        with suppress(NotFoundError):
+            data = store.get(name)
+            header = decode_header(data, name)
+            if header.key_id in keys:
+                cipher = Cipher(keys[header.key_id], header, archive_id, name)
+                decrypt_frames(cipher, memoryview(data)[HEADER:], name)
+
+    try:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(try_one, samples()))
+    except CorruptError as error:
+        raise CorruptError(
+            f"{error.message}: it was damaged, or its data key was replaced; no file of data keys was deleted",
+            "run 'kbackup verify' and 'kbackup repair', then run the command again",
+        ) from error

@@ -11,23 +11,25 @@ from typing import Any, BinaryIO
 
 from kbackup.errors import CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store.address import Address, address_of_directory
-from kbackup.store.base import CHUNK, SHORTER, Buffer, Failed, ObjectInfo, check_key, is_key
+from kbackup.store.base import CHUNK, SHORTER, Buffer, Failed, ObjectInfo, check_key, check_whole, is_key
 from kbackup.store.file import disk
 from kbackup.store.file.publish import HIDDEN, Publisher, etag_of
 from kbackup.store.file.upload import FileUpload
+from kbackup.store.options import KeyClasses, write_once
 
 
 class FileStore:
     """`Store` in the directory `root`, which the first write makes. `.tmp` in it holds unfinished files and
     is no key."""
 
-    def __init__(self, root: Path | str, url: str = "") -> None:
+    def __init__(self, root: Path | str, url: str = "", key_class: KeyClasses = write_once) -> None:
+        self._key_class = key_class
         self._root = Path(root).absolute()
         self._url = url or str(root)
         self._publisher = Publisher(self._root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FileStore, (self._root, self._url)
+        return FileStore, (self._root, self._url, self._key_class)
 
     @property
     def url(self) -> str:
@@ -42,6 +44,7 @@ class FileStore:
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         with self._open(key) as file:
+            check_whole(self._name(key), os.fstat(file.fileno()).st_size, self._key_class(key).largest)
             return file.read(), etag_of(os.fstat(file.fileno()))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -144,6 +147,13 @@ class FileStore:
         for folder in sorted(touched):
             self._settle(folder)
         return failed
+
+    def leave_mark(self, name: str) -> Path:
+        """Leave an empty file that is no object, by which other machines know the directory; return its path."""
+        path = self._root / HIDDEN / f"{name}.part"
+        with disk.mapped(f"file {path}", writing=True):
+            self._publisher.leave(path)
+        return path
 
     def _settle(self, folder: Path) -> None:
         """Make removals in `folder` durable, and drop it when nothing is left in it."""

@@ -59,6 +59,11 @@ class Publisher:
         disk.set_mode(fd, mode)
         return temp, os.fdopen(fd, "wb", buffering=0)
 
+    def leave(self, path: Path) -> None:
+        """Create an empty file beside the temporary files, which is swept as they are."""
+        self._make_dirs(self._hidden)
+        path.touch()
+
     def _make_dirs(self, folder: Path) -> int:
         """Make `folder`, the root or below it; returns the mode of folders."""
         disk.make_dirs(self._root, _PRIVATE)

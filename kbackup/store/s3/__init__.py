@@ -16,7 +16,7 @@ from kbackup.errors import (
 )
 from kbackup.store.address import Address
 from kbackup.store.base import Buffer, Failed, ObjectInfo, is_key, may_hold_keys
-from kbackup.store.options import S3Options
+from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import Filling, Reading
 from kbackup.store.s3.upload import S3Upload
@@ -32,9 +32,14 @@ class S3Store:
     """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
 
     def __init__(
-        self, bucket: str, prefix: str = "", options: S3Options | None = None, url: str = ""
+        self,
+        bucket: str,
+        prefix: str = "",
+        options: S3Options | None = None,
+        url: str = "",
+        key_class: KeyClasses = write_once,
     ) -> None:
-        self._bucket = Bucket(bucket, prefix, options or S3Options())
+        self._bucket = Bucket(bucket, prefix, options or S3Options(), key_class)
         self._url = url or self._bucket.describe()
 
     @property
@@ -136,7 +141,7 @@ class S3Store:
         full = self._bucket.full(key)
         try:
             with self._bucket.reading(key):
-                return self._bucket.client.head_object(**self._bucket.common, **more, Key=full)
+                return self._bucket.head(full, **more)
         except NotFoundError:
             self._bucket.check_exists()
             raise

@@ -13,14 +13,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, StoreError, UnreachableError
 from kbackup.store.address import Address, address_of_bucket
 from kbackup.store.base import MAX_KEY_BYTES, check_key
-from kbackup.store.options import NOT_LOCKED, S3Options
+from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.client import attempts, client_of
-from kbackup.store.s3.direct import Answer, DirectReads
 from kbackup.store.s3.errors import from_boto, status_of
 
 if TYPE_CHECKING:
-    from botocore.response import StreamingBody
     from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
 
 T = TypeVar("T")
 
@@ -28,16 +27,18 @@ T = TypeVar("T")
 class Bucket:
     """One bucket and prefix: the clients and arguments of all requests. Picklable."""
 
-    def __init__(self, name: str, prefix: str, options: S3Options) -> None:
+    def __init__(
+        self, name: str, prefix: str, options: S3Options, key_class: KeyClasses = write_once
+    ) -> None:
         self.name = name
+        self.key_class = key_class
         self.options = options
         self._prefix = f"{check_key(prefix)}/" if prefix else ""
         self._client: tuple[int, S3Client] | None = None
-        self._direct: tuple[int, DirectReads] | None = None
         self._seen = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bucket, (self.name, self._prefix.removesuffix("/"), self.options)
+        return Bucket, (self.name, self._prefix.removesuffix("/"), self.options, self.key_class)
 
     @property
     def client(self) -> S3Client:
@@ -79,9 +80,10 @@ class Bucket:
         return {name: value for name, value in args.items() if value}
 
     def retention(self, key: str) -> dict[str, Any]:
-        """Return the arguments that put a new object `key` under retention; none where the bucket is not locked."""
+        """Return the arguments that put a new object `key` under retention; none where the bucket is not locked
+        or the object is replaced."""
         options = self.options
-        if not options.object_lock_mode or key.startswith(NOT_LOCKED):
+        if not options.object_lock_mode or self.key_class(key).replaced:
             return {}
         return {
             "ObjectLockMode": options.object_lock_mode,
@@ -140,20 +142,16 @@ class Bucket:
             return False  # the listing is denied as well: the first error stays
         return full not in {entry["Key"] for entry in reply.get("Contents", [])}
 
-    def read_directly(self, full: str, start: int, length: int) -> Answer | None:
-        """Read a small range without the SDK; None if the SDK has to read it."""
-        known = self._direct
-        if known is None or known[0] != os.getpid():
-            return None
-        answer = known[1].read(full, start, length)
-        if answer is None:
-            self._direct = None
-        return answer
-
-    def learn(self, full: str, body: StreamingBody) -> None:
-        """Use the SDK's last ranged read in this thread as pattern for direct reads."""
-        reads = DirectReads.after(self.client, full, body)
-        self._direct = (os.getpid(), reads) if reads is not None else None
+    def head(self, full: str, **more: Any) -> HeadObjectOutputTypeDef:
+        """Return the headers of an object; call it within `asking` or `reading`."""
+        head = self.client.head_object(**self.common, **more, Key=full)
+        last = list(head["ResponseMetadata"]["HTTPHeaders"])[-1]
+        if last == "content-length" and head["ContentLength"]:
+            # a cut connection may have taken digits; one byte of the body proves that an answer's headers are whole
+            first = self.client.get_object(**self.common, Key=full, Range="bytes=0-0", IfMatch=head["ETag"])
+            first["Body"].read()
+            head["ContentLength"] = int(first["ContentRange"].rpartition("/")[2])
+        return head
 
     def reading_back(self, unknown: OutcomeUnknownError, read: Callable[[], T]) -> T:
         """Call `read` to find the outcome of a write without an answer; raise `unknown` if the store can't be

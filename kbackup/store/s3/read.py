@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from botocore.exceptions import ResponseStreamingError
 
 from kbackup.errors import CorruptError, StoreError
-from kbackup.store.base import CHUNK, SHORTER
+from kbackup.store.base import CHUNK, SHORTER, check_whole
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.direct import SMALL
 from kbackup.store.s3.errors import DROPPED, from_boto
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class _Read(Generic[C]):
         self._end = None if length is None else start + length
 
     def __iter__(self) -> Iterator[C]:
-        yield from self._at_once()
         failures, resumed_at = 0, self._at
         while self._end is None or self._at < self._end or not self.etag:
             try:
@@ -52,35 +50,22 @@ class _Read(Generic[C]):
                 time.sleep(_FIRST_WAIT * 2 ** (failures - 1))
                 resumed_at = self._at
 
-    def _at_once(self) -> Iterator[C]:
-        """Yield all of a small range without the SDK, or nothing."""
-        if self._end is None or not 0 < self._end - self._at <= SMALL:
-            return
-        answer = self._bucket.read_directly(self._full, self._at, self._end - self._at)
-        if answer is not None:
-            self.etag, self._at = answer.etag, self._end
-            yield self._whole(answer.data)
-
     def _request(self) -> Iterator[C]:
         arguments = self._arguments()
         with self._bucket.reading(self._key):
             reply = self._bucket.client.get_object(**arguments)
-        body = reply["Body"]
-        if "Range" in arguments and not self.etag:
-            self._bucket.learn(self._full, body)
+        body, size = reply["Body"], reply["ContentLength"]
         try:
+            # a cut connection may have taken digits of a length: the first bytes prove that the headers are whole
+            chunk = self._chunk(body, min(CHUNK, size)) if size else None
             end = self._expect(reply)
-            while self._at < end:
-                chunk = self._chunk(body, min(CHUNK, end - self._at))
+            while chunk is not None:
                 self._at += len(chunk)
                 yield chunk
+                chunk = self._chunk(body, min(CHUNK, end - self._at)) if self._at < end else None
             self._finish(body)
         finally:
             body.close()
-
-    def _whole(self, data: bytes) -> C:
-        """Return the whole range."""
-        raise NotImplementedError
 
     def _chunk(self, body: StreamingBody, size: int) -> C:
         """Return at most `size` next bytes of the body; raise one of `DROPPED` where there are none."""
@@ -104,10 +89,11 @@ class _Read(Generic[C]):
         """Return the offset at which the body must end; check that the answer is for the requested range."""
         size = reply["ContentLength"]
         self.etag = reply["ETag"]
+        name = self._bucket.describe(self._key)
         if self._end is None:
+            check_whole(name, size, self._bucket.key_class(self._key).largest)
             self._end = size
             return size
-        name = self._bucket.describe(self._key)
         if not reply.get("ContentRange", "").startswith(f"bytes {self._at}-"):
             raise StoreError(f"{name}: the store does not answer ranged reads", "use a store that does")
         if size < self._end - self._at:
@@ -119,9 +105,6 @@ class _Read(Generic[C]):
 
 class Reading(_Read[bytes]):
     """Read an object as bytes."""
-
-    def _whole(self, data: bytes) -> bytes:
-        return data
 
     def _chunk(self, body: StreamingBody, size: int) -> bytes:
         return body.read(size)
@@ -141,10 +124,6 @@ class Filling(_Read[memoryview]):
     def __init__(self, bucket: Bucket, key: str, start: int, into: memoryview) -> None:
         super().__init__(bucket, key, start, len(into))
         self._into, self._start = into, start
-
-    def _whole(self, data: bytes) -> memoryview:
-        self._into[:] = data
-        return self._into
 
     def _chunk(self, body: StreamingBody, size: int) -> memoryview:
         at = self._at - self._start

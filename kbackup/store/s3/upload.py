@@ -196,7 +196,7 @@ class S3Upload(Upload):
         check: dict[str, Any] = {"ChecksumMode": "ENABLED"} if self._checked else {}
         try:
             with self._bucket.asking(self._key):
-                head = self._bucket.client.head_object(**self._bucket.common, Key=self._full, **check)
+                head = self._bucket.head(self._full, **check)
         except NotFoundError:
             raise unknown from None
         whole = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.dev import tools
@@ -57,6 +60,16 @@ class ZooKeeper:
     def stop(self) -> None:
         if self._process is not None:
             self._process.stop()
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Let the server answer nothing for a while; its clients stay connected."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None:

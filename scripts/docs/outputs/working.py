@@ -69,6 +69,7 @@ class StateOutput(TypedDict):
     way_back: bool
     zookeeper_brokers: int | None
     records_behind: int | None
+    waits_for: list[str]
     witnesses: list[ClaimFields]
     disagreements: list[str]
     not_looked_at: list[UnreadFields]
@@ -119,6 +120,7 @@ class KeysOutput(TypedDict):
     archive: str
     files: list[HeldKeys]
     skipped: list[str]
+    conflicts: list[str]
 
 
 class RotationOutput(TypedDict):

@@ -1,4 +1,4 @@
-"""`python -m scripts.soak.walk [--steps N] [--seed S] [--minio]`: a random walk over real commands.
+"""`python -m scripts.soak.walk [--steps N] [--seed S] [--minio [--bad-network]]`: a random walk over real commands.
 
 One line a step. The first thing that does not hold ends the walk with exit code 1, and everything is left where it is.
 """
@@ -6,12 +6,14 @@ One line a step. The first thing that does not hold ends the walk with exit code
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from kbackup.spark.session import build_session
@@ -23,20 +25,25 @@ from scripts.soak.walk.commands import Commands
 from scripts.soak.walk.sites import WrongError
 from scripts.soak.walk.walker import Walk
 from tests.conftest import Bucket
+from tests.contract.proxy import Proxy
 
-ArchiveRoot = tuple[str, S3Options, dict[str, str]]
+ArchiveRoot = tuple[str, S3Options, dict[str, str], Proxy | None]
+_HEADERS = 700
+"""Bytes of MinIO's headers: most cuts of a bad network fall into them."""
 
 
 @contextmanager
 def _archive_root(folder: Path, minio: bool) -> Iterator[ArchiveRoot]:
-    """Yield the address of archives, the options to open it, and the environment of a process that opens it."""
+    """Yield the address of archives, the options to open it, the environment of a process that opens it, and the
+    network between."""
     if not minio:
-        yield str(folder), S3Options(), {}
+        yield str(folder), S3Options(), {}, None
         return
-    with Minio() as server:
+    with Minio() as server, Proxy(server.endpoint_url) as proxy:
         server.create_bucket("walk")
         bucket = Bucket("walk", server)
-        yield bucket.url, bucket.options, bucket.env
+        env = {**bucket.env, "AWS_ENDPOINT_URL_S3": proxy.url}
+        yield bucket.url, replace(bucket.options, endpoint_url=proxy.url), env, proxy
 
 
 def _opener(options: S3Options) -> Callable[[str], Store]:
@@ -48,17 +55,25 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1, help="the same seed walks the same way (1)")
     parser.add_argument("--minio", action="store_true", help="archives on MinIO, not in a directory")
+    parser.add_argument(
+        "--bad-network", action="store_true", help="cut answers of MinIO, most in their headers"
+    )
     options = parser.parse_args()
+    if options.bad_network and not options.minio:
+        parser.error("a bad network takes --minio")
     folder = Path(tempfile.mkdtemp(prefix="kbackup-walk-"))
     print(f"seed {options.seed}; archives and killed commands are under {folder}", flush=True)
     session = build_session("local[2]", {}, 2)
     began, counts = time.monotonic(), Counter[str]()
-    with Broker() as broker, _archive_root(folder, options.minio) as (root, s3, env):
+    with Broker() as broker, _archive_root(folder, options.minio) as (root, s3, env, proxy):
         commands = Commands(broker.bootstrap, s3, env, folder, lambda: session)
         walk = Walk(Cluster(broker.bootstrap), commands, root, _opener(s3), options.seed)
         try:
             walk.begin()
             for number in range(1, options.steps + 1):
+                if proxy is not None and options.bad_network:
+                    cuts = random.Random(f"{options.seed}-{number}").choices(range(_HEADERS + 100), k=5)
+                    proxy.cut_answers("", *cuts)
                 said = walk.step()
                 counts[said.partition(":")[0]] += 1
                 print(f"{number:4} {time.monotonic() - began:6.0f} s  {said}", flush=True)

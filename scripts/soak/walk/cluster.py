@@ -83,6 +83,17 @@ class Cluster:
             producer.commit_transaction(30)
         elif transaction is False:
             producer.abort_transaction(30)
+        if transaction is not None:
+            self._wait_for_markers(topic)
+
+    def _wait_for_markers(self, topic: str) -> None:
+        """Wait until the transaction's end can be read: the coordinator answers before it has written the markers."""
+        partitions, until = self._partitions(topic), time.monotonic() + _PATIENCE
+        whole = IsolationLevel.READ_UNCOMMITTED
+        while self.log_ends(topic) != self._offsets(partitions, OffsetSpec.latest(), whole):
+            if time.monotonic() > until:
+                raise RuntimeError(f"a transaction of {topic} stays open")
+            time.sleep(0.01)
 
     def commit(self, topic: str, positions: Mapping[int, int]) -> None:
         """Put the group, which has no members, at offsets."""
@@ -144,10 +155,13 @@ class Cluster:
         found = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
         return [TopicPartition(topic, partition) for partition in sorted(found)]
 
-    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
-        futures = self._admin.list_offsets(
-            dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED
-        )
+    def _offsets(
+        self,
+        partitions: Sequence[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[int, int]:
+        futures = self._admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=isolation)
         return {tp.partition: future.result(30).offset for tp, future in futures.items()}
 
     def _wait_led(self, topic: str, partitions: int) -> None:

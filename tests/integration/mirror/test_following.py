@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import signal
@@ -13,9 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from kbackup.archive.reader import open_archive
+from kbackup.jobs.mirror.status import flows_of
+from kbackup.store import open_store
 from tests.integration.mirror.conftest import Mirror
 from tests.integration.mirror.test_topologies import topics_of, values
 from tests.integration.topics import produce
@@ -128,3 +134,63 @@ def test_apply_half_waits_for_its_archive_and_needs_no_source(mirror: Mirror) ->
             )
         )
         assert process.end() == 0, process.told
+
+
+@pytest.mark.parametrize("more", [0, 7], ids=["", "more records"])
+def test_a_remote_topic_that_is_deleted_under_the_apply_half_gets_every_record_again(
+    more: int, mirror: Mirror
+) -> None:
+    name = f"d-{secrets.token_hex(4)}"
+    source, target = mirror.brokers["A"], mirror.brokers["B"]
+    source.create_topic(name, 2)
+    for partition in (0, 1):
+        produce(source, name, partition, [b"%d" % n for n in range(190)])
+    file = mirror.file(f"A->B.enabled = true\ntopics = {name}\n", "A", "B")
+    remote = mirror.remote("A", name)
+
+    def equal() -> bool:
+        try:
+            return bool(topics_of(target, remote)) and values(target, remote) == values(source, name)
+        except KafkaException:  # the topic is just being deleted or created
+            return False
+
+    with running(file, "--interval", "1s") as process:
+        process.until(equal)
+        admin = AdminClient(target.client())
+        admin.delete_topics([remote])[remote].result(30)
+        produce(source, name, 0, [b"more"] * more)
+        process.until(equal)
+        process.until(lambda: f"remote topic {remote} was deleted in the target" in process.told)
+        assert process.end() == 0, process.told
+    mirror.once(file)
+    assert values(target, remote) == values(source, name), "no record twice"
+    folder = file.with_suffix("") / mirror.named("A")
+    (flow,) = flows_of(open_archive(open_store(str(folder))), open_store(str(folder)))
+    assert [incident.topic for incident in flow.incidents] == [name]
+    assert flow.records_behind == 0
+
+
+_TWO = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from kbackup.cli.common.frame import State, load_config
+from kbackup.cli.common.session import spark_session
+
+together = Barrier(4)
+
+def ask(_):
+    together.wait()
+    return session()
+
+with spark_session(load_config(State()).config) as session, ThreadPoolExecutor(4) as pool:
+    assert len({id(each) for each in pool.map(ask, range(4))}) == 1
+"""
+
+
+def test_threads_that_ask_at_once_get_one_session(tmp_path: Path) -> None:
+    """As two take halves of a mirror do."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _TWO], env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from kbackup.archive.reader import open_archive
+from kbackup.errors import ClusterError
+from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from tests.conftest import Bucket
 from tests.integration.mirror.conftest import Mirror
@@ -152,3 +156,35 @@ def test_identity_keeps_names_one_way_and_refuses_loops(mirror: Mirror, name: st
     assert values(mirror.brokers["B"], only) == {0: [b"x"]}
     loop = mirror.file(f"A->B.enabled = true\nB->A.enabled = true\n{policy}", "A", "B")
     assert "would go round" in mirror(loop, "--once", code=2)["error"]["message"]
+
+
+def test_metrics_tell_the_archives_of_two_sources_apart(mirror: Mirror) -> None:
+    name = f"m-{secrets.token_hex(4)}"
+    for count, alias in enumerate("AB", start=1):
+        mirror.brokers[alias].create_topic(f"{name}-{count}", 1)
+        produce(mirror.brokers[alias], f"{name}-{count}", 0, [b"x"] * count)
+    flows = "".join(f"{flow}.enabled = true\n" for flow in ("A->B", "B->A"))
+    file = mirror.file(f"{flows}A->B.topics = {name}-1\nB->A.topics = {name}-2\n", "A", "B")
+    metrics = file.with_suffix(".prom")
+    mirror(file, "--once", "--metrics-file", str(metrics))
+    counted = {
+        sample.labels["archive"]: sample.value
+        for family in text_string_to_metric_families(metrics.read_text())
+        for sample in family.samples
+        if sample.name == "kbackup_segments_total"
+    }
+    written = {url: open_archive(open_store(url)).state.segments.columns("key")[0] for url in counted}
+    assert {url.rpartition("/")[2] for url in counted} == {mirror.named("A"), mirror.named("B")}
+    assert counted == {url: len(keys) for url, keys in written.items()}
+    assert all(any(name in key for key in keys) for keys in written.values()), written
+
+
+def test_an_internal_topic_that_collides_is_named_with_what_to_do(mirror: Mirror) -> None:
+    name = f"i-{secrets.token_hex(4)}"
+    mirror.brokers["A"].create_topic(name, 1)
+    mirror.brokers["B"].create_topic(f"{mirror.named('A')}_checkpoints_internal", 1)
+    file = mirror.file(f"A->B.enabled = true\ntopics = {name}\n", "A", "B")
+    error = mirror(file, "--once", code=ClusterError.exit_code)["error"]
+    assert "collides" in error["message"]
+    assert f"{mirror.named('A')}.checkpoints.internal" in error["hint"]
+    assert "replication.factor" not in error["hint"]

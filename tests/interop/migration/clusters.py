@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
-from dataclasses import dataclass
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kbackup.archive import layout
+from kbackup.archive.models import Metadata
+from kbackup.archive.reader import open_archive
+from kbackup.cli import main
 from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.store import open_store
 from scripts.dev.zookeeper.cluster import MigratingCluster
 from tests.interop.migration import content
 from tests.support.java import Java
@@ -51,6 +59,49 @@ class Filled:
             "sasl.mechanism": "SCRAM-SHA-512",
             "sasl.jaas.config": login,
         }
+
+
+@dataclass
+class DualWrite:
+    """A cluster that writes both sides with two of three controllers, and kbackup beside it. `printed` is all
+    output of kbackup."""
+
+    filled: Filled
+    folder: Path
+    printed: list[str] = field(default_factory=list)
+
+    def migrate(self, *arguments: str, encrypted: bool = True) -> tuple[int, dict[str, Any]]:
+        """The exit code and the JSON document of `kbackup migrate`."""
+        cluster, config = self.filled.cluster, self.folder / "kbackup.toml"
+        lines = [
+            f'archive = "{self.archive(encrypted)}"',
+            f'encryption.key = "{self.key}"' if encrypted else "",
+            "[source]",
+            f'"bootstrap.servers" = "{cluster.bootstrap}"',
+            f'"zookeeper.connect" = "{cluster.zookeeper_connect}"',
+            f'"metadata.log.dir" = "{cluster.metadata_log().parent}"',
+        ]
+        config.write_text("\n".join(lines))
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(["migrate", *arguments, "--json", "--config", str(config)])
+        self.printed += [out.getvalue(), err.getvalue()]
+        return code, json.loads(out.getvalue())
+
+    @property
+    def key(self) -> str:
+        return f"file:{self.folder}/key"
+
+    def archive(self, encrypted: bool) -> Path:
+        return self.folder / ("sealed" if encrypted else "plain")
+
+    def metadata(self, encrypted: bool = True) -> Metadata:
+        store = open_store(
+            str(self.archive(encrypted)), key=self.key if encrypted else "", key_class=layout.key_class
+        )
+        archive = open_archive(store)
+        assert archive.head is not None
+        return archive.metadata(archive.head)
 
 
 def words(entities: Any, *without: str) -> list[str]:

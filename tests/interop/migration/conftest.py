@@ -8,14 +8,17 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kbackup.metadata.sources import ZooKeeperOptions
-from scripts.dev.zookeeper.cluster import MigratingCluster
+from kbackup.store.crypt.kek import generate_key
+from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
 from tests.interop.migration import content
-from tests.interop.migration.clusters import Filled
+from tests.interop.migration.clusters import DualWrite, Filled
 from tests.support.java import Java, compiled
 from tests.support.secrets import make
 
 SUPER_USERS = {"super.users": "User:ANONYMOUS;User:alice"}
 MANY = 500
+DOWN = FIRST_CONTROLLER + 2
+"""The controller that doesn't run in `dual`."""
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +49,19 @@ def filled(java: Java) -> Iterator[Filled]:
         (deleted,) = admin.delete_topics([content.DELETED]).values()
         deleted.result(30)
         yield made
+
+
+@pytest.fixture(scope="module")
+def dual(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DualWrite]:
+    folder = tmp_path_factory.mktemp("dual")
+    (folder / "key").write_text(generate_key())
+    (folder / "key").chmod(0o600)
+    with MigratingCluster(controllers=3, properties=SUPER_USERS) as cluster:
+        made = Filled(cluster, java, ZooKeeperOptions(connect=cluster.zookeeper_connect))
+        made.fill(content.everything([0]))
+        cluster.start_controllers()
+        cluster.wait_for_state("PRE_MIGRATION")
+        cluster.restart_brokers("migration")
+        cluster.nodes.stop(DOWN)
+        cluster.wait_for_state("MIGRATION")
+        yield DualWrite(made, folder)

@@ -3,89 +3,17 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from kazoo.client import KazooClient
 
-from kbackup.archive.models import Metadata
-from kbackup.archive.reader import open_archive
-from kbackup.cli import main
 from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.metadata.entities import TopicMetadata
-from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.store import open_store
-from kbackup.store.crypt.kek import generate_key
-from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
 from tests.interop.migration import content
-from tests.interop.migration.clusters import Filled, words
-from tests.interop.migration.conftest import SUPER_USERS
-from tests.support.java import Java
-
-DOWN = FIRST_CONTROLLER + 2
-
-
-@dataclass
-class DualWrite:
-    """A cluster that writes both sides with two of three controllers, and kbackup beside it. `printed` is all
-    output of kbackup."""
-
-    filled: Filled
-    folder: Path
-    printed: list[str] = field(default_factory=list)
-
-    def migrate(self, *arguments: str, encrypted: bool = True) -> tuple[int, dict[str, Any]]:
-        """The exit code and the JSON document of `kbackup migrate`."""
-        cluster, config = self.filled.cluster, self.folder / "kbackup.toml"
-        lines = [
-            f'archive = "{self.archive(encrypted)}"',
-            f'encryption.key = "{self.key}"' if encrypted else "",
-            "[source]",
-            f'"bootstrap.servers" = "{cluster.bootstrap}"',
-            f'"zookeeper.connect" = "{cluster.zookeeper_connect}"',
-            f'"metadata.log.dir" = "{cluster.metadata_log().parent}"',
-        ]
-        config.write_text("\n".join(lines))
-        out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            code = main(["migrate", *arguments, "--json", "--config", str(config)])
-        self.printed += [out.getvalue(), err.getvalue()]
-        return code, json.loads(out.getvalue())
-
-    @property
-    def key(self) -> str:
-        return f"file:{self.folder}/key"
-
-    def archive(self, encrypted: bool) -> Path:
-        return self.folder / ("sealed" if encrypted else "plain")
-
-    def metadata(self, encrypted: bool = True) -> Metadata:
-        store = open_store(str(self.archive(encrypted)), key=self.key if encrypted else "")
-        archive = open_archive(store)
-        assert archive.head is not None
-        return archive.metadata(archive.head)
-
-
-@pytest.fixture(scope="module")
-def dual(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DualWrite]:
-    folder = tmp_path_factory.mktemp("dual")
-    (folder / "key").write_text(generate_key())
-    (folder / "key").chmod(0o600)
-    with MigratingCluster(controllers=3, properties=SUPER_USERS) as cluster:
-        made = Filled(cluster, java, ZooKeeperOptions(connect=cluster.zookeeper_connect))
-        made.fill(content.everything([0]))
-        cluster.start_controllers()
-        cluster.wait_for_state("PRE_MIGRATION")
-        cluster.restart_brokers("migration")
-        cluster.nodes.stop(DOWN)
-        cluster.wait_for_state("MIGRATION")
-        yield DualWrite(made, folder)
+from tests.interop.migration.clusters import DualWrite, words
+from tests.interop.migration.conftest import DOWN
 
 
 def test_a_controller_that_is_down_is_named(dual: DualWrite) -> None:
@@ -188,38 +116,6 @@ def test_each_difference_is_named_when_zookeeper_is_tampered_with(dual: DualWrit
         "broker configs: log.cleaner.threads of broker 0: log.cleaner.threads is 3 in zookeeper, 2 in metadata log",
         "client quotas: client-id 'app 1': producer_byte_rate is 5.0 in zookeeper, 1000000000.0 in metadata log",
         "topics: orders: segment.bytes is 2097152 in zookeeper, 1048576 in metadata log",
-    ]
-
-
-def test_a_deletion_that_stopped_halfway_is_finished(dual: DualWrite) -> None:
-    """/controller is gone, /migration is not: the broker has taken /controller, and keeps it."""
-    cluster = dual.filled.cluster
-    cluster.stop_controllers()
-    assert dual.migrate("archive")[0] == 0
-    client = KazooClient(cluster.zookeeper_connect)
-    client.start(timeout=30)
-    try:
-        client.delete("/controller")
-        cluster.nodes.wait(0, lambda: client.exists("/controller") is not None, "a broker as the controller")
-        controller = client.get("/controller")
-        code, report = dual.migrate("status")
-        assert (code, report["state"], report["certain"], report["way_back"]) == (
-            0,
-            "half rolled back",
-            True,
-            True,
-        )
-        code, report = dual.migrate("rollback", "--confirm")
-        assert (code, [znode["path"] for znode in report["deleted"]]) == (0, ["/migration"])
-        assert client.get("/controller") == controller
-        assert client.exists("/migration") is None
-    finally:
-        client.stop()
-        client.close()
-    cluster.restart_brokers("zookeeper")
-    _, report = dual.migrate("rollback")
-    assert [step["text"].partition(":")[0] for step in report["steps"] if not step["done"]] == [
-        "delete the controllers' storage"
     ]
 
 

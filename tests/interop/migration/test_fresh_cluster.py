@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from kbackup.archive import layout
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.kafka.metadata_log.entities import read_metadata_log
@@ -57,7 +58,8 @@ class Moved:
 
     @property
     def metadata(self) -> Metadata:
-        store = open_store(str(self.folder / "archive"), key=f"file:{self.folder}/key")
+        key, folder = f"file:{self.folder}/key", str(self.folder / "archive")
+        store = open_store(folder, key=key, key_class=layout.key_class)
         archive = open_archive(store)
         assert archive.head is not None
         return archive.metadata(archive.head)
@@ -235,7 +237,8 @@ def test_secrets_are_nowhere_else(moved: Moved) -> None:
     for archive in ("archive", "plain"):
         assert any((moved.folder / archive).iterdir())
         watch.look_into(moved.folder / archive)
-    store = open_store(str(moved.folder / "archive"), key=f"file:{moved.folder}/key")
+    key, folder = f"file:{moved.folder}/key", str(moved.folder / "archive")
+    store = open_store(folder, key=key, key_class=layout.key_class)
     pages = {address: html for address, _, html in crawl(visit(store), of_a_kind=3)}
     assert any("SCRAM users" in html for html in pages.values())
     for address, html in pages.items():

@@ -1,32 +1,50 @@
-"""Run preflight against a broker with a generated id and several log directories."""
+"""Run preflight against a broker with a generated id, several log directories, and logins everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from kbackup.jobs.migrate.preflight import brokers
+from kbackup.jobs.migrate.preflight import brokers, shared
 from kbackup.jobs.migrate.preflight.checks import judge
 from kbackup.jobs.migrate.preflight.line import Line
 from kbackup.jobs.migrate.preflight.read import read_preflight
 from kbackup.metadata.sources import Sources
 from scripts.dev.zookeeper.cluster import MigratingCluster
+from tests.support.secrets import make
 
 GENERATED = "1001"
+JAAS = "listener.name.sasl.plain.sasl.jaas.config"
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="kafka" password="p" user_kafka="p";'
+BETWEEN_BROKERS = {
+    "inter.broker.listener.name": "SASL",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+    "super.users": "User:ANONYMOUS;User:kafka",
+    JAAS: LOGIN,
+}
+ZOOKEEPER_USER = ("kafka", make("the brokers' password for ZooKeeper"))
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MigratingCluster]:
     folder = tmp_path_factory.mktemp("disks")
     disks = {"broker.id": "-1", "log.dirs": f"{folder}/1,{folder}/2", "inter.broker.protocol.version": "3.6"}
-    with MigratingCluster(properties=disks) as made:
+    with MigratingCluster(properties=disks | BETWEEN_BROKERS, zookeeper_user=ZOOKEEPER_USER) as made:
         yield made
 
 
-def lines(cluster: MigratingCluster) -> dict[str, Line]:
-    properties = {"bootstrap.servers": cluster.bootstrap, "zookeeper.connect": cluster.zookeeper_connect}
-    findings = read_preflight(Sources.of(properties), (), None)
+def lines(cluster: MigratingCluster, *controllers: Path) -> dict[str, Line]:
+    user, password = ZOOKEEPER_USER
+    properties = {
+        "bootstrap.servers": cluster.bootstrap,
+        "zookeeper.connect": cluster.zookeeper_connect,
+        "zookeeper.sasl.username": user,
+        "zookeeper.sasl.password": password,
+    }
+    findings = read_preflight(Sources.of(properties), controllers, None)
     return {line.name: line for line in judge(findings).lines}
 
 
@@ -51,3 +69,20 @@ def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> 
     checks = lines(cluster)
     assert (checks[brokers.IDS].status, checks[brokers.PROTOCOL].status) == ("ok", "ok")
     assert checks[brokers.ALIVE].detail == f"brokers {GENERATED}"
+
+
+def test_controllers_without_the_brokers_login_and_znode_acls(
+    cluster: MigratingCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "controller.properties"
+    common = {
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "SASL",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+    }
+    missing = {JAAS: LOGIN, "zookeeper.set.acl": "true"}
+    for properties, status in ((common, "failed"), (common | missing, "ok")):
+        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        checks = lines(cluster, file)
+        assert (checks[shared.LOGIN].status, checks[shared.ZNODE_ACLS].status) == (status, status)

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from kbackup.cli import main
-from kbackup.jobs.migrate.preflight import brokers, controllers, identity, listeners, partitions
+from kbackup.jobs.migrate.preflight import brokers, controllers, identity, listeners, partitions, shared
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.connection import open_session
 from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
@@ -125,7 +125,14 @@ def _break_properties(walk: Walk) -> None:
     assert walk.failed(changed(walk, zookeeper_connect=walk.cluster.zookeeper.connect)) == {
         controllers.ZOOKEEPER
     }
+    other = walk.cluster.zookeeper_connect.replace("127.0.0.1", "localhost")
+    assert walk.failed(changed(walk, zookeeper_connect=other)) == {controllers.ZOOKEEPER}
     assert walk.failed(changed(walk, inter_broker_listener_name="CLIENT")) == {listeners.LISTENERS}
+    assert walk.failed(changed(walk, authorizer_class_name=None)) == {shared.AUTHORIZER}
+    assert walk.failed(changed(walk, super_users="User:kafka")) == {shared.SUPER_USERS}
+    assert walk.failed(changed(walk, delegation_token_secret_key=None)) == {shared.TOKENS}
+    nobody = walk.cluster.quorum.rpartition(":")[0] + ":1"
+    assert walk.failed(changed(walk, controller_quorum_bootstrap_servers=nobody)) == {shared.QUORUM}
 
 
 def _break_storage(walk: Walk) -> None:
@@ -138,6 +145,7 @@ def _break_storage(walk: Walk) -> None:
         cluster.nodes.tool("kafka.tools.StorageTool", "format", *options)
         lines = walk.preflight(file)
         assert {name for name, line in lines.items() if line["status"] == "failed"} == failed
+        assert brokers.VERSION not in lines  # read in the storage before its first start
         if failed:
             assert OTHER_CLUSTER in lines[identity.CLUSTER_ID]["detail"]
             assert "kafka-storage.sh format -t ID" in lines[identity.CLUSTER_ID]["hint"]
@@ -163,7 +171,8 @@ def _break_broker(walk: Walk) -> None:
     cluster.wait_serving()
     cluster.nodes.wait(1, lambda: not walk.children("/admin/delete_topics"), "the deletion of a topic")
     lines = walk.preflight()
-    assert {name for name, line in lines.items() if line["status"] == "failed"} == {brokers.PROTOCOL}
+    failed = {name for name, line in lines.items() if line["status"] == "failed"}
+    assert failed == {brokers.PROTOCOL, brokers.VERSION}
     assert "restart" in lines[brokers.PROTOCOL]["hint"]
     del cluster._properties["inter.broker.protocol.version"]  # the next restart heals it
 
@@ -239,6 +248,9 @@ def go_back_from_dual_write(walk: Walk) -> None:
     code, _, stderr = walk.run("rollback", "--confirm")
     assert (code, f"alive: {cluster.quorum}" in stderr) == (10, True)
     _, report, _ = walk.run("rollback")
+    assert [step["done"] for step in report["steps"][:2]] == [None, None]  # nothing tells of ZooKeeper's lag
+    log = ("--set", f"source.metadata.log.dir={cluster.metadata_log()}")
+    _, report, _ = walk.run("rollback", *log)
     assert "stop every controller" in next(step["text"] for step in report["steps"] if not step["done"])
     cluster.stop_controllers()
     code, _, stderr = walk.run("rollback", "--confirm")
@@ -246,7 +258,9 @@ def go_back_from_dual_write(walk: Walk) -> None:
     before = walk.children("")
     assert before >= {"controller", "migration", "controller_epoch"}
     walk.archive()
-    code, report, stderr = walk.run("rollback", "--confirm")
+    code, _, stderr = walk.run("rollback", "--confirm")
+    assert (code, "ZooKeeper complete: not looked at: no metadata log is named" in stderr) == (10, True)
+    code, report, stderr = walk.run("rollback", "--confirm", *log)
     assert code == 0, stderr
     assert [znode["path"] for znode in report["deleted"]] == ["/controller", "/migration"]
     assert before - {"controller"} - walk.children("") == {"migration"}

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.dev.sentences import DOCUMENTS as DOCUMENTS
-from scripts.dev.sentences import ROOT as ROOT
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "infra" / "docs").glob("*.md")),
+    *sorted((ROOT / "formats").rglob("*.md")),
+]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _KBACKUP = re.compile(r"(?:^|/)kbackup$|-m kbackup\.submit\)$")

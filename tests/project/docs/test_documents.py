@@ -45,7 +45,7 @@ def test_commands_parse(line: Code, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("KAFKA_PASSWORD", "REGISTRY_PASSWORD", "EXPORTER_PASSWORD", "PAGERDUTY_KEY"):
+    for name in ("KAFKA_PASSWORD", "REGISTRY_PASSWORD", "EXPORTER_PASSWORD", "PAGERDUTY_KEY", "SPARK_SECRET"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("WEBHOOK_URL", "https://hooks.example.com/secret")
     file = tmp_path / "kbackup.toml"

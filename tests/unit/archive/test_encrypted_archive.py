@@ -13,7 +13,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.verify import job as job
 from kbackup.metrics.events import Silent
 from kbackup.spark.progress import ProgressSender
-from kbackup.store.crypt import PLAIN, CryptStore
+from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.key_files import KEYS
 from kbackup.store.crypt.keyring import Keyring
@@ -42,7 +42,7 @@ def store(inner: MemoryStore, folder: Path) -> CryptStore:
 
 
 def opened(inner: MemoryStore, folder: Path) -> CryptStore:
-    return CryptStore(inner, Keyring(inner, f"file:{folder / 'key'}"))
+    return CryptStore(inner, Keyring(inner, f"file:{folder / 'key'}"), layout.key_class)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def damaged(store: CryptStore) -> set[str]:
 
 def sealed(inner: MemoryStore) -> list[str]:
     keys = [info.key for info in inner.list()]
-    return [key for key in keys if key not in PLAIN and not key.startswith(KEYS)]
+    return [key for key in keys if not layout.key_class(key).plain and not key.startswith(KEYS)]
 
 
 def test_encrypted_archive_reads_as_any_other(store: CryptStore) -> None:

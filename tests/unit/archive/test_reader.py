@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.derived import derived_files
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.query.content import group_offsets
+from kbackup.archive.query.group_overview import groups_overview
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError, UsageError
+from kbackup.kafka.groups.admin import _GROUP as ADMIN_GROUP
+from kbackup.kafka.groups.coordinators import probe_groups
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import committed, state, target, write
 
@@ -90,3 +97,24 @@ def test_a_restore_point_that_was_let_go_is_called_so(store: FaultyStore) -> Non
     with pytest.raises(UsageError, match="restore point 2 was let go") as raised:
         open_archive(store).restore_point(2)
     assert "the nearest is 1 and 3" in raised.value.hint
+
+
+def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
+    own = [
+        layout.mirror_group("A", "B"),
+        layout.progress_group("drill-7"),
+        layout.reader_group("backup", "r"),
+        layout.reader_group("verify", "v"),
+        *probe_groups(2),
+        ADMIN_GROUP,
+    ]
+    offsets = dict.fromkeys([*own, "billing", "kbackup-groups-page"], 3)
+    segments = write(store, target(), range(10))
+    archive, _ = committed(store, 1, None, segments, [state((0, 0, 10), number=1)], offsets)
+    theirs = ["billing", "kbackup-groups-page"]
+    head = archive.restore_point("latest")
+    assert sorted(g.group for g in archive.groups(head).groups) == theirs
+    assert sorted(group_offsets(archive, head.topics)[0]) == theirs, "a restore sets no others"
+    assert [g.group for g in groups_overview(archive, head).groups] == theirs
+    (file,) = (data for key, data in derived_files(archive).items() if "consumer_offsets" in key)
+    assert json.loads(file) == offsets, "files that a former version derived stay valid"

@@ -85,7 +85,7 @@ def test_a_manifest_of_another_number_or_archive_is_refused(store: FaultyStore) 
         open_archive(store).restore_point(2)
     store.put(two, whole)
     open_archive(store).restore_point(2)
-    info = ArchiveInfo(id="another", created_at="2020-01-01T00:00:00.000Z")
+    info = ArchiveInfo(id="0" * 32, created_at="2020-01-01T00:00:00.000Z")
     with pytest.raises(CorruptError, match="belongs to archive"):
         Archive(store, info, archive.committed).restore_point(2)
 
@@ -97,7 +97,7 @@ def test_a_catalog_of_another_number_or_archive_is_refused(store: FaultyStore) -
     store.put(layout.catalog_key(number), store.get(layout.catalog_key(number - 1)))
     with pytest.raises(CorruptError, match=f"is of catalog {number - 1}"):
         open_archive(store)
-    store.put(layout.ARCHIVE, dump(ArchiveInfo(id="another", created_at="2020-01-01T00:00:00.000Z")))
+    store.put(layout.ARCHIVE, dump(ArchiveInfo(id="0" * 32, created_at="2020-01-01T00:00:00.000Z")))
     with pytest.raises(CorruptError, match="belongs to archive"):
         open_archive(store)
 

@@ -84,7 +84,7 @@ def test_a_document_passes_the_rule_when_it_is_stored(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KBACKUP_TEST_KEY", "A" * 43 + "=")
-    store = open_store(str(tmp_path / "archive"), key=key)
+    store = open_store(str(tmp_path / "archive"), key=key, key_class=layout.key_class)
     archive = open_or_create(store)
     with HeldLease(store, "a test", 60) as lease:
         writing = begin_writing(store, lease, "backup")

@@ -34,6 +34,7 @@ def zookeeper(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
         "/migration": COPIED,
         "/controller_epoch": b"7",
         "/brokers/ids/1": {},
+        "/cluster/id": {"id": "c"},
     }
     fake = FakeZooKeeper(znodes)
 

@@ -38,6 +38,7 @@ class NoDelta:
         return self._conf
 
     classes_due = False
+    ended = False
 
     def dump_classes(self) -> None: ...
 

@@ -110,4 +110,4 @@ def test_a_terminal_gets_no_raw_bytes(root: str, capsys: Said, monkeypatch: pyte
 @pytest.mark.parametrize("args", [["ls", "orders"], ["cat", "orders:0:5"]])
 @pytest.mark.exhaustive(keep=1)
 def test_neither_spark_nor_kafka_is_loaded(root: str, args: list[str]) -> None:
-    assert not {"pyspark", "confluent_kafka", "boto3", "pandas"} & loaded_modules(*args, "-a", root)
+    assert not {"pyspark", "confluent_kafka", "boto3"} & loaded_modules(*args, "-a", root)

@@ -72,7 +72,7 @@ def test_a_catalog_that_is_gone_is_named(tmp_path: Path, capsys: Said) -> None:
 @pytest.mark.parametrize("args", [["list"], ["info", "-a"], ["log"]])
 @pytest.mark.exhaustive(keep=1)
 def test_neither_spark_nor_kafka_is_loaded(root: Path, args: list[str]) -> None:
-    assert not {"pyspark", "confluent_kafka", "boto3", "pandas"} & loaded_modules(*args, str(root))
+    assert not {"pyspark", "confluent_kafka", "boto3"} & loaded_modules(*args, str(root))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from kbackup.cli import main
+from kbackup.cli.migrate import status
 from kbackup.cli.migrate.following import _table
 from kbackup.jobs.migrate.preflight import read as preflight_read
 from kbackup.jobs.migrate.preflight.findings import Findings
@@ -22,9 +24,14 @@ from kbackup.jobs.migrate.states import read as states_read
 from kbackup.jobs.migrate.states.judge import judge
 from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness, Witnesses
 from kbackup.jobs.migrate.unread import NotRead
+from kbackup.kafka.metadata_log.batches import read_batches
+from kbackup.kafka.metadata_log.codec import record
 from tests.support import healthy_cluster as healthy
 from tests.support.fake_zookeeper import FakeZooKeeper
-from tests.support.migrate_commands import ZOOKEEPER
+from tests.support.metadata_records import write_segment, write_snapshot
+from tests.support.migrate_commands import COPIED, ZOOKEEPER
+
+KAFKA_3 = Path(__file__).parents[2] / "golden" / "metadata_log" / "kafka-3.9.1"
 
 
 def test_status(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,6 +71,78 @@ def test_status_where_witnesses_disagree(
     assert re.search(r"^disagreement: +znodes: .* does not fit finished$", shown, re.MULTILINE)
 
 
+@pytest.fixture
+def torn(tmp_path: Path) -> str:
+    """The option for a log that Kafka wrote, cut off within a batch."""
+    folder = tmp_path / "__cluster_metadata-0"
+    shutil.copytree(KAFKA_3, folder)
+    newest = max(folder.glob("*.log"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    return f"source.metadata.log.dir={tmp_path}"
+
+
+@pytest.mark.parametrize("command", ["status", "status --follow", "rollback", "verify", "archive"])
+def test_a_torn_metadata_log_ends_each_command(
+    command: str, torn: str, zookeeper: FakeZooKeeper, archive: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = () if "status" in command else ("-a", archive)
+    beside = () if command in ("verify", "archive") else ZOOKEEPER
+    assert main(["migrate", *command.split(), *where, *beside, "--set", torn]) == 13
+    shown = capsys.readouterr()
+    assert re.search(r"0\.log: byte \d+: the file ends within a batch", shown.err)
+    assert "way back" not in shown.out
+
+
+def test_a_snapshot_without_one_of_its_batches_ends_the_status(
+    tmp_path: Path, zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = max(KAFKA_3.glob("*-*.checkpoint"))
+    with snapshot.open("rb") as file:
+        batches = list(read_batches(file, snapshot.name, snapshot.stat().st_size))
+    whole = snapshot.read_bytes()
+    shutil.copytree(KAFKA_3, tmp_path, dirs_exist_ok=True)
+    cut = whole[: batches[1].position] + whole[batches[2].position :]
+    (tmp_path / snapshot.name).write_bytes(cut)
+    assert main(["migrate", "status", *ZOOKEEPER, "--set", f"source.metadata.log.dir={tmp_path}"]) == 13
+    problem = (
+        f"{snapshot.name}: byte {batches[1].position}: a batch at offset {batches[2].base_offset}, after"
+    )
+    assert problem in capsys.readouterr().err
+
+
+def test_a_broker_that_blocks_is_named_and_no_success(
+    zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker 7 holds a replica, and no session."""
+    zookeeper.znodes["/migration"] = {**COPIED, "kraft_metadata_offset": -1}
+    zookeeper.znodes["/brokers/topics/orders"] = {"partitions": {"0": [1, 7]}}
+    nobody = MetricsWitness("http://c1", KafkaState.PRE_MIGRATION, True, 0, 0)
+    monkeypatch.setattr(states_read, "read_metrics", lambda url, access: nobody)
+    assert main(["migrate", "status", *ZOOKEEPER, "--metrics-url", "http://c1"]) == 3
+    shown = capsys.readouterr().out
+    assert re.search(r"^state: +pre-migration$", shown, re.MULTILINE)
+    for broker in ("1, which has not", "7, which is down and has not"):
+        assert re.search(
+            rf"^waits for: +broker {broker} registered with the controllers$", shown, re.MULTILINE
+        )
+
+
+def test_zookeeper_that_stands_still_is_no_success(
+    zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second look, which catches up or not, decides."""
+    monkeypatch.setattr(status, "_PAUSE", 0)
+    for lags, code in (((4, 8), 3), ((4, 0), 0)):
+        looks = iter(lags)
+        monkeypatch.setattr(
+            states_read,
+            "read_metrics",
+            lambda url, access, looks=looks: MetricsWitness(url, KafkaState.MIGRATION, True, 1, next(looks)),
+        )
+        assert main(["migrate", "status", *ZOOKEEPER, "--metrics-url", "http://c1"]) == code
+        assert ("waits for:" in capsys.readouterr().out) == (code == 3)
+
+
 def test_status_with_another_url(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "status", "--metrics-url", "ftp://c1"]) == 2
     assert "--metrics-url is no http or https URL" in capsys.readouterr().err
@@ -94,7 +173,8 @@ def test_following(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert main(["migrate", "status", "--follow", "--interval", "0.1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("Z ")[2] for line in lines] == [
-        "pre-migration, 1 broker in ZooKeeper mode, 3 records behind",
+        "pre-migration, 1 broker in ZooKeeper mode, 3 records behind, "
+        "waits for brokers; to see which, set zookeeper.connect in [source]",
         "dual write, 1 broker in ZooKeeper mode, 2 records behind",
         "finished, 1 broker in ZooKeeper mode, 0 records behind",
     ]
@@ -189,7 +269,15 @@ def test_controllers_storage(tmp_path: Path) -> None:
     (tmp_path / "b" / "meta.properties").write_text(
         "#\n#date\ncluster.id=L05pbYc6Q4qlvxLk3rTO9A\nversion=1\n"
     )
-    assert preflight_read.read_controller(file).cluster_id == "L05pbYc6Q4qlvxLk3rTO9A"
+    level = record("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 17})
+    write_snapshot(tmp_path, 0, [level]).rename(tmp_path / "b" / "bootstrap.checkpoint")
+    read = preflight_read.read_controller(file)
+    assert (read.cluster_id, read.metadata_version) == ("L05pbYc6Q4qlvxLk3rTO9A", 17)
+    later = record("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 21})
+    log = tmp_path / "b" / "__cluster_metadata-0"
+    log.mkdir()
+    write_segment(log, 0, [later])
+    assert preflight_read.read_controller(file).metadata_version == 21
 
 
 def test_archive_of_the_preflight(archive: str) -> None:

@@ -23,6 +23,7 @@ from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.apply import Applied
 from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.properties import load_flows
+from kbackup.metrics.exposition import samples
 from kbackup.metrics.registry import counted
 from kbackup.metrics.server import JointHealth
 from tests.support.mirrors import CLUSTERS, flow_of
@@ -53,7 +54,7 @@ def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
     counted.begin("mirror")
     joint = JointHealth(60, lambda: now)
     now = 0.0
-    take = TakeRoundReporter(frame, joint.add_component("take A"), "take A", {})
+    take = TakeRoundReporter(frame, joint.add_component("take A"), "take A")
     apply = ApplyRoundReporter(frame, joint.add_component("apply A->B"))
     now = 61.0
     apply.well()
@@ -66,14 +67,17 @@ def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
 
 def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.begin("mirror")
-    successes: dict[str, float] = {}
-    a, b = (TakeRoundReporter(frame, None, name, successes) for name in ("take A", "take B"))
-    seen: list[float | None] = []
-    for second, take in enumerate((a, a, b, a, a), start=100):
+    halves = {name: TakeRoundReporter(frame, None, f"take {name}") for name in ("A", "B")}
+    for second, name in enumerate("AABAA", start=100):
         monkeypatch.setattr(time, "time", lambda second=second: float(second))
-        take.well()
-        seen.append(last_success())
-    assert seen == [None, None, 101, 102, 102]
+        with counted.of_archive(name):
+            halves[name].well()
+    ended = {
+        dict(labels)["archive"]: value
+        for (name, labels), value in samples(counted.snapshot()).items()
+        if name == "kbackup_last_success_timestamp_seconds"
+    }
+    assert ended == {"A": 104, "B": 102}
 
 
 def test_flow_that_waits_for_its_archive_is_not_well(frame: Frame) -> None:
@@ -103,14 +107,13 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
         assert status == 200
         assert [line.partition(": ok")[0] for line in text.splitlines()] == [*halves]
         assert len(halves) == 4
-        assert [*building.successes] == [name for name in halves if name.startswith("take")]
 
 
 def test_take_halves_say_which_source_a_restore_point_is_of(
     frame: Frame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both ways, each source has restore points of its own."""
-    told = TakeRoundReporter(frame, None, "take B into file:///archives/B", {})
+    told = TakeRoundReporter(frame, None, "take B into file:///archives/B")
     told.committed(cast(BackupReport, BackedUp()))
     told.failed(UnreachableError("source cluster at b:9092 did not answer"), 2.0)
     lines = capsys.readouterr().err.splitlines()

@@ -138,7 +138,7 @@ def test_an_archive_that_went_back_is_refused(
 
 
 def test_another_archive_is_refused(file: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KBACKUP_ARCHIVE_ID", "00000000-0000-4000-8000-000000000000")
+    monkeypatch.setenv("KBACKUP_ARCHIVE_ID", "0" * 32)
     assert "archive_id" in str(translate(capsys, file, "billing", code=10)["error"])
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.documents import Pin
 from kbackup.archive.catalog.seen import SeenCatalog
+from kbackup.archive.models import dump
+from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import MismatchError
 from kbackup.store import Store, open_store
@@ -62,6 +67,22 @@ def test_an_emptied_archive_is_refused(store: Store, capsys: pytest.CaptureFixtu
     assert "its newest catalog is missing" in capsys.readouterr().err
 
 
+def test_a_damaged_newest_catalog_is_repaired_and_is_no_rollback(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine that has read the newest catalog repairs it, and refuses its deletion afterwards as before."""
+    assert main(["list", store.url]) == 0
+    newest = max(number for e in store.list(layout.CATALOG) if (number := layout.parse_catalog_key(e.key)))
+    store.put(layout.catalog_key(newest), b"{}")
+    assert main(["list", store.url]) == 13, "damage, not a rollback"
+    assert main(["repair", store.url, "--confirm"]) in (0, 3)
+    assert main(["list", store.url]) == 0
+    roll_back(store)
+    capsys.readouterr()
+    assert main(["list", store.url]) == 10
+    assert "went back" in capsys.readouterr().err
+
+
 def test_nothing_is_kept_without_the_cache(store: Store) -> None:
     assert main(["list", store.url, "--no-cache"]) == 0
     roll_back(store)
@@ -70,16 +91,21 @@ def test_nothing_is_kept_without_the_cache(store: Store) -> None:
 
 def test_a_sweep_of_old_catalogs_is_no_rollback(tmp_path: Path) -> None:
     store = MemoryStore()
-    for number in range(1, 5):
-        store.put_new(layout.catalog_key(number), b"{}")
-    SeenCatalog(store, tmp_path).check(accept_rollback=False)
-    store.delete([layout.catalog_key(number) for number in range(1, 5)])
-    store.put_new(layout.catalog_key(9), b"{}")
-    SeenCatalog(store, tmp_path).check(accept_rollback=False)
-    store.delete([layout.catalog_key(9)])
-    store.put_new(layout.catalog_key(8), b"{}")
-    with pytest.raises(MismatchError, match="has seen catalog 9"):
-        SeenCatalog(store, tmp_path).check(accept_rollback=False)
+    make_archive(store)
+    catalog = open_archive(store).committed.catalog
+    assert catalog is not None
+
+    def put(number: int) -> None:
+        store.put_new(layout.catalog_key(number), dump(structs.replace(catalog, number=number)))
+
+    SeenCatalog(store, tmp_path / "seen").check(accept_rollback=False)
+    store.delete([entry.key for entry in store.list(layout.CATALOG)])
+    put(9999)
+    SeenCatalog(store, tmp_path / "seen").check(accept_rollback=False)
+    store.delete([layout.catalog_key(9999)])
+    put(9998)
+    with pytest.raises(MismatchError, match="has seen catalog 9999"):
+        SeenCatalog(store, tmp_path / "seen").check(accept_rollback=False)
 
 
 def test_another_address_has_a_memory_of_its_own(store: Store, tmp_path: Path) -> None:
@@ -92,6 +118,74 @@ def test_another_address_has_a_memory_of_its_own(store: Store, tmp_path: Path) -
 
 def test_a_memory_that_can_not_be_written_stops_nothing(tmp_path: Path) -> None:
     store = MemoryStore()
-    store.put_new(layout.catalog_key(1), b"{}")
+    make_archive(store)
     (tmp_path / "file").write_text("")
     SeenCatalog(store, tmp_path / "file" / "seen").check(accept_rollback=False)
+
+
+JUNK = layout.catalog_key(9999999999)
+
+
+def test_a_number_that_was_only_listed_is_not_remembered(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One object under a number far beyond stops no command, neither while it is there nor after its removal."""
+    newest = open_archive(store).state.number
+    store.put(JUNK, b"junk")
+    for command in (["list"], ["keep", "1"], ["log"], ["expire", "--keep-last", "1", "--confirm"]):
+        assert main([*command, "-a", store.url]) == 0
+        assert f"{JUNK} is passed over" in capsys.readouterr().err
+    assert main(["verify", "--quick", "-a", store.url]) == 13
+    assert "no run gave it that number" in capsys.readouterr().out
+    assert main(["repair", "--confirm", "-a", store.url]) in (0, 3)
+    assert open_archive(store).state.number < newest + 10
+    store.delete([JUNK])
+    assert main(["list", "-a", store.url]) == 0
+
+
+def test_a_rollback_beside_junk_is_refused(store: Store) -> None:
+    assert main(["list", store.url]) == 0
+    roll_back(store)
+    store.put(JUNK, b"junk")
+    assert main(["list", store.url]) == 10
+
+
+def test_a_replaced_catalog_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", store.url]) == 0
+    catalog = open_archive(store).committed.catalog
+    assert catalog is not None
+    store.put(layout.catalog_key(catalog.number), dump(structs.replace(catalog, pins=(Pin(point=1, at=""),))))
+    capsys.readouterr()
+    assert main(["list", store.url]) == 10
+    assert f"catalog {catalog.number} is not the one" in capsys.readouterr().err
+    assert main(["list", store.url, "--accept-rollback"]) == 0
+    assert main(["list", store.url]) == 0
+
+
+def test_no_link_in_the_cache_leads_a_write_away(store: Store, tmp_path: Path) -> None:
+    """Names that another user could foresee, in a folder that was open to all."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    assert main(["list", store.url]) == 0
+    (kept,) = (tmp_path / "cache" / "kbackup" / "seen").iterdir()
+    kept.unlink()
+    for name in (kept.name, kept.with_suffix(f".{os.getpid()}").name):
+        (kept.parent / name).symlink_to(precious)
+    assert main(["list", store.url]) == 0
+    assert precious.read_text() == "mine"
+    assert not kept.is_symlink()
+
+
+def test_a_cache_of_another_user_is_neither_read_nor_written(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list", store.url]) == 0
+    folder = tmp_path / "cache" / "kbackup" / "seen"
+    (kept,) = folder.iterdir()
+    before = kept.read_bytes()
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    assert main(["keep", "1", "-a", store.url]) == 0
+    assert kept.read_bytes() == before, "another user's memory stays as it is"
+    roll_back(store)
+    assert main(["list", store.url]) == 0, "nor does it count"

@@ -28,7 +28,7 @@ class Noted(Reporter):
 def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     class Starting:
         def __init__(self, *of: object) -> None:
-            self.ready, self.session = ready, None
+            self.ready, self.session, self.ended = ready, None, False
 
         def __call__(self) -> Mapping[str, str]:
             return {}

@@ -55,6 +55,12 @@ def test_each_finding_has_a_line_with_its_command(old: str, capsys: Said) -> Non
     assert second.endswith("; backup.max_age is 26h; run: kbackup backup")
 
 
+def test_a_plugins_line_holds_no_controls_and_one_bar(old: str, capsys: Said) -> None:
+    (line,) = printed(capsys, 3, f"{old}/\x1b[2J\u202e|x", "--nagios")
+    assert line.isprintable(), f"the line holds controls: {line!r}"
+    assert "|" not in line
+
+
 def test_the_age_can_be_chosen(old: str, capsys: Said) -> None:
     assert printed(capsys, 0, old, "--max-age", "40000d")[0].startswith("ok: ")
 

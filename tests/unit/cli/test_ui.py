@@ -29,3 +29,14 @@ def test_addresses_that_are_none(tmp_path: Path, listen: str, capsys: pytest.Cap
 def test_there_must_be_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ui", "--archive", str(tmp_path), "--listen", "127.0.0.1:0"]) == 10
     assert "there is no archive at" in capsys.readouterr().err
+
+
+def test_a_token_of_its_own_is_not_printed_into_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod listens on all addresses, and who reads its log could read every record."""
+    listen = ["ui", "--archive", str(tmp_path), "--listen", "0.0.0.0:0"]
+    assert main(listen) == 2
+    assert "a new token would be printed into a log" in capsys.readouterr().err
+    monkeypatch.setenv("KBACKUP_UI_TOKEN", "0123456789abcdef")
+    assert main(listen) == 10, "with a token the archive is opened"

@@ -109,7 +109,7 @@ def test_one_that_is_alive_is_refused_but_for_force(store: Store, capsys: Said) 
 
 def test_an_encrypted_archive_needs_no_key(tmp_path: Path, capsys: Said) -> None:
     (tmp_path / "key").write_text(generate_key())
-    store = open_store(str(tmp_path / "sealed"), key=f"file:{tmp_path / 'key'}")
+    store = open_store(str(tmp_path / "sealed"), key=f"file:{tmp_path / 'key'}", key_class=layout.key_class)
     open_or_create(store)
     put_lease(store, -1)
     assert document(capsys, "unlock", store.url, "--yes")["broken"] is True

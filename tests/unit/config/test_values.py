@@ -36,7 +36,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 def test_rules_end_at_the_last_equals_sign() -> None:
-    pattern, replacement = parse_rule(r"^(?!=)(.*)$=copy.\1")
-    assert (pattern.pattern, replacement) == (r"^(?!=)(.*)$", r"copy.\1")
+    pattern, replacement = parse_rule(r"^[^=]=(.*)$=copy.\1")
+    assert (pattern.pattern, replacement) == (r"^[^=]=(.*)$", r"copy.\1")
     with pytest.raises(ValueError):
         parse_rule("no-rule")

@@ -7,6 +7,7 @@ import json
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -184,3 +185,14 @@ def test_avro_decimals_of_any_scale() -> None:
         assert isinstance(zero, dict)
         assert Decimal(str(zero["a"])).as_tuple() == Decimal(f"0E-{scale}").as_tuple()
         assert len(str(zero["a"])) < 1010
+
+
+@pytest.mark.parametrize("precision", [38, 1_000_000_000])
+def test_a_decimal_of_a_mebibyte_is_not_made_a_number(precision: int) -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2}
+    schema: Any = {"type": "record", "name": "r", "fields": [{"name": "d", "type": kind}]}
+    codec = codec_of(Schema("AVRO", json.dumps(schema)))
+    began = monotonic()
+    with pytest.raises(UndecodableError, match=r"bytes for a decimal of \d+ digits"):
+        codec.decode(b"\x80\x80\x80\x01" + b"\x7f" * (1 << 20))
+    assert monotonic() - began < 2, "the number was made"

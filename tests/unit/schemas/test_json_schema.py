@@ -91,3 +91,13 @@ def test_regular_expressions_of_a_schema() -> None:
     with pytest.raises(UndecodableError, match="can't be run in linear time"):
         codec.decode(b'"a"')
     jsonschema.validate("a", {"pattern": "(?=a)a"})  # what else uses jsonschema keeps Python's
+
+
+def test_parts_that_double_with_each_level_end() -> None:
+    levels = {f"l{n}": {"allOf": [{"$ref": f"#/definitions/l{n + 1}"}] * 2} for n in range(40)}
+    schema = {"definitions": {**levels, "l40": {}}, "$ref": "#/definitions/l0"}
+    codec = codec_of(Schema("JSON", json.dumps(schema)))
+    began = monotonic()
+    with pytest.raises(UndecodableError, match=r"more than 200,000 parts"):
+        codec.decode(b"1")
+    assert monotonic() - began < 120, "the schema was held against a value for minutes"

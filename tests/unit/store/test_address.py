@@ -94,3 +94,11 @@ def _check(destination: Store, archive: Store, how: str | None) -> None:
         return
     with pytest.raises(UsageError, match=how):
         check_apart(destination, archive)
+
+
+def test_credentials_in_an_address_are_refused_and_not_shown() -> None:
+    for url in ("s3://AKIAEXAMPLE:hush/secret@bucket/prefix", "s3://AKIAEXAMPLE@bucket"):
+        with pytest.raises(UsageError, match="holds credentials") as caught:
+            open_store(url)
+        assert "AKIAEXAMPLE" not in str(caught.value)
+        assert "hush" not in str(caught.value)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.errors import NotFoundError
 from kbackup.store import cached
 from kbackup.store.cached import CachedStore, Shelf
@@ -189,7 +190,7 @@ def test_of_an_encrypted_archive_it_keeps_what_is_stored(stores: Stores, tmp_pat
     key.write_text(generate_key())
 
     def opened() -> CryptStore:
-        return CryptStore(stores.open(), Keyring(stores.plain, f"file:{key}"))
+        return CryptStore(stores.open(), Keyring(stores.plain, f"file:{key}"), layout.key_class)
 
     opened().put("a/secret", DATA)
     for asked in (1, 0):

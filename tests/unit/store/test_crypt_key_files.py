@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.encryption import KNOWN
 from kbackup.archive.models import ArchiveInfo, dump
@@ -130,7 +131,7 @@ def test_many_runs_are_read_at_once(inner: FileStore, tmp_path: Path) -> None:
     for run in range(12):
         opened(inner, source).put(f"run/{run}", b"data")
     counted = FaultyStore(inner)
-    store = CryptStore(inner, Keyring(counted, source))
+    store = CryptStore(inner, Keyring(counted, source), layout.key_class)
     assert store.get("run/7") == b"data"
     assert len(counted.calls) == 2  # its own file and archive.json
     assert {store.get(f"run/{run}") for run in range(12)} == {b"data"}

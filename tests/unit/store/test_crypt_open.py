@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.errors import KbackupError, WrongKeyError
 from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
@@ -41,7 +42,7 @@ def test_a_store_is_pickled_whatever_it_can_not_read(stores: Stores, tmp_path: P
 
 
 def test_a_store_is_opened_by_address_and_key(stores: Stores, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "archive"), None, stores.key)
+    store = open_store(str(tmp_path / "archive"), None, stores.key, key_class=layout.key_class)
     store.put("key", MARKER)
     assert stores.opened().get("key") == MARKER
     assert MARKER not in stores.inner.get("key")

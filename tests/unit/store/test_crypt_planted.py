@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
+from kbackup.cli import main
 from kbackup.errors import CorruptError
 from kbackup.jobs.keys.job import held_keys, rotate_keys
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.key_files import KEYS, decode_file
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
 from tests.support.key_files import change, filled, key_file, kms, opened
@@ -54,10 +57,9 @@ def test_planted_key_files_are_skipped(
     store.put("run/3", b"data")
     assert {opened(inner, source).get(key) for key in (*stored, "run/3")} == {b"data"}
     assert len([r for r in caplog.records if "keys/000-junk.json is left out" in r.getMessage()]) >= 1
-    keyring, skipped = held_keys(opened(inner, source))
-    assert {each.path for each in skipped} == {
-        f"keys/000-{name}.json" for name in ("junk", "newer", "another-archive")
-    }
+    keyring, skipped, conflicts = held_keys(opened(inner, source))
+    assert {each.path for each in skipped} == planted.keys() - {"keys/000-another-kek.json"}
+    assert conflicts == []
     done = rotate_keys(opened(inner, source), new, 60)
     assert (done.keys, done.undeleted) == (4, ())
     assert {each.path for each in done.skipped} == planted.keys()
@@ -104,7 +106,7 @@ def test_a_lost_archive_json(inner: FileStore, tmp_path: Path) -> None:
     change(inner, "keys/another.json", archive_id="0" * 32)
     with pytest.raises(CorruptError, match="belong to archives 0000"):
         opened(inner, source).get("a")
-    assert CryptStore(inner, Keyring(inner, source, archive_id=archive_id)).get("a") == b"a"
+    assert CryptStore(inner, Keyring(inner, source, archive_id=archive_id), layout.key_class).get("a") == b"a"
 
 
 def test_a_command_gets_the_archive_id(inner: FileStore, tmp_path: Path) -> None:
@@ -117,3 +119,43 @@ def test_a_command_gets_the_archive_id(inner: FileStore, tmp_path: Path) -> None
     assert opened(inner, source).get("a") == b"a"
     calls = (tmp_path / "kms.sh.calls").read_text().splitlines()
     assert calls == ["name ", f"wrap {archive_id}", "name ", f"unwrap {archive_id}"]
+
+
+HOSTILE_IDS = ("$(reboot)", "\n", "a\nb", "\x1b]0;x\x07", "0" * 32 + "\n", "0" * 31, "A" * 32, "a\0b")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_IDS, ids=ascii)
+def test_a_command_gets_no_id_but_hex(hostile: str, inner: FileStore, tmp_path: Path) -> None:
+    """Any text may stand in archive.json, with the right checksum: of whoever may write."""
+    source = kms(tmp_path / "kms")
+    stored = filled(inner, source, 1)
+    (tmp_path / "kms" / "calls").unlink()
+    inner.put("archive.json", dump(ArchiveInfo(id=hostile, created_at="", encryption=CryptStore.encryption)))
+    with pytest.raises(CorruptError, match=r"archive\.json") as raised:
+        open_archive(opened(inner, source))
+    assert str(raised.value).isprintable()
+    with pytest.raises(CorruptError) as writing:
+        opened(inner, source).put("new", b"data")
+    with pytest.raises(CorruptError) as reading:
+        opened(inner, source).get(next(iter(stored)))
+    for raised in (writing, reading):
+        assert str(raised.value).isprintable()
+    calls = tmp_path / "kms" / "calls"
+    assert set(calls.read_text().split() if calls.exists() else []) <= {"name"}, "no call with this id"
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_IDS, ids=ascii)
+def test_files_of_data_keys_of_no_archive_are_damaged(
+    hostile: str, inner: FileStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = key_file(tmp_path)
+    filled(inner, source, 1)
+    (path,) = [info.key for info in inner.list(KEYS)]
+    inner.put("keys/planted.json", inner.get(path))
+    change(inner, "keys/planted.json", archive_id=hostile, kek="x\x1b[2J")
+    with pytest.raises(CorruptError, match=r"keys/planted\.json: .*archive_id") as raised:
+        decode_file(inner.get("keys/planted.json"), "keys/planted.json")
+    assert str(raised.value).isprintable()
+    change(inner, "keys/planted.json", archive_id=json.loads(inner.get(path))["archive_id"])
+    assert main(["key", "list", str(tmp_path / "archive"), "--set", f"encryption.key={source}"]) == 0
+    assert r"x\x1b[2J" in capsys.readouterr().out, "the name of its key, escaped"

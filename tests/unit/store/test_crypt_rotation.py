@@ -40,9 +40,9 @@ def test_rotation_touches_no_data(inner: FileStore, tmp_path: Path) -> None:
     with pytest.raises(WrongKeyError):
         opened(inner, old).put("run/9", b"")
     opened(inner, new).put("run/3", b"data")
-    (before, after), _ = held_keys(opened(inner, new))
+    before, after = held_keys(opened(inner, new)).held
     assert (before.keys, after.keys, before.ours, after.ours) == (3, 1, True, True)
-    assert not any(held.ours for held in held_keys(opened(inner, old))[0])
+    assert not any(held.ours for held in held_keys(opened(inner, old)).held)
     back = rotate_keys(opened(inner, new), old, 60)
     assert back.keys == 4
     assert opened(inner, old).get("run/3") == b"data"

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.errors import (
     AlreadyExistsError,
+    CorruptError,
     NotFoundError,
     StoreError,
 )
@@ -208,3 +210,24 @@ def test_names_that_are_no_keys_are_left_out(store: FileStore, root: Path) -> No
     (root / os.fsdecode(b"not\xffutf8")).write_bytes(b"")
     os.mkfifo(root / "pipe")
     assert [info.key for info in store.list()] == ["a"]
+
+
+def test_a_small_document_is_not_read_where_it_is_larger_than_its_kind(root: Path) -> None:
+    store = FileStore(root, key_class=layout.key_class)
+    for key in ("lock.json", "keys/ab.json"):
+        store.put(key, b"{}")
+        os.truncate(root / key, (16 << 20) + 1)
+        with pytest.raises(CorruptError, match=f"{key} has 16777217 bytes"):
+            store.get(key)
+        store.delete([key])
+    store.put("catalog/0000000001.json", bytes((16 << 20) + 1))
+    assert len(store.get("catalog/0000000001.json")) == (16 << 20) + 1
+
+
+def test_a_sparse_file_of_64_gib_is_not_read_as_a_whole(store: FileStore, root: Path) -> None:
+    store.put("lock.json", b"{}")
+    os.truncate(root / "lock.json", 64 << 30)
+    with pytest.raises(CorruptError, match=r"lock\.json has 68719476736 bytes"):
+        store.get("lock.json")
+    assert store.get_range("lock.json", 0, 2) == b"{}"
+    (root / "lock.json").unlink()  # others read every file that a test leaves

@@ -15,7 +15,6 @@ from kbackup.errors import (
     UsageError,
 )
 from kbackup.store import S3Options
-from kbackup.store.options import NOT_LOCKED
 from kbackup.store.s3 import S3Store
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import from_boto
@@ -53,11 +52,11 @@ def test_options_become_arguments() -> None:
 
 
 def test_retention() -> None:
-    bucket = Bucket("b", "p", S3Options(object_lock_mode="COMPLIANCE", object_lock_days=3))
+    bucket = Bucket("b", "p", S3Options(object_lock_mode="COMPLIANCE", object_lock_days=3), layout.key_class)
     before = datetime.now(UTC)
     for key in (
         "archive.json",
-        "topics/t/index_partition_000",
+        "topics/t/segment_partition_000_from_offset_0000000000_index",
         "backups/0000000001/manifest.json",
         "keys/k.json",
     ):
@@ -68,8 +67,15 @@ def test_retention() -> None:
             <= found["ObjectLockRetainUntilDate"] - before - timedelta(days=3)
             < timedelta(hours=1)
         )
-    assert NOT_LOCKED == (layout.LOCK, layout.LATEST, layout.DERIVED, layout.SCRATCH)
-    assert [bucket.retention(key) for key in ("lock.json", "check/some/probe")] == [{}, {}]
+    for key in (
+        "lock.json",
+        "check/some/probe",
+        "catalog/latest.json",
+        "topics/t@2/index_partition_000",
+        "topics/t/consumer_offsets_partition_000",
+        "mirrors/A/B/status.json",
+    ):
+        assert bucket.retention(key) == {}, key
     assert Bucket("b", "p", S3Options()).retention("archive.json") == {}
 
 

@@ -19,7 +19,7 @@ from kbackup.schemas.base import EXTRA, Schema
 from kbackup.schemas.decoder import ByRegistry
 from kbackup.schemas.frame import HEADERS
 from kbackup.store.base import Store
-from kbackup.web.decoding import MAX_BYTES, PAUSE, FieldDecoder
+from kbackup.web.decoding import MAX_BYTES, PAUSE, SECONDS, FieldDecoder
 from tests.support.archives import commit_point, topic_state
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
@@ -62,9 +62,10 @@ PLAIN = [
 
 @dataclass
 class Registry:
-    """A registry of `SCHEMAS`; `error` is its answer to every question."""
+    """A registry of `SCHEMAS`; `error` is its answer to every question, `delay` its seconds for each."""
 
     error: Exception | None = None
+    delay: float = 0.0
     asked: list[int | str] = field(default_factory=list)
 
     def schema(self, schema_id: int | str) -> Schema:
@@ -77,9 +78,23 @@ class Registry:
 
     def decoder(self, now: list[float]) -> FieldDecoder:
         return FieldDecoder(
-            lambda: Decoding({part: ByRegistry(self, HEADERS[part]) for part in PARTS}, mm2=True),
+            lambda: Decoding(
+                {part: ByRegistry(Waiting(self, now), HEADERS[part]) for part in PARTS}, mm2=True
+            ),
             lambda: now[0],
         )
+
+
+@dataclass
+class Waiting:
+    """A registry whose delay passes on a clock that nobody waits for."""
+
+    registry: Registry
+    now: list[float]
+
+    def schema(self, schema_id: int | str) -> Schema:
+        self.now[0] += self.registry.delay
+        return self.registry.schema(schema_id)
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +183,17 @@ def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(framed_store:
     assert len(registry.asked) == 1
     registry.error, now[0] = None, PAUSE
     assert "hello" in text(client.get("/topics/t/0/records?view=decoded").text)
+
+
+@pytest.mark.parametrize(("delay", "decoded"), [(SECONDS / 2, 3), (SECONDS, 2), (SECONDS + 1, 1)])
+def test_a_page_decodes_until_its_deadline(framed_store: Store, delay: float, decoded: int) -> None:
+    """The records after it are shown undecoded, with the reason; another page begins anew."""
+    registry = Registry(delay=delay)
+    client = visit(framed_store, decoder=registry.decoder([0.0]))
+    html = client.get("/topics/t/0/records?view=decoded").text
+    assert html.count('title="decoded: ') == decoded, "records decoded before the deadline"
+    assert "not decoded: the records before took more than 5 seconds" in html
+    assert "bare" in text(html)
+    assert len(registry.asked) == decoded, "no schema is asked for after the deadline"
+    later = client.get("/topics/t/0/records?view=decoded").text
+    assert later.count('title="decoded: ') == min(decoded + 1, 3), "of another page, which knows more schemas"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.config.jobs import Backup
@@ -36,7 +37,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two restore points, between which the user's password changed."""
     (tmp_path / "key").write_text(generate_key())
     (tmp_path / "key").chmod(0o600)
-    store = open_store(str(tmp_path / "archive"), key=f"file:{tmp_path}/key")
+    store = open_store(str(tmp_path / "archive"), key=f"file:{tmp_path}/key", key_class=layout.key_class)
     for key in KEYS:
         zookeeper = by_zookeeper(scram_users=(user(key=key),), delegation_tokens=(token(),))
         log = by_log(scram_users=(user(key=key),))
@@ -69,7 +70,7 @@ def test_commands(
 
 
 def test_pages(root: Path) -> None:
-    store = open_store(str(root / "archive"), key=f"file:{root}/key")
+    store = open_store(str(root / "archive"), key=f"file:{root}/key", key_class=layout.key_class)
     pages = {address: html for address, _, html in crawl(visit(store), of_a_kind=3)}
     assert len(pages) > 3
     for address, html in pages.items():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from html import unescape
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbackup.util.commands import kbackup_command
 from kbackup.web import values
+from kbackup.web.render import environment
 from kbackup.web.values import VIEWS, View, line, shown
 
 
@@ -70,3 +73,19 @@ def test_a_character_is_not_cut_in_two() -> None:
 def test_brackets_in_each_other_do_not_blow_up() -> None:
     deep = b"[" * 400 + b"1," * 20_000 + b"1" + b"]" * 400
     assert len(shown(deep).content) < 12 * values.WHOLE
+
+
+def test_a_copied_command_holds_no_controls() -> None:
+    macros: Any = environment().get_template("macros.html").module
+    command = kbackup_command("find", "--group", "g\x1b[2J\nrm -rf ~")
+    html = unescape(str(macros.command(command)))
+    assert f'data-copy="{command}"' in html, "what a shell reads as the same name"
+    assert command == r"kbackup find --group $'g\033[2J\012rm -rf ~'"
+    assert "\x1b" not in str(macros.command("kbackup find\x1b[2J"))
+
+
+def test_a_copied_name_holds_no_controls() -> None:
+    macros: Any = environment().get_template("macros.html").module
+    html = str(macros.copy("orders\x1b[2J\nrm -rf ~\u202e"))
+    assert r"orders\x1b[2J\nrm -rf ~\u202e" in html
+    assert "\x1b" not in html

@@ -190,5 +190,6 @@ spec:
     "spark.executor.memoryOverhead" = "{{ $values.executor.memoryOverhead }}",
     "spark.python.daemon.module" = "kbackup.spark.daemon",
     "spark.authenticate" = "true",
-    "spark.network.crypto.enabled" = "true"}
+    "spark.network.crypto.enabled" = "true",
+    "spark.io.encryption.enabled" = "true"}
 {{- end }}

@@ -87,7 +87,8 @@ class Body:
     def __init__(self, template: str) -> None:
         self._template = Template(template) if template else None
         try:
-            json.loads(self.render(_SAMPLE))
+            for sample in _SAMPLES:
+                json.loads(self.render(sample))
         except (KeyError, ValueError) as error:
             why = f"it has no value {error}" if isinstance(error, KeyError) else str(error)
             raise UsageError(
@@ -114,4 +115,17 @@ def _escaped(text: str) -> str:
     return json.dumps(text)[1:-1]
 
 
-_SAMPLE = notification_of("backup", "s3://bucket/archive", EXIT_OK)
+_HOSTILE = 'quoted "name" \\ of\ntwo lines \x1b[0m, $event and \udcff'
+_SAMPLES = (
+    notification_of("backup", "s3://bucket/archive", EXIT_OK),
+    notification_of(
+        "backup",
+        _HOSTILE,
+        EXIT_LOSS,
+        summary=_HOSTILE,
+        warnings=(_HOSTILE, "loss: one"),
+        error=KbackupError(_HOSTILE, f"check {_HOSTILE}"),
+        report={"losses": [{"message": _HOSTILE, "offset": 1}], "warnings": [_HOSTILE], _HOSTILE: None},
+    ),
+)
+"""An empty notification and a full one: a template may make JSON of one of them alone."""

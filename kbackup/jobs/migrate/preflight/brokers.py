@@ -11,6 +11,7 @@ from kbackup.jobs.migrate.unread import NotRead, first_unread
 
 RELEASE = "brokers: release"
 PROTOCOL = "brokers: inter.broker.protocol.version"
+VERSION = "brokers: the controllers' metadata.version"
 IDS = "brokers: static ids"
 ALIVE = "brokers: alive"
 
@@ -18,6 +19,8 @@ _FETCH_OF_3_9 = 17  # the highest version of Fetch that 3.9 speaks; 3.8 speaks 1
 _PROTOCOL = (3, 4, 0)
 _JBOD_PROTOCOL = (3, 7, 2)
 _NEWEST = 99  # the IV that a version without one means
+_FIRST_LEVELS = {3: 4, 4: 8, 5: 9, 6: 12, 7: 15, 8: 20, 9: 21}
+"""The level of the feature metadata.version that 3.3-IV0, 3.4-IV0 and so on are."""
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV(\d+))?")
 
 
@@ -68,6 +71,43 @@ def _protocol(text: str) -> tuple[int, int, int]:
     if match is None:
         return 0, 0, 0
     return int(match[1]), int(match[2]), int(match[3] or _NEWEST)
+
+
+def check_version(findings: Findings) -> Line:
+    """Check that `inter.broker.protocol.version` is the controllers' metadata.version: they refuse other brokers."""
+    sides = findings.sides
+    if isinstance(sides, NotRead):
+        return not_looked_at(VERSION, sides)
+    controllers, brokers = sides
+    levels = {c.file: c.metadata_version for c in controllers}
+    known = {file: level for file, level in levels.items() if isinstance(level, int)}
+    name = "inter.broker.protocol.version"
+    protocols = {broker: configs[name] for broker, configs in brokers.items() if name in configs}
+    for file, level in known.items():
+        if other := {b: text for b, text in protocols.items() if level_of(text) != level}:
+            return failed(
+                VERSION,
+                f"{level_name(level)} in the storage of {file}, {name} of {each(other)}",
+                f"set {name}={level_name(level)} on these brokers and restart them, or format "
+                "the controllers' storage anew with --release-version of the brokers' version",
+            )
+    if unread := first_unread(*levels.values()):
+        return not_looked_at(VERSION, unread)
+    return ok(VERSION, f"{listed({level_name(level) for level in known.values()})}, as the brokers' protocol")
+
+
+def level_of(text: str) -> int | None:
+    """Return the level of metadata.version that a protocol version means; None where it is none of 3.3 to 3.9."""
+    major, minor, number = _protocol(text)
+    first = _FIRST_LEVELS.get(minor) if major == 3 else None
+    last = _FIRST_LEVELS.get(minor + 1, _FIRST_LEVELS[9] + 1) - 1
+    return None if first is None else min(first + number, last)
+
+
+def level_name(level: int) -> str:
+    """Return the name of a level of metadata.version, such as 3.7-IV2."""
+    minor = max((m for m, first in _FIRST_LEVELS.items() if first <= level), default=None)
+    return str(level) if minor is None else f"3.{minor}-IV{level - _FIRST_LEVELS[minor]}"
 
 
 def check_ids(findings: Findings) -> Line:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from kbackup.jobs.migrate.preflight.findings import Controller, Findings
 from kbackup.jobs.migrate.preflight.line import Line, failed, listed, not_looked_at, ok, warning
-from kbackup.jobs.migrate.unread import NotRead, first_unread
+from kbackup.jobs.migrate.unread import NotRead
 
 DEDICATED = "controllers: dedicated"
 ENABLED = "controllers: migration enabled"
@@ -91,7 +91,7 @@ def check_brokers_enabled(findings: Findings) -> Line:
 
 
 def check_zookeeper(findings: Findings) -> Line:
-    """Check that the controllers use the ZooKeeper of the brokers, below the same chroot."""
+    """Check that the controllers use the ZooKeeper of the brokers: hosts that brokers name, below the same chroot."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(ZOOKEEPER, findings.controllers)
     addresses = {c.file: c.properties.get("zookeeper.connect", "").strip() for c in findings.controllers}
@@ -99,34 +99,32 @@ def check_zookeeper(findings: Findings) -> Line:
         return failed(
             ZOOKEEPER, f"not set: {listed(unset)}", "set zookeeper.connect to the value that the brokers have"
         )
-    chroots = _broker_chroots(findings)
-    if isinstance(chroots, NotRead):
-        return not_looked_at(ZOOKEEPER, chroots)
-    other = [file for file, address in addresses.items() if chroot_of(address) not in chroots]
-    if other:
+    if isinstance(findings.configs, NotRead):
+        return not_looked_at(ZOOKEEPER, findings.configs)
+    of_brokers = [c["zookeeper.connect"] for c in findings.configs.values() if c.get("zookeeper.connect")]
+    if not of_brokers:
+        return not_looked_at(ZOOKEEPER, NotRead("no broker tells its own", "ask as a super user"))
+    hint = "set zookeeper.connect to the value that the brokers have, chroot included"
+    hosts, chroots = {h for text in of_brokers for h in _hosts(text)}, set(map(_chroot, of_brokers))
+    if other := [file for file, address in addresses.items() if _chroot(address) not in chroots]:
         return failed(
-            ZOOKEEPER,
-            f"another chroot than the brokers' '{listed(chroots)}': {listed(other)}",
-            "set zookeeper.connect to the value that the brokers have, chroot included",
+            ZOOKEEPER, f"another chroot than the brokers' '{listed(chroots)}': {listed(other)}", hint
         )
-    return ok(ZOOKEEPER, "the same chroot as the brokers'")
+    if other := [file for file, address in addresses.items() if not _hosts(address) <= hosts]:
+        return failed(ZOOKEEPER, f"other hosts than the brokers' {listed(hosts)}: {listed(other)}", hint)
+    return ok(ZOOKEEPER, "the same hosts and chroot as the brokers'")
 
 
-def _broker_chroots(findings: Findings) -> set[str] | NotRead:
-    """Return the chroots in the brokers' configs, else that of the ZooKeeper that was read."""
-    if not isinstance(findings.configs, NotRead):
-        addresses = [c["zookeeper.connect"] for c in findings.configs.values() if c.get("zookeeper.connect")]
-        if addresses:
-            return {chroot_of(address) for address in addresses}
-    if not isinstance(findings.zookeeper, NotRead):
-        return {findings.zookeeper.chroot}
-    return first_unread(findings.configs, findings.zookeeper) or findings.zookeeper
-
-
-def chroot_of(connect: str) -> str:
+def _chroot(connect: str) -> str:
     """The chroot of a `zookeeper.connect`: '' or such as /kafka."""
     _, slash, path = connect.partition("/")
     return (slash + path).rstrip("/")
+
+
+def _hosts(connect: str) -> set[str]:
+    """The servers of a `zookeeper.connect`, each as host:port."""
+    servers = (server.strip().lower() for server in connect.partition("/")[0].split(","))
+    return {server if ":" in server else f"{server}:2181" for server in servers if server}
 
 
 def storage_ids(controllers: tuple[Controller, ...]) -> dict[str, str | NotRead]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kbackup.jobs.migrate.lag import CATCH_UP, in_types
 from kbackup.jobs.migrate.rollback.situation import Situation
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.util.text import shorten
@@ -12,6 +13,7 @@ from kbackup.util.text import shorten
 WAY_BACK = "way back"
 STOPPED = "controllers stopped"
 BROKERS = "brokers with ZooKeeper"
+COMPLETE = "ZooKeeper complete"
 ARCHIVED = "znodes archived"
 
 _SOME = 5
@@ -82,6 +84,21 @@ def check_brokers(situation: Situation) -> Guard:
     return Guard(BROKERS, True, f"{len(brokers.zookeeper)} brokers run with ZooKeeper")
 
 
+def check_complete(situation: Situation) -> Guard:
+    """ZooKeeper has all that the controllers acknowledged, by the logs on their disks."""
+    lag = situation.lag
+    if lag is None:
+        return Guard(COMPLETE, True, "no KRaft controller has written to it since a broker did")
+    if isinstance(lag, NotRead):
+        return Guard(COMPLETE, False, f"not looked at: {lag.why}", lag.hint)
+    if lag.records:
+        return Guard(COMPLETE, False, f"it lacks {in_types(lag.records)} of the metadata log", CATCH_UP)
+    if lag.differences:
+        differences = shorten(lag.differences, _SOME, "; ")
+        return Guard(COMPLETE, False, f"it differs from the metadata log: {differences}", CATCH_UP)
+    return Guard(COMPLETE, True, f"it has every record of the metadata log, which ends at {lag.end_offset}")
+
+
 def check_archived(situation: Situation) -> Guard:
     """The newest restore point holds the znodes exactly as they are."""
     archived = situation.archived
@@ -102,6 +119,7 @@ _CHECKS: tuple[Callable[[Situation], Guard], ...] = (
     check_way_back,
     check_stopped,
     check_brokers,
+    check_complete,
     check_archived,
 )
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from kbackup.archive.reader import open_archive
 from kbackup.errors import KbackupError, UsageError
+from kbackup.jobs.migrate.lag import is_written_by_kraft, read_lag
 from kbackup.jobs.migrate.preflight.controllers import is_enabled
-from kbackup.jobs.migrate.preflight.read import read_controller
+from kbackup.jobs.migrate.preflight.read import read_properties
 from kbackup.jobs.migrate.rollback.addresses import logged_addresses, own_addresses, probe, quorum_addresses
 from kbackup.jobs.migrate.rollback.situation import BrokerModes, Controllers, Situation
 from kbackup.jobs.migrate.states.judge import judge
@@ -31,12 +32,13 @@ _NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source]
 @dataclass(frozen=True, slots=True)
 class RollbackOptions:
     """Options of the command line: exporters, controllers' properties files, addresses of controllers,
-    and addresses known to be stopped."""
+    addresses known to be stopped, and folders of metadata logs beside the one in [source]."""
 
     metrics_urls: Sequence[str] = ()
     controller_files: Sequence[Path] = ()
     controllers: Sequence[str] = ()
     stopped: Sequence[str] = ()
+    metadata_logs: Sequence[Path] = ()
 
 
 def read_situation(
@@ -58,7 +60,14 @@ def read_situation(
         controllers=Controllers(signs),
         brokers=configs if isinstance(configs, NotRead) else _modes(configs),
         archived=_NO_ARCHIVE if store is None else _archived(store),
+        lag=read_lag(zookeeper, _folders(sources, options), witness)
+        if is_written_by_kraft(witness)
+        else None,
     )
+
+
+def _folders(sources: Sources, options: RollbackOptions) -> list[str]:
+    return [*filter(None, [sources.metadata_log]), *map(str, options.metadata_logs)]
 
 
 def read_configs(sources: Sources) -> dict[int, Mapping[str, str]] | NotRead:
@@ -87,7 +96,7 @@ def _addresses(
     for config in () if isinstance(configs, NotRead) else configs.values():
         addresses |= quorum_addresses(config)
     for file in options.controller_files:
-        properties = read_controller(file).properties
+        properties = read_properties(file)
         addresses |= quorum_addresses(properties) | own_addresses(properties)
     image = read_image_of(sources)
     if not isinstance(image, NotRead):

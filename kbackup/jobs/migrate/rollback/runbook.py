@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbackup.jobs.migrate.rollback.guards import check_archived, check_brokers, check_stopped
-from kbackup.jobs.migrate.rollback.situation import Situation
+from kbackup.jobs.migrate.rollback.situation import Lag, Situation
 from kbackup.jobs.migrate.unread import NotRead
 
 
@@ -38,11 +38,19 @@ def _steps(situation: Situation) -> Iterator[Step]:
             "'kbackup migrate status' says dual write, with every broker in ZooKeeper mode",
             check_brokers(situation).holds,
         )
-    if situation.report.lag is not None:
+    if situation.lag is not None and situation.due:
+        again = (
+            "start the controllers again, and " if _is_behind(situation) and _is_stopped(situation) else ""
+        )
         yield Step(
-            "wait until ZooKeeper has every record",
-            "'kbackup migrate status' says 0 records behind",
-            situation.report.lag == 0,
+            f"{again}wait until ZooKeeper has every record",
+            "'kbackup migrate status --metrics-url URL' says 0 records behind",
+            None if (is_behind := _is_behind(situation)) is None else not is_behind,
+        )
+        yield Step(
+            "kbackup migrate verify",
+            "exit code 0: ZooKeeper and the metadata log have the same entities",
+            None if isinstance(situation.lag, NotRead) else not situation.lag.differences,
         )
     yield Step(
         "stop every controller by SIGTERM, and see that none is started again",
@@ -74,6 +82,14 @@ def _steps(situation: Situation) -> Iterator[Step]:
     )
 
 
+def _is_behind(situation: Situation) -> bool | None:
+    """Return whether ZooKeeper lacks records, by the logs on disk or else by the controllers; None where neither
+    tells."""
+    if isinstance(situation.lag, Lag):
+        return bool(situation.lag.records)
+    return None if situation.report.lag is None else situation.report.lag > 0
+
+
 def _is_stopped(situation: Situation) -> bool:
     """Return whether no controller runs, as far as any source tells."""
     if not situation.controllers.signs and not situation.due:
@@ -86,10 +102,13 @@ def _kraft_brokers(situation: Situation) -> bool:
 
 
 def _has_controller(situation: Situation) -> bool | None:
-    """Return whether a broker controls the cluster again, and ZooKeeper has no znode of the migration."""
+    """Return whether a broker controls the cluster again, and ZooKeeper has no znode of the migration. None right
+    after the deletion: a broker takes /controller within seconds."""
     if isinstance(situation.witness, NotRead):
         return None
     owner = situation.witness.controller
+    if owner is None and situation.witness.migration is None:
+        return None
     return situation.witness.migration is None and owner is not None and not owner.is_kraft
 
 

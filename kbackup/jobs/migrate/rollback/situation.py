@@ -45,10 +45,22 @@ class BrokerModes:
     enabled: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Lack of ZooKeeper against the metadata log, which ends at `end_offset`.
+
+    `records` counts the log's records after the offset in /migration, by type. `differences` names the entities that
+    are not the same on both sides."""
+
+    end_offset: int
+    records: Mapping[str, int]
+    differences: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Situation:
     """`znodes` are /controller and /migration, those that are there. `archived` maps the paths of the newest restore
-    point's znodes to their content."""
+    point's znodes to their content. `lag` is None where a broker is the controller: ZooKeeper is complete."""
 
     report: StateReport
     witness: ZnodesWitness | NotRead
@@ -56,6 +68,7 @@ class Situation:
     controllers: Controllers
     brokers: BrokerModes | NotRead
     archived: Mapping[str, str] | NotRead
+    lag: Lag | NotRead | None
 
     @cached_property
     def due(self) -> tuple[ZnodeContent, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from kbackup.jobs.migrate.states.witnesses import (
     KafkaState,
@@ -32,6 +32,7 @@ and every broker is a KRaft broker. `finished`: no way back. `kraft`: the cluste
 
 Witness = Literal["metrics", "znodes", "metadata log"]
 
+_ANY: frozenset[State] = frozenset(get_args(State)) - {"unknown"}
 _FROM_BROKER: frozenset[State] = frozenset({"zookeeper", "pre-migration", "dual write"})
 
 
@@ -53,15 +54,18 @@ def claims_of(witnesses: Witnesses) -> tuple[Claim, ...]:
 
 def _claims(witnesses: Witnesses) -> Iterator[Claim]:
     for metrics in witnesses.metrics:
-        if not isinstance(metrics, NotRead) and metrics.state is not None:
-            yield _of_metrics(metrics, metrics.state)
+        if not isinstance(metrics, NotRead):
+            yield _of_metrics(metrics)
     if not isinstance(witnesses.znodes, NotRead):
         yield _of_znodes(witnesses.znodes)
     if not isinstance(witnesses.log, NotRead):
         yield _of_log(witnesses.log, are_znodes_read=not isinstance(witnesses.znodes, NotRead))
 
 
-def _of_metrics(metrics: MetricsWitness, state: KafkaState) -> Claim:
+def _of_metrics(metrics: MetricsWitness) -> Claim:
+    state = metrics.state
+    if state is None:
+        return Claim("metrics", f"a controller at {metrics.url}: no leader yet", _ANY, 0)
     brokers = "" if metrics.zk_brokers is None else f", {_brokers(metrics.zk_brokers)} in ZooKeeper mode"
     says = f"{_role(metrics, state)} at {metrics.url}: {state.name}{brokers}"
     if state is KafkaState.ZK:

@@ -87,18 +87,19 @@ def parse_metrics(text: str, url: str) -> MetricsWitness:
     except (ValueError, KeyError, IndexError) as error:
         raise CorruptError(f"{url} gave no Prometheus metrics: {error}", _HINT) from None
     number = values.get("zkmigrationstate")
-    if number is None or number not in set(KafkaState):
+    if number is None or number not in {_NO_LEADER, *KafkaState}:
         raise CorruptError(f"{url} has no ZkMigrationState", f"{_HINT}, and let it export kafka.controller")
     active = values.get("activecontrollercount")
     return MetricsWitness(
         url=url,
-        state=KafkaState(number),
+        state=None if number == _NO_LEADER else KafkaState(number),
         is_active=None if active is None else active == 1,
         zk_brokers=values.get("migratingzkbrokercount"),
         lag=values.get("zkwritebehindlag"),
     )
 
 
+_NO_LEADER = -1  # of a controller that has seen no metadata since it started
 _GAUGES = ("zkmigrationstate", "migratingzkbrokercount", "zkwritebehindlag", "activecontrollercount")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbackup.errors import KbackupError
+from kbackup.errors import CorruptError, KbackupError
 from kbackup.jobs.migrate.states.metrics import read_metrics
 from kbackup.jobs.migrate.states.witnesses import (
     KafkaState,
@@ -16,7 +17,7 @@ from kbackup.jobs.migrate.states.witnesses import (
     ZnodesWitness,
 )
 from kbackup.jobs.migrate.unread import NotRead
-from kbackup.jobs.migrate.znodes import read_witness
+from kbackup.jobs.migrate.znodes import read_assigned, read_witness
 from kbackup.metadata.sources import Sources
 from kbackup.zookeeper.connection import open_session
 
@@ -39,12 +40,15 @@ def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[MetricsWitne
 
 
 def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
-    """Read from ZooKeeper which controller controls the cluster."""
+    """Read from ZooKeeper which controller controls the cluster; before the copy, also the brokers it waits for."""
     if sources.zookeeper is None:
         return _NO_ZOOKEEPER
     try:
         with open_session(sources.zookeeper) as zookeeper:
-            return read_witness(zookeeper)[0]
+            witness = read_witness(zookeeper)[0]
+            if witness.migration is None or witness.migration.offset >= 0:
+                return witness
+            return replace(witness, assigned=read_assigned(zookeeper))
     except KbackupError as error:
         return NotRead(f"znodes: {error.message}", error.hint)
 
@@ -61,18 +65,15 @@ def read_log(sources: Sources) -> LogWitness | NotRead:
 
 def read_image_of(sources: Sources) -> MetadataImage | NotRead:
     """Read the metadata that the log in metadata.log.dir adds up to. The folder is a controller's, or a copy of
-    `__cluster_metadata-0`."""
-    from kbackup.kafka.metadata_log.entities import PARTITION
+    `__cluster_metadata-0`. `CorruptError` where the log is damaged: its end may be missing, and say otherwise."""
     from kbackup.kafka.metadata_log.image import read_image
+    from kbackup.kafka.metadata_log.log import find_log
 
     if not sources.metadata_log:
         return _NO_LOG
-    folder = Path(sources.metadata_log)
-    log = folder / PARTITION if (folder / PARTITION).is_dir() else folder
     try:
-        return read_image(log)
+        return read_image(find_log(Path(sources.metadata_log)))
+    except CorruptError:
+        raise
     except KbackupError as error:
         return NotRead(f"metadata log: {error.message}", error.hint)
-    except OSError as error:
-        why = (error.strerror or "").lower()
-        return NotRead(f"metadata log: {log} can't be read: {why}", "copy it to where kbackup may read it")

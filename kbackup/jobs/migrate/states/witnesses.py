@@ -21,8 +21,9 @@ class KafkaState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricsWitness:
-    """The metrics of one node. None: the node doesn't tell it. `zk_brokers` are the brokers in ZooKeeper mode that
-    have registered with the controllers, `lag` the records that ZooKeeper doesn't have yet."""
+    """The metrics of one node. None: the node doesn't tell it; `state` is None while a controller knows no leader of
+    its quorum. `zk_brokers` are the brokers in ZooKeeper mode that have registered with the controllers, `lag` the
+    records that ZooKeeper doesn't have yet."""
 
     url: str
     state: KafkaState | None
@@ -52,11 +53,13 @@ class MigrationZnode:
 
 @dataclass(frozen=True, slots=True)
 class ZnodesWitness:
-    """None: the znode is not there. `brokers` are the ids of the brokers with a session."""
+    """None: the znode is not there. `brokers` are the ids of the brokers with a session, `assigned` those that hold
+    replicas, where the copy waits for them."""
 
     controller: ControllerZnode | None
     migration: MigrationZnode | None
     brokers: frozenset[int]
+    assigned: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,20 @@ class Recreated(NamedTuple):
         return f"a log of topic {self.topic} was cut: its incarnation {self.incarnation} {then}"
 
 
+class DeletedRemote(NamedTuple):
+    """A remote topic that was deleted in the target: it was created again, and `topic` is applied anew."""
+
+    topic: str
+    remote: str
+
+    @property
+    def message(self) -> str:
+        return (
+            f"remote topic {self.remote} was deleted in the target: every record of {self.topic} that the archive has "
+            "is applied anew"
+        )
+
+
 class Lost(NamedTuple):
     """Records [`start`, `end`) of a partition of the source that the flow never applies. None: not known."""
 
@@ -79,6 +93,7 @@ class Applied:
     recreated: tuple[Recreated, ...] = ()
     held_back: tuple[Recreated, ...] = ()
     too_late: tuple[Lost, ...] = ()
+    deleted: tuple[DeletedRemote, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -14,20 +14,27 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map.reader import FlowMap
 from kbackup.archive.restores.flow_map.tables import SCHEMA
-from kbackup.jobs.mirror.apply.applied import Applied
+from kbackup.jobs.mirror.apply.applied import Applied, DeletedRemote
 from kbackup.jobs.mirror.apply.lost import find_lost
 from kbackup.jobs.mirror.apply.pending import Pending, find_pending
 from kbackup.jobs.mirror.apply.recreated import find_recreated, reported_positions
 from kbackup.jobs.mirror.apply.room import make_room
 from kbackup.jobs.mirror.apply.session import Session, open_session
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotTask, SlotWork
-from kbackup.jobs.mirror.apply.tasks import count_applied, tasks_to_produce, tasks_to_refresh
-from kbackup.jobs.mirror.flow import Flow, RemoteTopic
+from kbackup.jobs.mirror.apply.tasks import (
+    count_applied,
+    tasks_to_begin,
+    tasks_to_produce,
+    tasks_to_refresh,
+)
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.kafka import kernel
 from kbackup.kafka.client.client import Properties
 from kbackup.metrics.events import Listener, Phases
 from kbackup.spark.tasks import run_tasks
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,15 +80,23 @@ class Applier:
         assert self._session is not None  # noqa: S101 (as documented)
         return self._session.map
 
-    def apply(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> Applied:
+    def apply(
+        self,
+        archive: Archive,
+        point: Manifest,
+        topics: Sequence[RemoteTopic],
+        made: TopicsReport | None = None,
+    ) -> Applied:
         """Commit every record of `topics` up to `point` that the target does not have. The remote topics exist.
+        `made` is what the round did to create them; None: it did not look at them, and only those with new records are
+        looked at.
 
         After an error that may be over in a while (`jobs.follow.RETRIED`), call it again. `FencedError`: another
         process applies this flow now."""
         try:
             session = self._session or open_session(self.flow, self.target, self.state, archive)
             self._session = session
-            return self._apply(session, archive, point, topics)
+            return self._apply(session, archive, point, topics, made)
         except BaseException:
             self.close()  # what was committed, and which positions hold, is asked for again
             raise
@@ -92,20 +107,34 @@ class Applier:
         self._slots.close()
 
     def _apply(
-        self, session: Session, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]
+        self,
+        session: Session,
+        archive: Archive,
+        point: Manifest,
+        topics: Sequence[RemoteTopic],
+        made: TopicsReport | None,
     ) -> Applied:
         began = self.clock()
         session.recover(self.target, topics)
-        before = session.positions
         stop = self.flow.on_recreate == "stop"
-        pending = find_pending(archive, point, topics, before, session.applied, stop)
+        pending = find_pending(archive, point, topics, session.positions, session.applied, stop)
+        new = {tp.topic for tp in pending.ranges} | ({t.remote for t in topics} - session.topic_ids.keys())
+        asked = [topic for topic in topics if made is not None or topic.remote in new]
+        deleted, missing = session.check_topics(self.flow, asked, made.created if made is not None else ())
+        if deleted:
+            self._slots.close()  # their producers know the positions that hold no more
+        topics = [topic for topic in topics if topic.remote not in missing]
+        work = SlotWork(
+            self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes
+        )
+        begun = self._begin_at_end(session, work, point, topics, {topic.remote for topic in deleted})
+        before = session.positions
+        if deleted or missing or begun:
+            pending = find_pending(archive, point, topics, before, session.applied, stop)
         refused = make_room(self.flow, session.cluster, topics, pending)
         if refused:
             topics = [topic for topic in topics if topic.remote not in refused]
             pending = find_pending(archive, point, topics, before, session.applied, stop)
-        work = SlotWork(
-            self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes
-        )
         added: list[pa.Table] = []
         if session.refreshed is None or self.clock() - session.refreshed >= REFRESH:
             added += self._refresh(session, work, topics)
@@ -124,7 +153,8 @@ class Applier:
             positions=after,
             partitions=partitions,
             runs=runs,
-            refused=refused,
+            refused={**missing, **refused},
+            deleted=tuple(DeletedRemote(topic.source, topic.remote) for topic in deleted),
             recreated=find_recreated(archive, point, topics, reported, after),
             held_back=pending.held_back,
             too_late=find_lost(archive, point, topics, reported, after),
@@ -134,6 +164,32 @@ class Applier:
     @property
     def _names(self) -> tuple[str, str]:
         return self.flow.source, self.flow.target
+
+    def _begin_at_end(
+        self,
+        session: Session,
+        work: SlotWork,
+        point: Manifest,
+        topics: Sequence[RemoteTopic],
+        deleted: Collection[str],
+    ) -> bool:
+        """Commit positions at the ends of `point` for topics that have none, but for those that were `deleted` in the
+        target, if the flow starts at the end. Return whether there were any."""
+        if not self.flow.starts_at_end:
+            return False
+        known = {tp.topic for tp in session.noted} | {*deleted}
+        remotes = {topic.source: topic.remote for topic in topics if topic.remote not in known}
+        ends = {
+            TopicPartition(remotes[state.name], partition.partition): AppliedPosition(
+                state.incarnation, partition.end
+            )
+            for state in point.topics
+            if state.name in remotes
+            for partition in state.partitions
+        }
+        for result in self._slots.run(work, tasks_to_begin(session, topics, ends)) if ends else ():
+            session.add(result)
+        return bool(ends)
 
     def _refresh(self, session: Session, work: SlotWork, topics: Sequence[RemoteTopic]) -> list[pa.Table]:
         """Commit every position once more, before brokers let it expire. Returns the runs that

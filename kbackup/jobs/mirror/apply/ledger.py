@@ -43,7 +43,8 @@ def incarnation_of(range_: UnitRange) -> int:
 class SlotLedger:
     """The offset map and positions of one slot. `positions` are the committed ones, as its producer found them. `head`
     is the last part of the slot's map that is known to be committed, which they may not name any more. `point` is the
-    restore point that is applied. `map_parts` are those committed since they were last taken."""
+    restore point that is applied. `map_parts` are those committed since they were last taken. `topic_ids` has the ids
+    of the remote topics."""
 
     state: Store
     source: str
@@ -52,6 +53,7 @@ class SlotLedger:
     positions: dict[TopicPartition, Noted]
     head: MapPartName | None = None
     point: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     map_parts: list[CommittedMapPart] = field(default_factory=list)
     transactions: bool = True
@@ -78,15 +80,31 @@ class SlotLedger:
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
     ) -> Mapping[TopicPartition, Progress]:
         """Write a map part; its name is committed with the records."""
+        positions = {
+            tp: AppliedPosition(incarnation_of(each.range), each.next) for tp, each in reached.items()
+        }
+        return self._publish(runs, positions)
+
+    def begin_at(
+        self, positions: Mapping[TopicPartition, AppliedPosition]
+    ) -> Mapping[TopicPartition, Progress]:
+        """Write a map part without records, which positions that none led to need."""
+        return self._publish({}, positions)
+
+    def _publish(
+        self, runs: Mapping[TopicPartition, Runs], positions: Mapping[TopicPartition, AppliedPosition]
+    ) -> Mapping[TopicPartition, Progress]:
         name = MapPartName(self.head.number + 1 if self.head else 1, self.attempt)
-        incarnations = {tp: incarnation_of(each.range) for tp, each in reached.items()}
         table = runs_table(
-            {MappedPartition(tp, incarnations[tp]): (r.source, r.target, r.count) for tp, r in runs.items()}
+            {
+                MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count)
+                for tp, r in runs.items()
+            }
         )
         write_map_part(self.state, folder(self.source, self.target, self.slot), name, table, self.head)
         noted = {
-            tp: Noted(AppliedPosition(incarnations[tp], each.next), Note(incarnations[tp], name, self.point))
-            for tp, each in reached.items()
+            tp: Noted(each, Note(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, "")))
+            for tp, each in positions.items()
         }
         self._next = CommittedMapPart(name, self.head, table), noted
         return progress_of(noted)

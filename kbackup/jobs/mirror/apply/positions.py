@@ -22,25 +22,30 @@ from kbackup.types import TopicPartition
 
 class Note(NamedTuple):
     """The metadata of an applied position: `map_part` is the part of the slot's offset map that was committed with it,
-    `point` the restore point that was applied then."""
+    `point` the restore point that was applied then. `topic_id` is the id of the remote topic, '' where it is not
+    known."""
 
     incarnation: int
     map_part: MapPartName
     point: int
+    topic_id: str = ""
 
     def __str__(self) -> str:
-        return f"{self.incarnation}/{self.map_part}/{self.point}"
+        return "/".join(map(str, self if self.topic_id else self[:3]))
 
     @classmethod
     def parse(cls, text: str) -> Note | None:
-        incarnation, _, rest = text.partition("/")
-        name, _, point = rest.partition("/")
+        incarnation, name, point, topic_id = (*text.split("/", 3), "", "", "")[:4]
         part = MapPartName.parse(name)
         return (
-            cls(int(incarnation), part, int(point))
+            cls(int(incarnation), part, int(point), topic_id)
             if part and incarnation.isdecimal() and point.isdecimal()
             else None
         )
+
+    def is_of(self, topic_id: str) -> bool:
+        """Return whether the remote topic is the one that the position was committed for, as far as that is known."""
+        return topic_id in ("", self.topic_id) or not self.topic_id
 
 
 class Noted(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
 from kbackup.jobs.mirror.apply.slots import SlotResult
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
 from kbackup.jobs.mirror.status.document import FlowStatus, read_flow_status
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
@@ -44,6 +45,8 @@ class Session:
     """Remote topics whose forgotten positions were read back."""
     uncommitted: dict[TopicPartition, Noted] = field(default_factory=dict)
     """Positions that were read back, and are not in the target yet."""
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    """By remote topic, the id that the target gave it when it was last looked at."""
     status: FlowStatus | None = None
     """The flow's last status, until a round is done: the next round reports the losses of a round that failed."""
 
@@ -61,6 +64,52 @@ class Session:
         for tp in sorted(known | self.noted.keys()):
             by_slot.setdefault(slot_of(tp, self.flow.slots), []).append(tp)
         return by_slot
+
+    def topic_ids_of(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        return {tp.topic: self.topic_ids[tp.topic] for tp in partitions if tp.topic in self.topic_ids}
+
+    def check_topics(
+        self, flow: Flow, topics: Sequence[RemoteTopic], created: Collection[str]
+    ) -> tuple[list[RemoteTopic], Mapping[str, str]]:
+        """Create the remote topics that are gone, and drop the applied positions of every topic that is not the one
+        they were committed for, and of partitions that vanished. `created` are the topics that this round created
+        before.
+
+        Return the topics that were applied before and now begin anew; and why by remote topic, where the target refuses
+        to create it."""
+        before = self.cluster.topics({topic.remote for topic in topics})
+        short = [
+            t for t in topics if t.remote not in before or len(before[t.remote].partitions) < t.partitions
+        ]
+        made = sync_topics(flow, short, self.cluster) if short else TopicsReport((), {}, {})
+        after = before | self.cluster.topics(made.created) if made.created else before
+        created = {*created, *made.created}
+        status = self.status.topics if self.status is not None else ()
+        reported = {topic.remote for topic in status if topic.incarnation >= 0}
+        noted: dict[str, list[TopicPartition]] = {}
+        for tp in self.noted:
+            noted.setdefault(tp.topic, []).append(tp)
+        deleted: list[RemoteTopic] = []
+        for topic in topics:
+            remote = topic.remote
+            existing = before.get(remote) if remote not in created else None
+            known, own = self.topic_ids.get(remote, ""), noted.get(remote, [])
+            self.topic_ids[remote] = after[remote].id if remote in after else ""
+            stale = [
+                tp
+                for tp in own
+                if existing is None
+                or tp.partition not in existing.partitions
+                or not self.noted[tp].note.is_of(existing.id)
+                or known not in ("", existing.id)
+            ]
+            for tp in stale:
+                del self.noted[tp]
+                self.uncommitted.pop(tp, None)
+            if stale or (remote in created and remote in reported):
+                self.applied.pop(topic.source, None)
+                deleted.append(topic)
+        return deleted, made.refused
 
     def recover(self, target: Properties, topics: Sequence[RemoteTopic]) -> None:
         """Read positions back that the target has forgotten, of topics that come for the first time."""

@@ -18,6 +18,7 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply.ledger import CommittedMapPart, SlotLedger, progress_of
 from kbackup.jobs.mirror.apply.positions import Noted
+from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.replay.unit import UnitRun
 from kbackup.kafka.client.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
@@ -39,13 +40,16 @@ _ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
 class SlotTask:
     """Work for one slot. `ranges` are in order of partition and incarnation. `partitions` are all of the slot, those
     without work too; `expected` are those whose position must be there. `head` is the last part of the slot's map that
-    is known to be committed."""
+    is known to be committed. `topic_ids` has the ids of the remote topics: positions of other ones don't count."""
 
     slot: int
     ranges: tuple[UnitRange, ...]
     partitions: tuple[TopicPartition, ...]
     expected: tuple[TopicPartition, ...]
     head: MapPartName | None = None
+    begins: Mapping[TopicPartition, AppliedPosition] = field(default_factory=dict)
+    """Positions at which partitions begin that have none."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
@@ -94,14 +98,17 @@ class SlotWork:
         producer = BlockProducer(self.target, txid, group, task.largest, fenced)
         try:
             committed = producer.start(task.partitions)
-            noted = {tp: Noted.of(tp, progress) for tp, progress in committed.items()}
+            every = {tp: Noted.of(tp, progress) for tp, progress in committed.items()}
+            noted = {tp: n for tp, n in every.items() if n.note.is_of(task.topic_ids.get(tp.topic, ""))}
             self._check_expected(task, noted)
         except BaseException:
             _close(producer)
             raise
+        heads = [n.note.map_part for n in every.values()]
+        head = max([*heads, *([task.head] if task.head else [])], default=None)
         return OpenSlot(
             producer,
-            SlotLedger(self.state, source, target, task.slot, noted, task.head),
+            SlotLedger(self.state, source, target, task.slot, noted, head),
             task.largest,
             frozenset(task.partitions),
         )
@@ -118,8 +125,12 @@ class SlotWork:
     def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
         """Commit everything that is left of a task."""
         ledger = slot.ledger
-        ledger.point = self.point
+        ledger.point, ledger.topic_ids = self.point, task.topic_ids
         moved = slot.producer.moved
+        begins = {tp: position for tp, position in task.begins.items() if tp not in ledger.positions}
+        if begins:
+            slot.producer.commit_alone(ledger.begin_at(begins))
+            ledger.committed()
         UnitRun(
             self.store, task.ranges, slot.producer, ledger, progress, self.transaction_bytes, ledger.start
         ).run()
@@ -146,10 +157,18 @@ class OpenSlot:
         fits = task.largest <= max(self.largest, _ROOM)
         return fits and self.partitions.issuperset(task.partitions)
 
-    def commit_positions(self, missing: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, Noted]:
-        """Commit the slot's positions without records, and `missing` ones with them. Returns all of them."""
+    def commit_positions(
+        self, missing: Mapping[TopicPartition, Noted], topic_ids: Mapping[str, str]
+    ) -> dict[TopicPartition, Noted]:
+        """Commit the slot's positions without records, and `missing` ones with them; notes without an id of their topic
+        get it. Returns all of them."""
         ledger = self.ledger
-        ledger.know({**missing, **ledger.positions})
+        ledger.know(
+            {
+                tp: Noted(position, note._replace(topic_id=note.topic_id or topic_ids.get(tp.topic, "")))
+                for tp, (position, note) in {**missing, **ledger.positions}.items()
+            }
+        )
         if ledger.positions:
             self.producer.commit_alone(progress_of(ledger.positions))
         return ledger.positions
@@ -178,7 +197,7 @@ class OpenSlots:
 
         def commit(task: SlotTask) -> dict[TopicPartition, Noted]:
             own = {tp: missing[tp] for tp in task.partitions if tp in missing}
-            return self._slot(work, task).commit_positions(own)
+            return self._slot(work, task).commit_positions(own, task.topic_ids)
 
         return {tp: noted for own in self._each(commit, tasks) for tp, noted in own.items()}
 

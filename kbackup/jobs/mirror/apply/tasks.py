@@ -11,7 +11,7 @@ from kbackup.jobs.mirror.apply.applied import PartitionApplied
 from kbackup.jobs.mirror.apply.pending import Pending
 from kbackup.jobs.mirror.apply.session import Session
 from kbackup.jobs.mirror.apply.slots import SlotTask
-from kbackup.jobs.mirror.flow import RemoteTopic
+from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.types import TopicPartition
 
 
@@ -28,10 +28,33 @@ def tasks_to_produce(session: Session, pending: Pending, topics: Sequence[Remote
             tuple(every[slot]),
             tuple(tp for tp in every[slot] if tp in session.noted),
             session.map.slot(slot).head,
+            topic_ids=session.topic_ids_of(every[slot]),
         )
         for slot, remotes in by_slot.items()
     ]
     return sorted(tasks, key=lambda t: -sum(s.bytes for each in t.ranges for s in each.segments))
+
+
+def tasks_to_begin(
+    session: Session, topics: Sequence[RemoteTopic], begins: Mapping[TopicPartition, AppliedPosition]
+) -> list[SlotTask]:
+    """Return a task without records for each slot of `begins`, to commit the positions there."""
+    by_slot: dict[int, dict[TopicPartition, AppliedPosition]] = {}
+    for tp, position in begins.items():
+        by_slot.setdefault(slot_of(tp, session.flow.slots), {})[tp] = position
+    every = session.partitions(topics, begins)
+    return [
+        SlotTask(
+            slot,
+            (),
+            tuple(every[slot]),
+            tuple(tp for tp in every[slot] if tp in session.noted),
+            session.map.slot(slot).head,
+            positions,
+            session.topic_ids_of(every[slot]),
+        )
+        for slot, positions in by_slot.items()
+    ]
 
 
 def tasks_to_refresh(session: Session, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
@@ -45,6 +68,7 @@ def tasks_to_refresh(session: Session, topics: Sequence[RemoteTopic]) -> list[Sl
             tuple(partitions),
             tuple(tp for tp in partitions if tp in committed),
             session.map.slot(slot).head,
+            topic_ids=session.topic_ids_of(partitions),
         )
         for slot, partitions in session.partitions(topics).items()
         if slot in known

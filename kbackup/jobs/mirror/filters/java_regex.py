@@ -1,12 +1,15 @@
-"""Translate Java's regular expressions to Python's; expressions without a translation are refused by name."""
+"""Translate Java's regular expressions to Python's that run in linear time; others are refused by name."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
+from kbackup.util.linear_regex import LinearRegex
+
 _LINE_ENDS = "\\n\\r\\x85\\u2028\\u2029"
-_PLAIN_GROUPS = ("?:", "?=", "?!", "?<=", "?<!", "?>")
+_NOT_LINEAR = ("?=", "?!", "?<=", "?<!", "?>")
+"""Look-around and atomic groups."""
 _NAMED_GROUP = re.compile(r"\?<([a-zA-Z][a-zA-Z0-9]*)>")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
 _REPEAT = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
@@ -28,13 +31,13 @@ _POSIX = {
 """`\\p{…}` of US-ASCII, as the inside of a class."""
 
 
-def java_pattern(text: str) -> re.Pattern[str]:
+def java_pattern(text: str) -> LinearRegex:
     """Return the pattern that matches whole names as Java's `Pattern.compile(text)` does. Raise `ValueError` that says
     what can't be used, for Java's syntax errors, too."""
     translated = _Translation(text).translate()
     try:
-        return re.compile(translated, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
+        return LinearRegex(translated)
+    except re.error as error:
         raise ValueError(_explain(text, str(error))) from None
 
 
@@ -79,7 +82,7 @@ class _Translation:
         self._emit("^")
 
     def _dollar(self) -> None:
-        self._emit(rf"(?=(?:\r\n|[{_LINE_ENDS}])?\Z)")
+        self._emit(r"\Z")
 
     def _dot(self) -> None:
         self._emit(f"[^{_LINE_ENDS}]")
@@ -104,8 +107,13 @@ class _Translation:
         rest = self._text[self._at + 1 :]
         if not rest.startswith("?"):
             return self._begin("(", 1)
-        if plain := next(filter(rest.startswith, _PLAIN_GROUPS), None):
-            return self._begin(f"({plain}", 1 + len(plain))
+        if rest.startswith(_NOT_LINEAR):
+            raise ValueError(
+                f"look-around and atomic groups such as '({rest[:3]}' can't be run in linear time; "
+                "name what is left out in the list of exclusions"
+            )
+        if rest.startswith("?:"):
+            return self._begin("(?:", 3)
         if named := _NAMED_GROUP.match(rest):
             if named[1] in self._names:
                 raise ValueError(f"two groups are called {named[1]!r}")

@@ -6,30 +6,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from threading import Event
 
-from kbackup.errors import StoreError
+from kbackup.errors import KbackupError
 
 
 @contextmanager
 def signs_of_life(
-    seconds: float, write: Callable[[], None], warn: Callable[[StoreError], None]
+    seconds: float, write: Callable[[], None], warn: Callable[[KbackupError], None]
 ) -> Iterator[None]:
-    """Call `write` every `seconds` while the context is open. A write that the store refuses is repeated `seconds`
-    later; `warn` gets the last refusal at the end. Any other error of `write` is raised at the end."""
+    """Call `write` every `seconds` while the context is open. A write that fails is repeated `seconds` later;
+    `warn` gets its last error at the end. An internal error of `write` is raised at the end."""
     done = Event()
 
-    def beat() -> StoreError | None:
-        refused: StoreError | None = None
+    def beat() -> KbackupError | None:
+        refused: KbackupError | None = None
         while not done.wait(seconds):
             try:
                 write()
-            except StoreError as error:
+            except KbackupError as error:
                 refused = error
         return refused
 
     with ThreadPoolExecutor(1, "sign-of-life") as pool:
-        beating = pool.submit(beat)
+        beating = pool.submit(copy_context().run, beat)  # metrics count for the same archive
         try:
             yield
         finally:

@@ -58,6 +58,10 @@ class ApplyHalf:
         self._positions: Mapping[TopicPartition, AppliedPosition] = {}
         metering.flow_begins(self.flow)
 
+    @property
+    def archive(self) -> str:
+        return self.store.url
+
     def run(self) -> ApplyReport:
         """Apply restore points until stopped; exactly one if stopped before, with `NoArchiveError` where there is
         none."""
@@ -130,7 +134,7 @@ class ApplyHalf:
                 self.watcher.warned(f"heartbeats of {self.flow.name} are not written: {error}")
 
     def _count(self, report: RoundReport, held_back: int) -> None:
-        metering.round_applied(self.flow, self._positions, report.applied, held_back)
+        metering.round_applied(self.flow, self._positions, report.applied, held_back, report.topics)
         self._positions = report.applied.positions
 
     def _wait(self, opened: Connection, keeper: StatusKeeper) -> None:

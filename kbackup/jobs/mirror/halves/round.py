@@ -97,11 +97,12 @@ class Rounds:
         """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
         ACLs."""
         topics = self._admitted(plan.topics)
-        made = self._make(topics)
+        looked = self._make(topics)
+        made = looked or TopicsReport((), {}, {})
         served = tuple(topic for topic in topics if topic.remote not in made.refused)
         refused: dict[str, Mapping[str, str] | Iterable[str]] = {"topics": made.refused}
         configured = self._configure(served, refused)
-        applied = self.applier.apply(archive, point, served)
+        applied = self.applier.apply(archive, point, served, looked)
         refused["topics"] = {**made.refused, **applied.refused}
         syncs = emit_offset_syncs(self.flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
@@ -138,11 +139,11 @@ class Rounds:
             self.timetable.done("topics")
         return tuple(topic for topic in topics if topic.source in self._known)
 
-    def _make(self, topics: tuple[RemoteTopic, ...]) -> TopicsReport:
-        """Create topics and add partitions, where that was not done for the same topics before."""
+    def _make(self, topics: tuple[RemoteTopic, ...]) -> TopicsReport | None:
+        """Create topics and add partitions; None where that was done for the same topics before."""
         shape = tuple((topic.remote, topic.partitions) for topic in topics)
         if shape == self._made:
-            return TopicsReport((), {}, {})
+            return None
         report = sync_topics(self.flow, topics, self.cluster)
         self._made = None if report.refused else shape
         return report
@@ -180,7 +181,9 @@ class Rounds:
         )
         self.timetable.done("checkpoints")
         captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
-        metering.checkpoints_written(self.flow, {c.group for c in written}, captured_at)
+        metering.checkpoints_written(
+            self.flow, {c.group for c in written}, captured_at, {c.group for c in current}
+        )
         if not due_groups:
             return len(written), 0
         synced = sync_group_offsets(current, self.cluster)

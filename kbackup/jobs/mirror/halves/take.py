@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import msgspec
 
+from kbackup.archive.query.selection import Selection, Selections
 from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import KbackupError, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
-from kbackup.jobs.backup.job import BackupReport
-from kbackup.jobs.mirror.filters import PatternFilter
-from kbackup.jobs.mirror.flow import Flow, NameFilter
+from kbackup.jobs.backup.job import BackupReport, selections_of
+from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
-from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
+from kbackup.jobs.mirror.policy import is_cycle
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
 
@@ -54,21 +53,25 @@ def _source(alias: str, archive: str, flows: list[Flow]) -> Source:
     return Source(alias, archive, flows[0].source_properties, tuple(flows))
 
 
-def backup_options(options: Backup, flows: Iterable[Flow]) -> Backup:
-    """Return `[backup]` with the selections of all flows, unless it selects topics, or groups, itself."""
+def mirror_selections(options: Backup, flows: Iterable[Flow]) -> Selections:
+    """Return the topics and groups that the flows mirror, unless `options` select topics, or groups, themselves.
+
+    Others are left out, which asks for nothing: a cluster without groups is no reason for a warning.
+    """
     members = tuple(flows)
-    selected: dict[str, tuple[str, ...]] = {}
+    topics, groups = selections_of(options)
     if not options.topics and not options.exclude_topics:
-        selected["exclude_topics"] = (_others(_topics(flow) for flow in members),)
+        topics = Selection(leaves_out=lambda name: not any(_takes(flow, name) for flow in members))
     if not options.groups and not options.exclude_groups:
-        selected["exclude_groups"] = (_others(_selected(flow.groups) for flow in members),)
-    return msgspec.structs.replace(options, **selected)
+        groups = Selection(leaves_out=lambda name: not any(flow.groups(name) for flow in members))
+    return Selections(topics, groups)
 
 
-def _others(patterns: Iterable[str]) -> str:
-    """An entry of a selection for all names that match none of the patterns. To leave them out asks for nothing: a
-    cluster without groups is no reason for a warning."""
-    return f"/(?s:(?!(?:{'|'.join(patterns)})\\Z).*)/"
+def _takes(flow: Flow, topic: str) -> bool:
+    """Return whether a flow needs a topic of that name, which the target does not have already."""
+    policy = flow.policy
+    heartbeats = flow.heartbeats_replicated and policy.is_heartbeats_topic(topic)
+    return (heartbeats or flow.topics(topic)) and not is_cycle(policy, topic, flow.target)
 
 
 def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:
@@ -80,29 +83,6 @@ def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:
     return msgspec.structs.replace(follow, interval_seconds=interval, max_age_seconds=age, small_bytes=small)
 
 
-def _topics(flow: Flow) -> str:
-    """A pattern of the topics that a flow mirrors, and of few others: those that come from the target are left out,
-    which the target has already."""
-    pattern = _selected(flow.topics)
-    policy = flow.policy
-    if not isinstance(policy, DefaultPolicy):
-        return pattern
-    separator = re.escape(policy.separator)
-    if flow.heartbeats_replicated:
-        pattern = f"(?:{pattern}|(?:.*{separator})?{policy.heartbeats_topic()})"
-    if isinstance(policy, IdentityPolicy) or policy.separator in flow.target:
-        return pattern
-    return f"(?!(?:.*{separator})?{re.escape(flow.target)}{separator}.)(?:{pattern})"
-
-
-def _selected(names: NameFilter) -> str:
-    """The pattern of a filter."""
-    assert isinstance(names, PatternFilter)  # noqa: S101 (a flow of a properties file has no other)
-    include = names.include.pattern if names.include is not None else "(?!)"
-    exclude = f"(?!(?:{names.exclude.pattern})\\Z)" if names.exclude is not None else ""
-    return f"(?a:{exclude}(?:{include}))"
-
-
 @dataclass
 class TakeHalf:
     """Backs one source up. `heartbeats` are the flows onto this source that emit heartbeats and do no more."""
@@ -110,6 +90,10 @@ class TakeHalf:
     source: Source
     heartbeats: tuple[Flow, ...]
     follower: Follower
+
+    @property
+    def archive(self) -> str:
+        return self.follower.store.url
 
     def run(self) -> FollowReport:
         """Take restore points until stopped; exactly one if stopped before."""

@@ -118,7 +118,12 @@ def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
         except KbackupError as error:
             if cluster.topics([topic.name]):  # another process has made it meanwhile
                 continue
-            if isinstance(error, ClusterError):
-                hint = f"set {topic.factor_key} to less than {topic.replication_factor} where there are fewer brokers"
-                raise ClusterError(error.message, hint) from error
-            raise
+            if not isinstance(error, ClusterError):
+                raise
+            hint = f"set {topic.factor_key} to less than {topic.replication_factor} where there are fewer brokers"
+            if "collides" in error.message:
+                hint = (
+                    f"delete the topic that it collides with, which differs from {topic.name} in '.' and '_' only, or "
+                    "set another replication.policy.separator"
+                )
+            raise ClusterError(error.message, hint) from error

@@ -15,6 +15,7 @@ from kbackup.kafka.client.property_check import refusal
 Side = Literal["source", "target"]
 
 ROLES = ("consumer.", "producer.", "admin.")
+_RESET = "auto.offset.reset"
 _SECURITY = ("ssl.", "sasl.", "security.")
 _COMMON = re.compile(
     r"bootstrap\.servers|client\.dns\.lookup|security\.protocol|(ssl|sasl)\..*|security\.providers"
@@ -40,6 +41,8 @@ def cluster_client(sections: Sections, pair: Pair, side: Side) -> ClusterClient:
     alias = pair.source if side == "source" else pair.target
     where = f"{sections.file}: {alias}"
     java = _java_properties(sections, pair, side, "consumer." if side == "source" else "producer.")
+    if java.get(_RESET) in ("earliest", "latest"):
+        del java[_RESET]  # `starts_at_end`
     if "bootstrap.servers" not in java:
         return ClusterClient(None, ())
     properties, notes = _translated(java, where)
@@ -47,6 +50,11 @@ def cluster_client(sections: Sections, pair: Pair, side: Side) -> ClusterClient:
         admin, more = _translated(_java_properties(sections, pair, side, "admin."), where)
         properties, notes = with_admin(properties, admin), [*notes, *more]
     return ClusterClient(properties, tuple(notes))
+
+
+def starts_at_end(sections: Sections, pair: Pair) -> bool:
+    """Return whether a flow mirrors only records that come after its first round of a topic."""
+    return _java_properties(sections, pair, "source", "consumer.").get(_RESET) == "latest"
 
 
 def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[str]]:

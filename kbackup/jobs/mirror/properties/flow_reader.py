@@ -10,9 +10,10 @@ from kbackup.errors import UsageError
 from kbackup.jobs.mirror.filters import PatternFilter, compile_patterns
 from kbackup.jobs.mirror.flow import Clock, Flow, ReplicationPolicy
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
-from kbackup.jobs.mirror.properties.clients import cluster_client
+from kbackup.jobs.mirror.properties.clients import cluster_client, starts_at_end
 from kbackup.jobs.mirror.properties.keys import DEFAULT_POLICY, FLOW_KEYS, IDENTITY_POLICY, OWN_KEYS
 from kbackup.jobs.mirror.properties.sections import Pair, Sections
+from kbackup.util.linear_regex import LinearRegex
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class FlowReader:
             sync_group_offsets=self.clock("sync.group.offsets"),
             checkpoint_rule=choices("kbackup.checkpoints"),
             on_recreate=choices("kbackup.on.recreate"),
+            starts_at_end=starts_at_end(self.sections, self.pair),
         )
         return flow, (*source.notes, *target.notes)
 
@@ -107,7 +109,7 @@ class FlowReader:
     def filter(self, include: str, exclude: str) -> PatternFilter:
         return PatternFilter(self.patterns(include), self.patterns(exclude))
 
-    def patterns(self, name: str) -> re.Pattern[str] | None:
+    def patterns(self, name: str) -> LinearRegex | None:
         key, value = self._value(name)
         items = re.split(r"\s*,\s*", value.strip()) if value.strip() else []
         try:

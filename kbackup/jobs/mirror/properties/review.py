@@ -23,9 +23,10 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (notes, warnings): the keys that have no meaning here, and those that are doubtful. Raise `UsageError`
     for a key that is refused."""
     notes: list[str] = []
-    warnings = [
-        f"{sections.file}: {key} is of no flow: clusters does not name both" for key in sections.stray
-    ]
+    warnings: list[str] = []
+    for key in sections.stray:
+        aliases = key.partition("->")[0], key.partition("->")[2].partition(".")[0]
+        raise _unknown_cluster(sections, key, next(a for a in aliases if a not in sections.clusters))
     for prefix, name, value in _keys(sections):
         where = f"{sections.file}: {prefix}{name}"
         _check_refused(name, value, where)
@@ -42,6 +43,12 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
             known = name in FLOW_KEYS or name in OWN_KEYS or is_common(name)
         if known or name in FILTER_CLASSES:
             continue
+        meant = next((other for other in _KNOWN if _is_one_letter_off(name, other)), None)
+        if meant is not None:
+            raise UsageError(f"{where} is no key of MirrorMaker 2", f"did you mean {prefix}{meant}?")
+        alias, _, rest = name.partition(".")
+        if not prefix and not is_connect_key(name) and alias + "." not in ROLES and _is_of_cluster(rest):
+            raise _unknown_cluster(sections, name, alias)
         if is_connect_key(name) or (not prefix and name.startswith(ROLES)):
             notes.append(f"{where} has no meaning here")
         elif prefix and "->" not in prefix:
@@ -54,6 +61,32 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 f"{where} is no key of MirrorMaker 2: {suggest_name(name, FLOW_KEYS, 'it is left out')}"
             )
     return tuple(notes), tuple(warnings)
+
+
+_KNOWN = (*FLOW_KEYS, *OWN_KEYS, *FILTER_CLASSES, "clusters", "bootstrap.servers", "security.protocol")
+
+
+def _is_one_letter_off(name: str, other: str) -> bool:
+    """Return whether a letter more, less, or another one, or two swapped ones make `other` of `name`."""
+    at = next(
+        (n for n, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other))
+    )
+    rest, due = name[at:], other[at:]
+    swapped = rest[1:2] + rest[:1] + rest[2:]
+    return name != other and (due in (swapped, rest[1:]) or due[1:] in (rest, rest[1:]))
+
+
+def _is_of_cluster(name: str) -> bool:
+    """Return whether a cluster has the key `name`."""
+    return name in OWN_KEYS or is_common(name) or name.startswith(ROLES)
+
+
+def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
+    otherwise = f"write one of {', '.join(sections.clusters)}, or add it to clusters"
+    return UsageError(
+        f"{sections.file}: {key}: clusters does not name {alias}",
+        suggest_name(alias, sections.clusters, otherwise),
+    )
 
 
 def _keys(sections: Sections) -> Iterator[tuple[str, str, str]]:
@@ -75,6 +108,11 @@ def _check_refused(name: str, value: str, where: str) -> None:
     if name.startswith("cluster.") and name.endswith((".bootstrap.servers", ".broker.list")):
         alias = name.split(".")[1]
         raise UsageError(f"{where} is no key of MirrorMaker 2", f"write {alias}.bootstrap.servers")
+    if name.partition(".")[0] in ("transforms", "predicates") and value.strip():
+        raise UsageError(
+            f"{where} changes records, and a mirror copies them as they are",
+            "remove the key, or change the records in a program that reads the remote topic",
+        )
     if name == "connector.class" and "Sink" in value:
         raise UsageError(
             f"{where} names a sink connector", "remove the key: 'kbackup mirror' writes by itself"

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbackup.jobs.mirror.flow import Flow, NameFilter
+from kbackup.jobs.mirror.policy import IdentityPolicy
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin.security_types import AclRule, Untold, acl_words
 from kbackup.metadata.entities import Acl
+
+_READING = ("read", "describe", "describe_configs", "all")
+"""Operations that are allowed under the Identity policy; `all` becomes `read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,14 @@ def sync_acls(
 def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
     """Return the ACL of a remote topic for an ACL of the source; None where it has none.
 
-    Nobody but the mirror may write to a remote topic: ALLOW WRITE is dropped, and ALLOW ALL becomes ALLOW READ."""
+    Nobody but the mirror may write to a remote topic: ALLOW WRITE is dropped, and ALLOW ALL becomes ALLOW READ. Under
+    the Identity policy the topic may be the target's own as well: only what reads is allowed there, and an ACL of every
+    topic has no counterpart."""
     allowed = acl.permission == "allow"
+    if isinstance(flow.policy, IdentityPolicy) and (
+        acl.name == "*" or (allowed and acl.operation not in _READING)
+    ):
+        return None
     if acl.resource != "topic" or acl.pattern != "literal" or (allowed and acl.operation == "write"):
         return None
     if not replicated(acl.name):

@@ -10,8 +10,6 @@ from kbackup.errors import NotFoundError
 from kbackup.metadata.entities import TopicName
 from kbackup.store.base import Store
 
-STATUS = "status.json"
-
 
 class TopicStatus(Member, frozen=True, kw_only=True):
     """A topic that the flow selects. `applied` has the applied position of each partition of `incarnation`, by
@@ -34,7 +32,7 @@ class Refusal(Member, frozen=True, kw_only=True):
 
 
 class Incident(Member, frozen=True, kw_only=True):
-    """Records that the flow never applies, or a topic that was created again, noticed at `at`."""
+    """Records that the flow never applies, or a topic or remote topic that was created again, noticed at `at`."""
 
     at: str
     topic: str
@@ -84,13 +82,13 @@ class FlowStatus(Document, frozen=True, kw_only=True):
 
 def write_status(state: Store, status: FlowStatus) -> None:
     """Replace the flow's status document in `state`, the archive or the folder of --state."""
-    state.put(layout.mirror_key(status.source, status.target, STATUS), dump(status, indent=-1))
+    state.put(layout.mirror_key(status.source, status.target, layout.STATUS), dump(status, indent=-1))
 
 
 def read_status(store: Store) -> list[FlowStatus]:
     """Return the status of every flow of the archive, by source and target."""
     keys = (
-        f"{layout.MIRRORS}{source}/{target}/{STATUS}"
+        f"{layout.MIRRORS}{source}/{target}/{layout.STATUS}"
         for source in store.list_dirs(layout.MIRRORS)
         for target in store.list_dirs(f"{layout.MIRRORS}{source}/")
     )
@@ -105,7 +103,7 @@ def has_flows(store: Store) -> bool:
 
 def read_flow_status(store: Store, source: str, target: str) -> FlowStatus | None:
     """Return the status of one flow; None before its first round."""
-    return _read(store, layout.mirror_key(source, target, STATUS))
+    return _read(store, layout.mirror_key(source, target, layout.STATUS))
 
 
 def _read(store: Store, key: str) -> FlowStatus | None:

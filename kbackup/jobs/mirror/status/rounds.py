@@ -126,6 +126,8 @@ def _topic(
 
 
 def _incidents(applied: Applied, at: str) -> Iterable[Incident]:
+    for deleted in applied.deleted:
+        yield Incident(at=at, topic=deleted.topic, message=deleted.message)
     for recreated in applied.recreated:
         yield Incident(at=at, topic=recreated.topic, message=recreated.message)
     for lost in applied.too_late:

@@ -133,3 +133,18 @@ def test_a_changed_configuration_starts_pods_anew(name: str) -> None:
 def test_pods_have_the_time_to_end(name: str) -> None:
     """25 seconds after SIGTERM a follower ends by itself."""
     assert workload(name).pod["spec"]["terminationGracePeriodSeconds"] > 25
+
+
+def test_nobody_else_connects_to_the_pods() -> None:
+    """Only the page and the metrics are reached from outside the namespace."""
+    peers = {"pageFrom": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]}
+    resources = render(combine(EVERYTHING, {"networkPolicy": peers}))
+    (policy,) = [r.body for r in resources if r.kind == "NetworkPolicy"]
+    selected = policy["spec"]["podSelector"]["matchLabels"].items()
+    pods = [w.pod["metadata"]["labels"].items() for w in workloads(resources)]
+    assert pods
+    assert all(selected <= labels for labels in pods), "a pod that the policy leaves open"
+    rules = {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"]}
+    assert rules == {7078: [{"podSelector": {}}], "http": peers["pageFrom"], "metrics": []}
+    off = render(combine(EVERYTHING, {"networkPolicy": {"enabled": False}}))
+    assert not [r for r in off if r.kind == "NetworkPolicy"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.java.content import JAVA, is_java_archive, java_content, java_topics, readable
 from kbackup.archive.java.folder import JavaFolder
 from kbackup.archive.query.browse import catalogue
@@ -14,6 +15,7 @@ from kbackup.archive.segments.ranged import SegmentRanges
 from kbackup.archive.segments.read import read_segment
 from kbackup.errors import CorruptError, NoArchiveError
 from kbackup.formats import record
+from kbackup.formats.offsets import encode_group_offsets
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
@@ -154,3 +156,12 @@ def test_a_damaged_index_of_whole_records_is_done_without() -> None:
         damaged.records, damaged.index = sink.records, bytearray(sink.index)
         damaged.index[at] ^= 0x40
         assert read(stored(damaged), "orders") == [RECORDS], at
+
+
+def test_own_groups_of_a_java_folder_are_not_read() -> None:
+    sink = Sink(1 << 20)
+    sink.write(RECORDS)
+    store = stored(sink)
+    offsets = encode_group_offsets({layout.mirror_group("A", "B"): 7, "billing": 3})
+    store.put("orders/consumer_offsets_partition_000", offsets)
+    assert list(java_content(store, ["orders"]).groups) == ["billing"]

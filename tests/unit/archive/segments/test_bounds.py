@@ -11,6 +11,7 @@ import pytest
 
 from kbackup.archive.catalog.tables import SEGMENTS, Chunk, encode
 from kbackup.archive.restores import offset_map
+from kbackup.archive.segments.bounds import read_bounded
 from kbackup.archive.segments.table import SCHEMA, Segment, decode_table, to_batch
 from kbackup.errors import CorruptError
 
@@ -77,4 +78,19 @@ def test_an_offset_map_of_more_rows_than_its_bytes_hold() -> None:
     table = pa.table([pa.array(np.zeros(3_000_000, np.int64))], names=["source"])
     data = offset_map.encode(table, "restores/r/offsets.parquet")
     with pytest.raises(CorruptError, match=r"rows and .* uncompressed"):
-        offset_map.decode(data, "restores/r/offsets.parquet")
+        offset_map.decode(data, "restores/r/offsets.parquet", table.schema)
+
+
+@pytest.mark.parametrize("long", [20_000, 1_000_000])
+def test_one_long_name_in_every_row_is_not_decoded(long: int) -> None:
+    rows = 10_000
+    name = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * long]))
+    columns = [name if pa.types.is_string(f.type) else pa.array([0] * rows, f.type) for f in SCHEMA]
+    data = encode(pa.Table.from_arrays(columns, names=SCHEMA.names))
+    assert len(data) < 100_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(CorruptError, match="compressed like that"):
+        decode_table(data, "x")
+    assert pa.total_allocated_bytes() - before < 1 << 20, "the long names were decoded"
+    with pytest.raises(CorruptError, match="compressed like that"):
+        read_bounded(data, "x", SCHEMA.names)

@@ -157,3 +157,23 @@ def test_an_end_of_input_leaves_nothing(
 ) -> None:
     assert typed(*answers) == 130
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.usefixtures("tried")
+def test_paths_in_printed_commands_are_quoted_and_hold_no_controls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "my $(backups)"
+    folder.mkdir()
+    assert cli.main([*FLAGS, "--config", str(folder / "kbackup.toml")]) == 0
+    assert f"--config '{folder}/kbackup.toml'" in capsys.readouterr().out
+    variable = ("--set", "source.sasl.password=${env:KAFKA PASSWORD}", "--schedule", "systemd", "--overwrite")
+    monkeypatch.setenv("KAFKA PASSWORD", "x")
+    assert cli.main([*FLAGS, *variable, "--config", str(folder / "kbackup.toml")]) == 0
+    assert f"write 'KAFKA PASSWORD'=… into '{folder}/kbackup.env'," in capsys.readouterr().out
+    monkeypatch.setenv("JAVA_HOME", "/opt\nUser=root")
+    assert cli.main([*FLAGS, *variable, "--config", str(folder / "kbackup.toml")]) == 2
+    assert "the path of JAVA_HOME, /opt\\nUser=root, can't be used" in capsys.readouterr().err
+    for sign in ("\n", "\x1b"):
+        assert cli.main([*FLAGS, "--config", f"{tmp_path}/a{sign}User=root.toml"]) == 2
+        assert "choose a path without control characters" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_a_draft_takes_no_secret_and_no_invalid_value() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-@pytest.mark.parametrize("folder", ["plain", "with blank", "100%h $x"])
+@pytest.mark.parametrize("folder", ["plain", "with blank", "100%h $x", "[a]*?", "ends\\\\", "blank ", "q\"'"])
 def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
     config = tmp_path / folder / "kbackup.toml"
     config.parent.mkdir()
@@ -84,11 +84,33 @@ def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
 def test_a_service_runs_one_backup_of_the_file() -> None:
     unit = service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"], {"JAVA_HOME": "/opt/jdk"})
     assert (
-        'ExecStart=/opt/kb/kbackup backup --quiet --json=line --config "/etc/my kbackup/100%%.toml"\n' in unit
+        'ExecStart=/opt/kb/kbackup backup --wait --quiet --json=line --config "/etc/my kbackup/100%%.toml"\n'
+        in unit
     )
-    assert "WorkingDirectory=/etc/my kbackup\n" in unit
+    assert "WorkingDirectory=/etc/my kbackup/\n" in unit
     assert "EnvironmentFile=-/etc/my kbackup/kbackup.env\n" in unit
     assert "Environment=JAVA_HOME=/opt/jdk\n" in unit
+
+
+def test_a_unit_means_the_paths_that_it_names() -> None:
+    """Specifiers, globs, variables, and ends of lines that systemd takes for something else."""
+    unit = service(Path('/100%h [x]* "$a"\\/k.toml'), ["/o $b/kb"], {"JAVA_HOME": '/j $c %d "e\\'})
+    for line in (
+        'WorkingDirectory=/100%%h [x]* "$a"\\/',
+        'EnvironmentFile=-/100%%h \\[x]\\* "$a"\\\\/kbackup.env',
+        r'Environment="JAVA_HOME=/j $c %%d \"e\\"',
+        r'ExecStart="/o $b/kb" backup --wait --quiet --json=line --config "/100%%h [x]* \"$$a\"\\/k.toml"',
+    ):
+        assert line in unit.splitlines(), line
+
+
+@pytest.mark.parametrize("sign", ["\n", "\x1b", "\u202e", "\udcff"])
+def test_paths_that_would_add_lines_to_a_unit_are_refused(sign: str) -> None:
+    path = f"/a{sign}User=root"
+    for config, program, java in ((path, "/kb", ""), ("/a", path, ""), ("/a", "/kb", path)):
+        with pytest.raises(UsageError, match="can't be used; choose a path without control") as raised:
+            service(Path(config) / "k.toml", [program], {"JAVA_HOME": java})
+        assert str(raised.value).isprintable()
 
 
 def test_a_timer_has_its_time() -> None:

@@ -109,11 +109,33 @@ def test_texts_in_a_template_are_escaped() -> None:
     assert json.loads(body) == {"text": str(error), "w": "one\ntwo", "cost": "$5"}
 
 
-@pytest.mark.parametrize("template", ['{"text": $summary}', '{"a": "$nothing"}', "not json", '{"a": "$"}'])
+@pytest.mark.parametrize(
+    "template",
+    [
+        *('{"text": $summary}', '{"a": "$nothing"}', "not json", '{"a": "$"}'),
+        *(
+            '{"a": "$report"}',
+            '{"code": 1$summary}',
+            "[1, 2$warnings]",
+        ),  # JSON while there is nothing to tell
+    ],
+)
 def test_a_template_that_makes_no_json_is_refused(root: Path, fake: FakeWebhook, template: str) -> None:
     with pytest.raises(UsageError, match=r"notify\.body makes no JSON"):
         Body(template)
     assert verify(root, "--set", f"notify.body={template}") == 2
+
+
+def test_a_template_is_tried_where_the_configuration_is_shown(
+    fake: FakeWebhook, tmp_path: Path, capsys: Said
+) -> None:
+    file = tmp_path / "kbackup.toml"
+    file.write_text("""notify.body = '{"all": "$notification"}'\n""")
+    assert main(["config", "--config", str(file)]) == 2
+    assert "notify.body makes no JSON" in capsys.readouterr().err
+    file.write_text("""notify.body = '{"all": $notification}'\n""")
+    assert main(["config", "--config", str(file)]) == 0
+    assert fake.requests == []
 
 
 @pytest.mark.parametrize("codes", [(404,), (500,) * 1000])

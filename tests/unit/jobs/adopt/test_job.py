@@ -142,7 +142,7 @@ def test_refused_folders(folder: FileStore, tmp_path: Path) -> None:
         run(FileStore(tmp_path / "archive"))
     (tmp_path / "key").write_text(generate_key())
     with pytest.raises(UsageError, match="is not encrypted"):
-        run(CryptStore(folder, Keyring(folder, f"file:{tmp_path / 'key'}")))
+        run(CryptStore(folder, Keyring(folder, f"file:{tmp_path / 'key'}"), layout.key_class))
     with HeldLease(folder, "kbackup backup", 60), pytest.raises(LockedError):
         run(folder)
 

@@ -16,17 +16,14 @@ from kbackup.archive.segments.last_record import digest_of
 from kbackup.config.jobs import Backup
 from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup.log_check import (
-    Expected,
     Seen,
     compare,
     differs,
-    epoch_positions,
     expectations,
     with_last_records,
 )
+from kbackup.jobs.backup.missing_records import Expected
 from kbackup.jobs.capture.live import Live, LiveTopic
-from kbackup.kafka.consume.epochs import Validation
-from kbackup.kafka.consume.read import Vanished
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.archives import make_archive
 from tests.support.made_segments import TOPIC, block, target, write
@@ -34,35 +31,50 @@ from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.backup.test_plan import archived
 
 LAST = LastRecord(offset=9, leader_epoch=4, digest="a" * 16)
-EXPECTED = Expected(OffsetRange("orders", 0, 9, 12), LAST)
-SAME = Seen(9, LAST.digest, 1, 4)
+EXPECTED = Expected(OffsetRange("orders", 0, 9, 12), (LAST,))
+UNKNOWN = msgspec.structs.replace(LAST, leader_epoch=None)
+BEFORE = LastRecord(offset=7, leader_epoch=None, digest="c" * 16)
+FEW = Expected(OffsetRange("orders", 0, 7, 12), (BEFORE, LAST))
+NONE = Expected(OffsetRange("orders", 0, 0, 12), ())
+OTHER = "b" * 16
+SAME = Seen({9: LAST.digest}, 1, 4)
 
 
 @pytest.mark.parametrize(
-    ("seen", "committed", "cut"),
+    ("expected", "seen", "exact", "offset"),
     [
-        (SAME, True, False),
-        (SAME._replace(digest="b" * 16), True, True),
-        (SAME._replace(digest="b" * 16), False, True),
+        (EXPECTED, SAME, True, None),
+        (EXPECTED, SAME._replace(digests={9: OTHER}), True, 9),
+        (EXPECTED, SAME._replace(digests={9: OTHER}), False, 9),
         # the same bytes again, under another leader
-        (SAME._replace(leader_epoch=5), True, True),
-        (SAME._replace(leader_epoch=-1), True, False),
-        # compaction took it
-        (None, True, False),
-        # a record that the archive would have; of an aborted transaction, perhaps, where those are read
-        (Seen(10, LAST.digest, 1, 4), True, True),
-        (Seen(10, LAST.digest, 1, 4), False, False),
-        (SAME._replace(records=2), True, True),
-        (SAME._replace(records=2, leader_epoch=5), False, False),
+        (EXPECTED, SAME._replace(leader_epoch=5), True, 9),
+        (EXPECTED, SAME._replace(leader_epoch=-1), True, None),
+        # it is not there: nothing that its absence alone tells
+        (EXPECTED, None, True, None),
+        # a record that the archive would have; of an aborted transaction, perhaps, where only some runs read those
+        (EXPECTED, Seen({10: LAST.digest}, 1, 4), True, 10),
+        (EXPECTED, Seen({10: LAST.digest}, 1, 4), False, None),
+        (EXPECTED, SAME._replace(records=2), True, 10),
+        (EXPECTED, SAME._replace(records=2, leader_epoch=5), False, None),
+        # compaction took the last one, and the record before it is another one, or has another epoch
+        (FEW, Seen({7: BEFORE.digest}, 1, 3), True, None),
+        (FEW, Seen({7: OTHER}, 1, 3), True, 7),
+        (FEW, Seen({7: BEFORE.digest, 9: LAST.digest}, 2, 4), True, None),
+        (FEW, Seen({7: BEFORE.digest, 8: OTHER}, 2, 4), True, 8),
+        # the archive has no record at all
+        (NONE, None, True, None),
+        (NONE, Seen({3: OTHER}, 1, 4), True, 3),
     ],
 )
-def test_last_record_reveals_a_truncated_log(seen: Seen | None, committed: bool, cut: bool) -> None:
-    assert differs(EXPECTED, seen, committed=committed) is cut
+def test_last_records_reveal_a_truncated_log(
+    expected: Expected, seen: Seen | None, exact: bool, offset: int | None
+) -> None:
+    assert differs(expected, seen, exact=exact) == offset
 
 
 def test_an_epoch_that_was_not_known_is_not_compared() -> None:
-    unknown = EXPECTED._replace(last=msgspec.structs.replace(LAST, leader_epoch=None))
-    assert not differs(unknown, SAME._replace(leader_epoch=9), committed=True)
+    unknown = EXPECTED._replace(archived=(UNKNOWN,))
+    assert differs(unknown, SAME._replace(leader_epoch=9), exact=True) is None
 
 
 def head(*lasts: LastRecord | None, end: int = 12) -> Manifest:
@@ -78,7 +90,7 @@ def head(*lasts: LastRecord | None, end: int = 12) -> Manifest:
 
 def ranges(manifest: Manifest, *lives: Live, topic_id: str = "A") -> list[OffsetRange]:
     live = [LiveTopic("orders", topic_id, dict(enumerate(lives)))]
-    return [e.range for e in expectations(manifest, live)]
+    return [e.range for e in expectations(manifest, live, exact=True)]
 
 
 def test_a_log_is_read_from_the_last_archived_record_to_the_archived_end() -> None:
@@ -90,8 +102,28 @@ def test_a_log_is_read_from_the_last_archived_record_to_the_archived_end() -> No
 
 
 def test_log_check_ends_behind_an_unread_last_record() -> None:
-    unread = msgspec.structs.replace(LAST, leader_epoch=None)
-    assert ranges(head(unread), Live(0, 40, 40)) == [OffsetRange("orders", 0, 9, 10)]
+    assert ranges(head(UNKNOWN), Live(0, 40, 40)) == [OffsetRange("orders", 0, 9, 10)]
+
+
+def with_partition(manifest: Manifest, **changes: Any) -> Manifest:
+    (topic,) = manifest.topics
+    partition = msgspec.structs.replace(topic.partitions[0], **changes)
+    return msgspec.structs.replace(
+        manifest, topics=(msgspec.structs.replace(topic, partitions=(partition,)),)
+    )
+
+
+def test_a_log_is_read_from_the_first_record_that_is_remembered() -> None:
+    remembered = with_partition(head(LAST), tail=(BEFORE,))
+    assert ranges(remembered, Live(0, 40, 40)) == [OffsetRange("orders", 0, 7, 12)]
+    assert ranges(remembered, Live(8, 40, 40)) == [OffsetRange("orders", 0, 9, 12)], "retention took one"
+
+
+def test_a_range_without_archived_records_has_none_in_the_log() -> None:
+    aborted = with_partition(head(None), records=0)
+    live = [LiveTopic("orders", "A", {0: Live(3, 40, 40)})]
+    assert expectations(aborted, live, exact=True) == [Expected(OffsetRange("orders", 0, 3, 12), ())]
+    assert expectations(aborted, live, exact=False) == [], "some runs read aborted records, and some did not"
 
 
 def test_logs_that_can_not_tell_are_not_read() -> None:
@@ -106,9 +138,8 @@ def test_logs_that_can_not_tell_are_not_read() -> None:
 class Reader:
     """In place of `RangeReader`."""
 
-    def __init__(self, logs: dict[TopicPartition, list[range]], gone: Sequence[TopicPartition] = ()) -> None:
+    def __init__(self, logs: dict[TopicPartition, list[range]]) -> None:
         self._logs = logs
-        self.vanished = [Vanished(tp, 0, 1) for tp in gone]
         self.epochs = dict.fromkeys(logs, 4)
         self.asked: list[int] = []
 
@@ -124,7 +155,7 @@ class Reader:
 def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
     tps = [TopicPartition("orders", p) for p in range(1200)]
     last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
-    expected = [Expected(OffsetRange(*tp, 9, 12), last) for tp in tps]
+    expected = [Expected(OffsetRange(*tp, 9, 12), (last,)) for tp in tps]
     logs = {tp: [range(9, 10)] for tp in tps}
     logs |= {
         tps[3]: [range(10, 12)],
@@ -132,47 +163,39 @@ def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
         tps[701]: [],
         tps[702]: [range(11, 12)],
     }
-    reader: Any = Reader(logs, gone=[tps[702]])
-    diverged, unseen = compare(reader, expected, committed=True)
-    assert diverged == {tps[3]: 9, tps[700]: 9}
-    assert [each.range.tp for each in unseen] == [tps[701], tps[702]]
+    reader: Any = Reader(logs)
+    diverged, unseen = compare(reader, expected, exact=True)
+    assert diverged == {tps[3]: 10, tps[700]: 10, tps[702]: 11}
+    assert [each.range.tp for each in unseen] == [tps[701]]
     assert reader.asked == [500, 500, 200]
 
 
-def test_an_epoch_is_validated_behind_the_last_archived_record() -> None:
-    unknown = EXPECTED._replace(
-        range=OffsetRange("orders", 1, 9, 10), last=msgspec.structs.replace(LAST, leader_epoch=None)
-    )
-    assert epoch_positions([EXPECTED, unknown]) == {TopicPartition("orders", 0): (10, 4)}
+class Source:
+    """In place of `Cluster`."""
+
+    connection = None
+
+    def __init__(self, policy: str, starts: dict[int, int]) -> None:
+        self._policy, self._starts = policy, starts
+
+    def log_starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self._starts.get(tp.partition, 0) for tp in partitions}
+
+    def one_config(self, names: set[str], config: str) -> dict[str, str]:
+        assert config == "cleanup.policy"
+        return dict.fromkeys(names, self._policy)
 
 
-def test_logs_without_the_last_archived_record_are_asked_for_their_epochs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of three that lack the record one was truncated, one is confirmed, one gives no answer."""
-    tps = [TopicPartition("orders", p) for p in range(4)]
-    logs: dict[TopicPartition, list[range]] = {tp: [] for tp in tps[:3]} | {tps[3]: [range(9, 10)]}
-    last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
-    run: Any = SimpleNamespace(
+def run_of(source: Source | None = None, **more: Any) -> Any:
+    state = SimpleNamespace(isolation_levels={"read_committed"})
+    return SimpleNamespace(
         source={"bootstrap.servers": "b:1"},
-        archive=None,
-        head=head(*[last] * 4),
+        archive=SimpleNamespace(state=state, **more),
+        **{"head": None, "settings": None},
+        cluster=source or Source("delete", {}),
         options=Backup(poll_timeout_seconds=7),
         writing=SimpleNamespace(run="r"),
     )
-    asked: list[Any] = []
-
-    def validate(*arguments: Any) -> Validation:
-        asked.append(arguments)
-        return Validation(frozenset({tps[0]}), frozenset({tps[2]}))
-
-    monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader(logs))
-    monkeypatch.setattr(log_check, "validate_epochs", validate)
-    live = [LiveTopic("orders", "A", dict.fromkeys(range(4), Live(0, 40, 40)))]
-    diverged, warnings = log_check.compare_logs(run, live)
-    assert diverged == {tps[0]: 9}
-    assert [w.split(" was ")[0] for w in warnings] == ["the log of orders-2"]
-    assert asked == [(run.source, dict.fromkeys(tps[:3], (10, 4)), "kbackup-backup-r", 7)]
 
 
 def test_an_older_archive_tells_its_last_records_itself() -> None:
@@ -213,19 +236,14 @@ def test_a_last_record_that_can_not_be_read_is_a_warning() -> None:
 
 
 def test_segments_of_an_unfinished_run_are_held_against_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same record, another one, and one that can't be read; compared is the last of each partition."""
+    """The same record, another one, one that can't be read, and no record; compared is the last of each partition."""
     store = MemoryStore()
-    segments = [s for p in range(3) for s in write(store, target(p), range(30))]
+    segments = [s for p in (0, 1, 3, 2) for s in write(store, target(p), range(30))]
     assert len(segments) > 3
     store.delete([layout.index_key_of(segments[-1].key)])
-    tps = [TopicPartition(TOPIC, p) for p in range(2)]
-    reader = Reader({tps[0]: [range(29, 30)], tps[1]: [range(30, 31)]})
+    tps = [TopicPartition(TOPIC, p) for p in (0, 1, 3)]
+    reader = Reader({tps[0]: [range(29, 30)], tps[1]: [range(30, 31)], tps[2]: []})
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
-    run: Any = SimpleNamespace(
-        source={},
-        archive=SimpleNamespace(store=store),
-        options=Backup(),
-        writing=SimpleNamespace(run="r"),
-    )
-    assert log_check.of_another_history(run, segments) == {tps[1], TopicPartition(TOPIC, 2)}
-    assert reader.asked == [2]
+    run = run_of(store=store)
+    assert log_check.of_another_history(run, segments) == {tps[1], tps[2], TopicPartition(TOPIC, 2)}
+    assert reader.asked == [3]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
@@ -24,4 +25,4 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if request.param == "plain":
         return lambda store: store
     (tmp_path / "key").write_text(generate_key())
-    return lambda store: CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
+    return lambda store: CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"), layout.key_class)

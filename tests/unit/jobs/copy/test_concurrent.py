@@ -90,7 +90,7 @@ def test_the_key_must_fit_both(store_named: StoreNamed, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(generate_key())
 
     def sealed(store: Store) -> Store:
-        return CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
+        return CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"), layout.key_class)
 
     make_archive(sealed(store_named("a")))
     with pytest.raises(WrongKeyError, match="no key is given"):

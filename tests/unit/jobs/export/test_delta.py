@@ -37,7 +37,7 @@ class Delta:
 
     @contextmanager
     def batch_frame(
-        self, session: object, parts: Sequence[ReadUnit], work: object, schema: object, show: object
+        self, session: object, parts: Sequence[ReadUnit], *others: object
     ) -> Iterator[list[ReadUnit]]:
         yield list(parts)
 

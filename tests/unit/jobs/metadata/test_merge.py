@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import msgspec
@@ -10,10 +11,26 @@ import pytest
 from kbackup.archive.models import Metadata
 from kbackup.errors import MismatchError
 from kbackup.jobs.metadata.merge import Merged, merge
-from kbackup.metadata.entities import MetadataPartName, NotCarried
-from kbackup.metadata.parts import LABELS, PARTS, SCRAM_SECRETS, TOKEN_SECRETS, not_carried_entry
+from kbackup.metadata.entities import MetadataPartName, NotCarried, Znode
+from kbackup.metadata.parts import (
+    BROKER_SECRETS,
+    LABELS,
+    PARTS,
+    SCRAM_SECRETS,
+    TOKEN_SECRETS,
+    not_carried_entry,
+)
 from kbackup.metadata.reading import Reading
-from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, token, topic, user
+from tests.support.metadata_entities import (
+    BROKER_SECRET,
+    acl,
+    by_brokers,
+    by_log,
+    by_zookeeper,
+    token,
+    topic,
+    user,
+)
 
 AT = "2026-01-01T00:00:00.000Z"
 
@@ -92,6 +109,19 @@ def test_tokens_are_those_of_the_full_list() -> None:
     assert names_not_carried(merged(brokers, whole).metadata) == set()
 
 
+def test_broker_secrets_that_the_migration_left_encrypted_are_named() -> None:
+    """ZooKeeper never tells them; that the log should, and doesn't, is what the user must hear."""
+    never, failed = (
+        NotCarried(part="broker_configs", what=BROKER_SECRETS, reason=reason, why=reason)
+        for reason in ("not supported", "failed")
+    )
+    zookeeper = by_zookeeper(not_carried=(never,))
+    ciphertext = by_log(broker_configs=(BROKER_SECRET,), not_carried=(failed,))
+    metadata = merged(by_brokers(not_carried=()), zookeeper, ciphertext).metadata
+    assert (metadata.broker_configs, metadata.not_carried) == ((BROKER_SECRET,), (failed,))
+    assert merged(zookeeper, by_log()).metadata.not_carried == ()
+
+
 def test_denied_parts_stay_named_until_another_source_has_them() -> None:
     denied = not_carried_entry("acls", "denied", "no right")
     brokers = by_brokers(acls=None, not_carried=(denied,))
@@ -135,6 +165,16 @@ def test_zookeeper_is_outdated_once_the_migration_has_ended() -> None:
     assert found.metadata.sources["scram_users"] == "controller log"
     both = merged(by_brokers(), by_zookeeper(), by_log(migration="MIGRATION"))
     assert both.warnings == ()
+
+
+@pytest.mark.parametrize(("epoch", "source"), [(-1, "zookeeper"), (5, "controller log")])
+def test_a_log_is_outdated_once_a_broker_is_the_controller_again(epoch: int, source: str) -> None:
+    """After a rollback the controllers' storage stays until it is deleted."""
+    controller = Znode(path="/controller", content=json.dumps({"brokerid": 1, "kraftControllerEpoch": epoch}))
+    newer = by_zookeeper(scram_users=(user(key="bmV3ZXI="),), znodes=(controller,))
+    found = merged(newer, by_log(migration="MIGRATION"))
+    assert found.metadata.sources["scram_users"] == source
+    assert any("a broker is the controller" in warning for warning in found.warnings) is (epoch < 0)
 
 
 def test_sources_of_two_clusters() -> None:

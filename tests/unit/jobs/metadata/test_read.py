@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from kbackup.errors import MismatchError, UnreachableError
+from kbackup.errors import CorruptError, MismatchError, UnreachableError
 from kbackup.jobs.metadata import read
 from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.metadata.read import Asked, read_all, sources_beside, with_sources
+from kbackup.kafka.metadata_log.codec import record
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
 from tests.support.metadata_entities import by_brokers, by_log, by_zookeeper, user
+from tests.support.metadata_records import write_segment
 
 NONE = Sources(kafka={})
 
@@ -52,6 +55,17 @@ def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch) -> N
     assert merged.warnings == (
         "ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer; is it running?",
     )
+
+
+def test_a_corrupt_log_is_damage_of_a_backup_and_ends_an_archive_of_metadata(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 0, [record("NoOpRecord")])
+    path.write_bytes(path.read_bytes()[:-1])
+    sources = Sources.of({"metadata.log.dir": str(tmp_path)})
+    merged = with_sources(by_brokers(), 3, sources)
+    assert merged.damage == (f"the metadata log in {tmp_path}",)
+    assert "byte 0: the file ends within a batch" in merged.warnings[0]
+    with pytest.raises(CorruptError, match="byte 0: the file ends within a batch"):
+        read_all(sources)
 
 
 def test_a_source_of_another_cluster_ends_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:

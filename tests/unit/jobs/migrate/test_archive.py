@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.operations import begin_run
@@ -174,7 +175,7 @@ def test_secrets_go_into_an_encrypted_archive_alone(tmp_path: Path) -> None:
     key.chmod(0o600)
     plain, sealed = (
         open_store(str(tmp_path / "plain")),
-        open_store(str(tmp_path / "sealed"), key=f"file:{key}"),
+        open_store(str(tmp_path / "sealed"), key=f"file:{key}", key_class=layout.key_class),
     )
     report = archived(plain)
     archived(sealed)

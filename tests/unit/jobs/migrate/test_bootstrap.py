@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import main
 from kbackup.config.jobs import Backup
@@ -49,7 +50,9 @@ def key_of(folder: Path) -> str:
 def archive_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *readings: Reading, encrypted: bool = True
 ) -> Archive:
-    store = open_store(str(folder / "archive"), key=key_of(folder) if encrypted else "")
+    store = open_store(
+        str(folder / "archive"), key=key_of(folder) if encrypted else "", key_class=layout.key_class
+    )
     merged = merge(readings, "2026-01-05T00:00:00.000Z", 1)
     monkeypatch.setattr(archive_job, "read_all", lambda sources: merged)
     archive_metadata(Backup(), Sources(kafka={"bootstrap.servers": "b:1"}), store, Silent())

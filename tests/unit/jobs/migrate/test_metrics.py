@@ -67,6 +67,11 @@ def test_numbers_of_kafka(number: int, name: str) -> None:
     assert parse_metrics(text, "u") == MetricsWitness("u", KafkaState[name])
 
 
+def test_a_controller_that_knows_no_leader_has_no_state() -> None:
+    text = "kafka_controller_kafkacontroller_zkmigrationstate -1\n"
+    assert parse_metrics(text, "u") == MetricsWitness("u", None)
+
+
 @pytest.mark.parametrize(
     "text",
     [

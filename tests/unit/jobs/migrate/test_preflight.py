@@ -21,7 +21,7 @@ from tests.support.healthy_cluster import (
     findings,
     zookeeper,
 )
-from tests.support.preflights import archive, line
+from tests.support.preflights import BROKEN_SHARED, archive, line
 
 UNREAD = NotRead("nobody asked", "ask")
 FLAG = "zookeeper.metadata.migration.enable"
@@ -92,6 +92,12 @@ BROKEN: list[tuple[str, Findings, str, str]] = [
     ),
     (of_controllers.ZOOKEEPER, controller({"zookeeper.connect": "zk-1:2181"}), "another chroot", "chroot"),
     (
+        of_controllers.ZOOKEEPER,
+        controller({"zookeeper.connect": "zk-1,zk-9:2181/kafka"}),
+        "other hosts than the brokers' zk-1:2181, zk-2:2181: c3001",
+        "zookeeper.connect",
+    ),
+    (
         listeners.LISTENERS,
         controller({"controller.listener.names": None}),
         "c3001.properties",
@@ -157,6 +163,7 @@ BROKEN: list[tuple[str, Findings, str, str]] = [
     (identity.ARCHIVE, archive(missing=("client quotas",)), "lacks client quotas", "kbackup migrate archive"),
     (identity.ARCHIVE, replace(findings(), archive=None), "no restore point", "kbackup migrate archive"),
     (identity.ARCHIVE, archive(cluster_id="other"), "of cluster other", "name the archive"),
+    *BROKEN_SHARED,
 ]
 
 
@@ -197,18 +204,29 @@ def test_brokers_before_their_restart() -> None:
     assert (judge(off).verdict, judge(off).exit_code) == ("ready with warnings", 3)
 
 
+def of_version(protocol: str, level: int, log_dirs: str = "/data") -> Findings:
+    """A cluster whose brokers and controllers have another version."""
+    base = broker_configs({"inter.broker.protocol.version": protocol, "log.dirs": log_dirs}, of=(1, 2))
+    assert isinstance(base.controllers, tuple)
+    return replace(base, controllers=tuple(replace(c, metadata_version=level) for c in base.controllers))
+
+
 @pytest.mark.parametrize(
     "healthy",
     [
-        broker_configs({"inter.broker.protocol.version": "3.4"}),
-        broker_configs({"inter.broker.protocol.version": "3.7-IV2", "log.dirs": "/a,/b"}),
-        broker_configs({"inter.broker.protocol.version": "3.7", "log.dirs": "/a,/b"}),
+        of_version("3.4", 8),
+        of_version("3.7-IV2", 17, "/a,/b"),
+        of_version("3.7", 19, "/a,/b"),
+        broker_configs({"inter.broker.protocol.version": "3.9"}),
         broker_configs({"log.dirs": "/a,"}),
-        controller({"zookeeper.connect": "elsewhere:2181/kafka/"}),
+        controller({"zookeeper.connect": "ZK-2/kafka/"}),
+        broker_configs({"authorizer.class.name": None}, of=(1, 2)),
+        controller({"password.encoder.secret": "${file:/secrets:encoder}"}),
+        zookeeper(encrypted={}),
         broker_configs({"controller.listener.names": None, MAP: "INTERNAL:SASL_PLAINTEXT"}),
         replace(zookeeper(), archive=ArchiveFindings(1, NOW + 30, CLUSTER, ())),
     ],
-    ids=range(7),
+    ids=range(11),
 )
 def test_variants_of_a_healthy_cluster_are_ready(healthy: Findings) -> None:
     assert judge(healthy).verdict == "ready"

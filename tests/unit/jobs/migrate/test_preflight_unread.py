@@ -10,7 +10,7 @@ from msgspec import structs
 from kbackup.archive.models import Metadata
 from kbackup.jobs.migrate.preflight import brokers as of_brokers
 from kbackup.jobs.migrate.preflight import controllers as of_controllers
-from kbackup.jobs.migrate.preflight import identity, listeners, partitions
+from kbackup.jobs.migrate.preflight import identity, listeners, partitions, shared
 from kbackup.jobs.migrate.preflight.checks import judge
 from kbackup.jobs.migrate.preflight.findings import Broker, Findings
 from kbackup.jobs.migrate.preflight.read import missing_metadata
@@ -29,6 +29,16 @@ from tests.support.healthy_cluster import (
 from tests.support.preflights import line
 
 UNREAD = NotRead("nobody asked", "ask")
+OF_BOTH_SIDES = {
+    of_controllers.ZOOKEEPER,
+    listeners.LISTENERS,
+    of_brokers.VERSION,
+    shared.AUTHORIZER,
+    shared.ENCODER,
+    shared.TOKENS,
+    shared.ZNODE_ACLS,
+    shared.LOGIN,
+}
 
 
 NOT_LOOKED_AT = [
@@ -42,23 +52,27 @@ NOT_LOOKED_AT = [
             partitions.OFFLINE,
             of_controllers.DEDICATED,
             of_controllers.BROKERS_ENABLED,
-            listeners.LISTENERS,
+            *OF_BOTH_SIDES,
             identity.CLUSTER_ID,
         },
     ),
-    (replace(findings(), zookeeper=UNREAD), {of_brokers.ALIVE, partitions.DELETIONS, identity.CLUSTER_ID}),
+    (
+        replace(findings(), zookeeper=UNREAD),
+        {of_brokers.ALIVE, partitions.DELETIONS, identity.CLUSTER_ID, shared.ENCODER},
+    ),
+    (replace(findings(), quorum=UNREAD), {shared.QUORUM}),
     (
         replace(findings(), controllers=UNREAD),
         {
             of_controllers.DEDICATED,
             of_controllers.ENABLED,
-            of_controllers.ZOOKEEPER,
-            listeners.LISTENERS,
+            shared.SUPER_USERS,
+            *OF_BOTH_SIDES,
             identity.CLUSTER_ID,
         },
     ),
     (replace(findings(), archive=UNREAD), {identity.ARCHIVE}),
-    (Findings(UNREAD, UNREAD, UNREAD, UNREAD, NOW), {line.name for line in judge(findings()).lines}),
+    (Findings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD), {line.name for line in judge(findings()).lines}),
     (
         brokers(brokers=(Broker(1, UNREAD, UNREAD), Broker(2, 17, {}))),
         {
@@ -66,7 +80,7 @@ NOT_LOOKED_AT = [
             of_brokers.PROTOCOL,
             of_brokers.IDS,
             of_controllers.BROKERS_ENABLED,
-            listeners.LISTENERS,
+            *OF_BOTH_SIDES,
         },
     ),
     (
@@ -76,6 +90,7 @@ NOT_LOOKED_AT = [
             partitions.DELETIONS,
             identity.CLUSTER_ID,
             partitions.REASSIGNMENTS,
+            shared.ENCODER,
         },
     ),
     (broker_configs({"inter.broker.protocol.version": None}), {of_brokers.PROTOCOL}),

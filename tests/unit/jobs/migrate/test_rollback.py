@@ -11,7 +11,7 @@ import pytest
 from kbackup.errors import MismatchError
 from kbackup.jobs.migrate.rollback import guards
 from kbackup.jobs.migrate.rollback.delete import delete_znodes
-from kbackup.jobs.migrate.rollback.situation import BrokerModes, Sign, Situation, ZnodeContent
+from kbackup.jobs.migrate.rollback.situation import BrokerModes, Lag, Sign, Situation, ZnodeContent
 from kbackup.jobs.migrate.states.judge import judge
 from kbackup.jobs.migrate.states.witnesses import (
     ControllerZnode,
@@ -70,6 +70,17 @@ REFUSED = [
         "KRaft brokers: 2",
     ),
     (guards.BROKERS, situation(brokers=BrokerModes(NOBODY, NOBODY, NOBODY)), "no broker runs"),
+    (guards.COMPLETE, situation(lag=UNREAD), "not looked at"),
+    (
+        guards.COMPLETE,
+        situation(lag=Lag(9, {"TopicRecord": 1, "ConfigRecord": 2}, ())),
+        "2 ConfigRecord, 1 TopicRecord",
+    ),
+    (
+        guards.COMPLETE,
+        situation(lag=Lag(9, {}, ("topics: a: in the metadata log, not in ZooKeeper",))),
+        "topics: a",
+    ),
     (guards.ARCHIVED, situation(archived=UNREAD), "not looked at"),
     (guards.ARCHIVED, situation(archived={}), "doesn't hold /controller and /migration"),
     (

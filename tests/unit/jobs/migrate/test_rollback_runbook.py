@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbackup.jobs.migrate.rollback.runbook import runbook
-from kbackup.jobs.migrate.rollback.situation import BrokerModes, Situation
+from kbackup.jobs.migrate.rollback.situation import BrokerModes, Lag, Situation
 from kbackup.jobs.migrate.states.witnesses import (
     ControllerZnode,
     KafkaState,
@@ -17,6 +17,7 @@ from tests.support.rollbacks import (
     NOBODY,
     OF_KRAFT,
     ROLLED_BACK,
+    UNREAD,
     situation,
 )
 
@@ -31,10 +32,24 @@ DELETES = ["kbackup migrate", "kbackup migrate", "restart the", "delete the"]
 def test_order_from_dual_write() -> None:
     """Controllers, znodes, brokers."""
     metrics = MetricsWitness("u", KafkaState.MIGRATION, True, 2, 5)
-    alive = situation(of_metrics=metrics, signs={"c1:9093": "answers"}, archived={})
-    assert texts(alive) == ["wait until", "stop every", *DELETES]
-    assert [step.done for step in runbook(alive)] == [False, False, False, False, False, None]
-    assert [step.done for step in runbook(situation())] == [True, True, False, False, None]
+    alive = situation(of_metrics=metrics, signs={"c1:9093": "answers"}, archived={}, lag=UNREAD)
+    assert texts(alive) == ["wait until", "kbackup migrate", "stop every", *DELETES]
+    assert [step.done for step in runbook(alive)] == [False, None, False, False, False, False, None]
+    assert [step.done for step in runbook(situation())] == [True, True, True, True, False, False, None]
+
+
+def test_zookeeper_is_waited_for_when_no_controller_tells_its_lag() -> None:
+    """By the logs on disk, or unknown; the controllers that died are to be started again."""
+    unknown = runbook(situation(lag=UNREAD))
+    assert [(step.text, step.done) for step in unknown[:2]] == [
+        ("wait until ZooKeeper has every record", None),
+        ("kbackup migrate verify", None),
+    ]
+    behind = runbook(situation(lag=Lag(1960, {"TopicRecord": 1}, ("topics: a: in the metadata log",))))
+    assert [(step.text, step.done) for step in behind[:2]] == [
+        ("start the controllers again, and wait until ZooKeeper has every record", False),
+        ("kbackup migrate verify", False),
+    ]
 
 
 def test_order_from_moved_brokers() -> None:
@@ -45,7 +60,7 @@ def test_order_from_moved_brokers() -> None:
     )
     assert "with ZooKeeper and the migration enabled" in steps[0].text
     assert "leave the controllers running" in steps[0].text
-    assert [step.done for step in steps] == [False, True, False, True, False, False, None]
+    assert [step.done for step in steps] == [False, True, True, False, True, False, False, None]
     mixed = BrokerModes(frozenset({2}), frozenset({1}), frozenset({1}))
     assert "with ZooKeeper and the migration enabled" in runbook(situation(brokers=mixed))[0].text
 

@@ -20,32 +20,23 @@ from kbackup.jobs.migrate.states.witnesses import (
     ZnodesWitness,
 )
 from kbackup.jobs.migrate.unread import NotRead
-
-NONE, MIGRATION, PRE, POST, ZK = (
-    KafkaState[name] for name in ("NONE", "MIGRATION", "PRE_MIGRATION", "POST_MIGRATION", "ZK")
+from tests.support.migration_states import (
+    BROKERS,
+    COPIED,
+    MIGRATION,
+    NOBODY,
+    NONE,
+    OF_KRAFT,
+    OF_ZK,
+    POST,
+    PRE,
+    UNREAD,
+    WAITING,
+    ZK,
+    log,
+    metrics,
+    witnesses,
 )
-UNREAD = NotRead("not asked", "ask")
-OF_KRAFT, OF_ZK = ControllerZnode(3000, 5), ControllerZnode(1, -1)
-WAITING, COPIED = MigrationZnode(-1), MigrationZnode(99)
-BROKERS = frozenset({1, 2})
-NOBODY: frozenset[int] = frozenset()
-
-
-def metrics(state: KafkaState, zk_brokers: int | None = 2, *, active: bool | None = True) -> MetricsWitness:
-    return MetricsWitness(f"http://{state.name}", state, active, zk_brokers, 0)
-
-
-def log(state: KafkaState, zk_brokers: frozenset[int] = BROKERS) -> LogWitness:
-    return LogWitness(state, zk_brokers, BROKERS - zk_brokers, 100)
-
-
-def witnesses(
-    of_metrics: MetricsWitness | None = None,
-    znodes: ZnodesWitness | None = None,
-    of_log: LogWitness | None = None,
-) -> Witnesses:
-    return Witnesses((of_metrics or UNREAD,), znodes or UNREAD, of_log or UNREAD)
-
 
 RUNBOOK: list[tuple[State, MetricsWitness | None, ZnodesWitness, LogWitness | None]] = [
     ("zookeeper", None, ZnodesWitness(OF_ZK, None, BROKERS), None),
@@ -72,6 +63,7 @@ def test_each_state_of_the_runbook(
         ):
             report = judge(observed)
             assert (report.state, report.is_certain, report.disagreements) == (state, True, ())
+            assert bool(report.waits_for) == (state == "pre-migration")
             assert report.way_back == (state != "finished")
 
 
@@ -91,6 +83,7 @@ def test_half_of_the_deletes(
 ) -> None:
     report = judge(witnesses(znodes=ZnodesWitness(controller, migration, brokers)))
     assert (report.state, report.way_back) == ("half rolled back", True)
+    assert report.waits_for == ("the rest of the rollback",)
     assert "kbackup migrate rollback" in report.next_step
 
 
@@ -177,7 +170,7 @@ def test_lag_and_brokers_are_the_active_controllers() -> None:
     assert judge(witnesses(of_log=log(MIGRATION))).zk_brokers == 2
 
 
-METRICS = [None, *(metrics(s, count) for s in KafkaState for count in (None, 0, 2))]
+METRICS = [None, metrics(None, 0), *(metrics(s, count) for s in KafkaState for count in (None, 0, 2))]
 ZNODES = [
     None,
     *(
@@ -191,7 +184,7 @@ LOGS = [None, *(log(s, brokers) for s in KafkaState if s is not ZK for brokers i
 
 
 def test_every_combination() -> None:
-    """16 metrics, 19 znodes, 9 logs: what is certain follows from all of them, and what disagrees is told."""
+    """17 metrics, 19 znodes, 9 logs: what is certain follows from all of them, and what disagrees is told."""
     seen: set[State] = set()
     for of_metrics, znodes, of_log in itertools.product(METRICS, ZNODES, LOGS):
         told = witnesses(of_metrics, znodes, of_log)

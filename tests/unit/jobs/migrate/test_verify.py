@@ -58,7 +58,12 @@ def test_all_sides_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (texts(report), report.looks, report.restore_point) == ([], 1, None)
     assert [side.name for side in report.sides] == ["brokers", "zookeeper", "metadata log"]
     assert report.sides[1].entities["topics"] == 2
-    assert report.not_compared["zookeeper and metadata log"] == ["group configs", "client metrics"]
+    assert report.not_compared["zookeeper and metadata log"] == [
+        "group configs",
+        "client metrics",
+        "values of sensitive broker configs",
+        "leaders and in-sync replicas",
+    ]
 
 
 def test_differences_that_pass_within_the_lag_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,21 +23,23 @@ CLUSTER: dict[str, object] = {
         "removing_replicas": {},
     },
     "/config/brokers/<default>": {},
-    "/config/brokers/7": {},
+    "/config/brokers/7": {
+        "config": {"log.retention.ms": "1", "ssl.key.password": "salt:x,encryptedPassword:y"}
+    },
     "/admin/delete_topics/old": b"",
 }
 
 
 def test_findings() -> None:
-    assert read_findings(FakeZooKeeper(CLUSTER), "/kafka") == ZooKeeperFindings(
+    assert read_findings(FakeZooKeeper(CLUSTER)) == ZooKeeperFindings(
         cluster_id="L05pbYc6Q4qlvxLk3rTO9A",
-        chroot="/kafka",
         alive=frozenset({1, 2}),
         known=frozenset({1, 2, 4, 7}),
         deletions=("old",),
         reassigning=("b-0",),
+        encrypted={"ssl.key.password of broker 7": "salt:x,encryptedPassword:y"},
     )
-    assert read_findings(FakeZooKeeper({}), "").cluster_id == ""
+    assert read_findings(FakeZooKeeper({})).cluster_id == ""
 
 
 def test_controller_of_a_broker() -> None:

@@ -80,7 +80,9 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     class Target:
         map = None
 
-        def apply(self, archive: Archive, point: Manifest, topics: tuple[RemoteTopic, ...]) -> Applied:
+        def apply(
+            self, archive: Archive, point: Manifest, topics: tuple[RemoteTopic, ...], made: object
+        ) -> Applied:
             served.append(tuple(topic.source for topic in topics))
             if len(served) == 1:
                 raise UnreachableError("target is away", "")

@@ -14,6 +14,7 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.errors import (
     CorruptError,
+    KbackupError,
     StoreError,
     UnreachableError,
 )
@@ -118,9 +119,12 @@ def test_topic_that_is_held_back_is_told_once(stop: Stop, monkeypatch: pytest.Mo
     assert [topic.held_back for topic in status.topics] == [recreated.message]
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_a_long_round_gives_signs_of_life(refused: bool, stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [None, StoreError, CorruptError])
+def test_a_long_round_gives_signs_of_life(
+    error: type[KbackupError] | None, stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`expire` sees them in the middle of the round; a store that takes none is told of."""
+    refused = error is not None
     store, beaten = MemoryStore(), threading.Event()
     make_archive(store)
     script = Script(stop, [(LOST,)])
@@ -131,8 +135,8 @@ def test_a_long_round_gives_signs_of_life(refused: bool, stop: Stop, monkeypatch
     def beat(state: Store, status: FlowStatus) -> None:
         if threading.current_thread() is not threading.main_thread():
             beaten.set()
-            if refused:
-                raise StoreError("no room", "make some")
+            if error is not None:
+                raise error("no room", "make some")
         else:
             begun.append(status.written_at)
         write(state, status)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.jobs.mirror.dry_run import factor_warnings
+from kbackup.errors import NoArchiveError
+from kbackup.jobs.mirror.dry_run import dry_run, factor_warnings
 from kbackup.jobs.mirror.internal.names import InternalNames, InternalTopic
+from kbackup.kafka.admin.cluster import Cluster
+from tests.support.memory_store import MemoryStore
 from tests.support.mirrors import flow_of
 
 
@@ -30,3 +33,9 @@ def test_factors_above_the_number_of_brokers(brokers: int, keys: list[str]) -> N
 def test_a_factor_of_the_brokers_own_is_never_too_high() -> None:
     flow = flow_of("replication.factor = -1\n")
     assert factor_warnings("B", 1, [InternalTopic("A.orders", flow.replication_factor)]) == []
+
+
+def test_a_plan_without_an_archive_names_the_address_that_is_missing() -> None:
+    flow = flow_of("clusters = A, B\nB.bootstrap.servers = b:9092\nA->B.enabled = true\n")
+    with pytest.raises(NoArchiveError, match=r"set A\.bootstrap\.servers"):
+        dry_run(flow, MemoryStore(), Cluster({"bootstrap.servers": "b:9092"}, "target"))

@@ -13,7 +13,7 @@ from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import UsageError
 from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.flow import Clock
-from kbackup.jobs.mirror.halves.take import backup_options, rhythm_of, sources_of
+from kbackup.jobs.mirror.halves.take import mirror_selections, rhythm_of, sources_of
 from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.halves.together import run_together
 from kbackup.jobs.mirror.properties import load_flows
@@ -25,11 +25,9 @@ THREE = CLUSTERS.replace("A, B", "A, B, C") + TO_C
 
 def test_take_half_selects_what_its_flows_do() -> None:
     flow = flow_of("topics = orders.*, pay\ntopics.exclude = .*-old\ngroups = app-.*\n")
-    options = backup_options(Backup(), [flow])
-    topics = Selection.of(options.topics, options.exclude_topics)
+    topics, groups = mirror_selections(Backup(), [flow])
     names = ["A.pay", "B.orders.1", "heartbeats", "C.heartbeats", "orders.1", "orders.1-old", "pay", "pays"]
     assert topics.topics(names) == ["C.heartbeats", "heartbeats", "orders.1", "pay"]
-    groups = Selection.of(options.groups, options.exclude_groups)
     assert [name for name in ("app-1", "other", "app-\xe9") if groups.matches(name)] == ["app-1", "app-\xe9"]
 
 
@@ -41,13 +39,12 @@ def test_topics_from_the_target_are_left_out() -> None:
         ([to_b], ["Bx.orders", "C.orders", "orders"]),
         ([to_b, to_c], sorted(names[:1] + names[2:])),
     ):
-        options = backup_options(Backup(), flows)
-        assert Selection.of(options.topics, options.exclude_topics).topics(names) == expected
+        assert mirror_selections(Backup(), flows).topics.topics(names) == expected
 
 
 def test_configuration_goes_before_flows() -> None:
-    options = backup_options(Backup(topics=("all",), groups=("g",)), [flow_of()])
-    assert (options.topics, options.groups) == (("all",), ("g",))
+    selections = mirror_selections(Backup(topics=("all",), groups=("g",)), [flow_of()])
+    assert selections == (Selection(("all",)), Selection(("g",)))
 
 
 def test_nothing_waits_unless_asked_to() -> None:

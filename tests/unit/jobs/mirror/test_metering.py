@@ -10,8 +10,8 @@ import pytest
 
 from kbackup.archive.restores.flow_map.tables import SCHEMA
 from kbackup.jobs.mirror import metering
-from kbackup.jobs.mirror.apply import Applied, Lost, PartitionApplied, Recreated
-from kbackup.jobs.mirror.flow import AppliedPosition
+from kbackup.jobs.mirror.apply import Applied, DeletedRemote, Lost, PartitionApplied, Recreated
+from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.status import FlowLag
 from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition
@@ -50,7 +50,9 @@ def runs(*rows: tuple[int, int, int]) -> pa.Table:
 def test_a_round() -> None:
     flow = flow_of()
     metering.flow_begins(flow)
-    assert values("incidents_total") == {("A", "B", "lost"): 0, ("A", "B", "recreated"): 0}
+    assert values("incidents_total") == dict.fromkeys(
+        (("A", "B", kind) for kind in ("lost", "recreated", "deleted")), 0
+    )
     part = PartitionApplied(records=5, bytes=600, oldest=990_000, newest=999_000)
     lost = Lost("orders", 1, 3, "A.orders", 1, 2, "gone")
     applied = Applied(
@@ -58,6 +60,7 @@ def test_a_round() -> None:
         partitions={ORDERS: part},
         recreated=(Recreated("x", "A.x", 2, held_back=False),),
         too_late=(lost, lost),
+        deleted=(DeletedRemote("y", "A.y"),),
         seconds=2,
     )
     for _ in range(2):
@@ -69,7 +72,11 @@ def test_a_round() -> None:
     assert values("replication_latency_seconds_min") == {labels: 1}
     assert values("record_age_seconds_max") == {labels: 8}
     assert values("record_age_seconds_min") == {labels: -1}
-    assert values("incidents_total") == {("A", "B", "lost"): 4, ("A", "B", "recreated"): 2}
+    assert values("incidents_total") == {
+        ("A", "B", "lost"): 4,
+        ("A", "B", "recreated"): 2,
+        ("A", "B", "deleted"): 2,
+    }
     assert values("restore_point") == {("A", "B"): 8}
     assert values("held_back_topics") == {("A", "B"): 1}
     metering.nothing_to_apply(flow, at=1001.0)
@@ -82,6 +89,21 @@ def test_a_round() -> None:
     assert values("last_round_timestamp_seconds") == {("A", "B"): 1001}
     metering.checkpoints_written(flow, ["billing"], captured_at=999.0, at=1001.5)
     assert values("checkpoint_latency_seconds") == {("A", "B", "billing"): 2.5}
+
+
+def test_topics_and_groups_that_vanished_have_no_series() -> None:
+    flow, left = flow_of(), TopicPartition("A.gone", 0)
+    part = PartitionApplied(records=1, bytes=1, oldest=1, newest=1)
+    first = Applied(1, partitions={ORDERS: part, left: part})
+    topics = [RemoteTopic("orders", "A.orders", 4)]
+    metering.round_applied(flow, {}, first, 0, topics)
+    assert set(values("record_count_total")) == {("A", "B", "A.orders", "3"), ("A", "B", "A.gone", "0")}
+    metering.round_applied(flow, {}, Applied(2), 0, topics)
+    for name in ("record_count_total", "byte_count_total", "replication_latency_seconds_max"):
+        assert set(values(name)) == {("A", "B", "A.orders", "3")}
+    metering.checkpoints_written(flow, ["billing", "gone"], 1.0)
+    metering.checkpoints_written(flow, [], 2.0, ["billing"])
+    assert set(values("checkpoint_latency_seconds")) == {("A", "B", "billing")}
 
 
 def test_lag_is_counted_apart_from_rounds() -> None:

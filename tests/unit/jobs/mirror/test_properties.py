@@ -180,3 +180,20 @@ def test_archive_is_of_the_source() -> None:
     assert flow_of(text + "A.kbackup.archive = s3://a\n").archive == "s3://a"
     assert flow_of(text + "A.kbackup.archive = s3://a\nA->B.kbackup.archive = s3://b\n").archive == "s3://b"
     assert flow_of(text, archive="/tmp/{source}").archive == "/tmp/A"
+
+
+@pytest.mark.parametrize(
+    ("line", "at_end"),
+    [
+        ("", False),
+        ("A.consumer.auto.offset.reset = latest", True),
+        ("A->B.consumer.auto.offset.reset = latest", True),
+        ("A->B.source.consumer.auto.offset.reset = latest", True),
+        ("A.consumer.auto.offset.reset = latest\nA->B.source.consumer.auto.offset.reset = earliest", False),
+        ("B.consumer.auto.offset.reset = latest", False),
+    ],
+)
+def test_where_the_first_round_of_a_topic_starts(line: str, at_end: bool) -> None:
+    read = load_flows(CLUSTERS + line, environ={})
+    assert read.flows[0].starts_at_end is at_end
+    assert not [note for note in read.notes if "auto.offset.reset" in note]

@@ -14,6 +14,7 @@ from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.apply.recreated import find_recreated, reported_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.status import FlowStatus, after_round, first_status, write_status
+from kbackup.kafka.admin.cluster import Topic
 from kbackup.metrics.events import Silent
 from kbackup.types import TopicPartition
 from tests.support.made_segments import TOPIC, committed, state, target, write
@@ -95,7 +96,8 @@ def test_losses_of_a_failed_round_are_reported_by_the_next(
     """The round committed everything, and was killed before the status was written."""
     status, flow = MemoryStore(), flow_of()
     note = Note(2, MapPartName(1, "a"), 2)
-    cluster = SimpleNamespace(connect=lambda: ("id", None))
+    topic = Topic(ORDERS.remote, "id", False, (0, 1), 1)
+    cluster = SimpleNamespace(connect=lambda: ("id", None), topics=lambda _: {ORDERS.remote: topic})
     monkeypatch.setattr(session, "Cluster", lambda *_: cluster)
     monkeypatch.setattr(session, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
     monkeypatch.setattr(session, "heads_of", lambda *_: {})

@@ -37,3 +37,35 @@ def test_a_remote_acl(source: Acl, remote: tuple[str, str, str] | None) -> None:
         assert rule is not None
         assert (rule.name, rule.operation, rule.permission) == remote
         assert (rule.pattern, rule.principal, rule.host) == ("literal", source.principal, source.host)
+
+
+IDENTITY = "replication.policy.class = IdentityReplicationPolicy\n"
+OPERATIONS = (
+    "read",
+    "describe",
+    "describe_configs",
+    "all",
+    "write",
+    "delete",
+    "alter",
+    "alter_configs",
+    "create",
+)
+
+
+def test_the_identity_policy_grants_reading_alone() -> None:
+    """The remote topic has the name of a topic that the target may have itself."""
+    flow = flow_of(IDENTITY)
+    rules = [remote_acl(flow, acl(operation), lambda _: True) for operation in OPERATIONS]
+    granted = [(rule.name, rule.operation) for rule in rules if rule is not None]
+    assert granted == [("orders", name) for name in ("read", "describe", "describe_configs", "read")]
+    denied = [remote_acl(flow, acl(operation, "deny"), lambda _: True) for operation in OPERATIONS]
+    assert [rule.operation for rule in denied if rule is not None] == list(OPERATIONS)
+    for permission in ("allow", "deny"):
+        assert remote_acl(flow, acl("read", permission, name="*"), lambda _: True) is None
+
+
+def test_the_default_policy_grants_what_mirrormaker_does() -> None:
+    rules = [remote_acl(flow_of(), acl(operation), lambda _: True) for operation in OPERATIONS]
+    granted = [rule.operation for rule in rules if rule is not None]
+    assert granted == ["read", "describe", "describe_configs", "read", *OPERATIONS[5:]]

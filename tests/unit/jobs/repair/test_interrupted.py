@@ -86,7 +86,7 @@ def test_a_repair_is_not_committed_to_a_changed_archive(store: MemoryStore) -> N
 def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> None:
     inner = MemoryStore()
     (tmp_path / "key").write_text(generate_key())
-    store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"))
+    store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"), layout.key_class)
     make_archive(store)
     truth = records(store)
     for key in (layout.ARCHIVE, *(e.key for e in store.list(layout.POINTS)), f"{ORDERS}15_index"):
@@ -122,7 +122,7 @@ def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: MemorySt
     harm(store, layout.ARCHIVE, "gone")
     (tmp_path / "key").write_text(generate_key())
     with pytest.raises(WrongKeyError):
-        run(CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}")))
+        run(CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"), layout.key_class))
 
 
 def test_a_repair_waits_for_no_writer(store: MemoryStore) -> None:

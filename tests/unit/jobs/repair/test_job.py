@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.query.overview import overview
 from kbackup.archive.query.points import list_points
 from kbackup.archive.reader import open_archive
-from tests.support.archives import LOSS
+from kbackup.archive.segments.writer import Target
+from tests.support.archives import LOSS, commit_point, topic_state, write
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import (
     HOWS,
@@ -156,3 +159,53 @@ def test_segments_are_compared_by_size_unless_all_are_read(store: MemoryStore) -
 def test_a_damaged_lease_is_named_as_replaced(store: MemoryStore, confirm: bool) -> None:
     store.put(layout.LOCK, b"garbage")
     assert [mended.file for mended in run(store, confirm=confirm).mended] == [layout.LOCK]
+
+
+def partition_counts(store: MemoryStore, point: str) -> dict[str, int]:
+    return {t.name: len(t.partitions) for t in open_archive(store).restore_point(point).topics}
+
+
+def archive_with_empty_partitions() -> MemoryStore:
+    """One restore point: the last of four partitions of orders is empty, topic empty has no record at all."""
+    store = MemoryStore()
+    archive = open_or_create(store)
+    written = [write(store, Target("orders", 1, p, 1000, "none"), range(7, 12)) for p in range(3)]
+    orders = topic_state("orders", 1, "present", [*((7, 12, some) for some in written), (0, 0, [])])
+    empty = topic_state("empty", 1, "present", [(0, 0, []), (0, 0, [])])
+    segments = [segment for some in written for segment in some]
+    commit_point(archive, 1, [empty, orders], segments, [])
+    return store
+
+
+@pytest.mark.parametrize("lost", ["manifest", "neighbour's manifest and metadata", "all documents"])
+def test_a_lost_manifest_comes_back_with_every_partition(lost: str) -> None:
+    store = archive_with_empty_partitions()
+    archive = open_archive(store)
+    before = archive.restore_point("1")
+    if lost.startswith("neighbour"):
+        states = [msgspec.structs.replace(t, captured=2) for t in before.topics]
+        commit_point(archive, 2, states, [], [])
+        store.delete([key_of(store, 2, layout.MANIFEST), key_of(store, 1, layout.METADATA)])
+    store.delete([key_of(store, 1, layout.MANIFEST)])
+    if lost == "all documents":
+        store.delete([e.key for e in store.list(layout.POINTS)])
+    repaired(store)
+    after = open_archive(store).restore_point("1")
+    if lost == "all documents":
+        assert partition_counts(store, "1") == {"empty": 1, "orders": 3}, "every topic has a partition"
+        assert "partitions behind the last one with records of empty, orders" in after.not_known
+    else:
+        assert partition_counts(store, "1") == {"empty": 2, "orders": 4}
+        assert not any("partitions" in note for note in after.not_known)
+        ends = {t.name: [(p.start, p.end) for p in t.partitions] for t in after.topics}
+        assert ends == {t.name: [(p.start, p.end) for p in t.partitions] for t in before.topics}
+
+
+def test_a_new_restore_point_has_the_partitions_and_topics_that_were_captured() -> None:
+    """Catalogs and manifests are lost; metadata.json is there."""
+    store = archive_with_empty_partitions()
+    keep = (layout.METADATA, "_records", "_index")
+    store.delete([key for key in all_objects(store) if not key.endswith(keep)])
+    repaired(store)
+    assert partition_counts(store, "latest") == {"empty": 2, "orders": 4}
+    assert [t.configs for t in overview(store, "latest").topics] == [{"retention.ms": "-1"}] * 2

@@ -40,3 +40,20 @@ def test_a_new_topic_has_the_limit_of_its_broker(defaults: dict[str, str], limit
 def test_a_topics_own_limit_wins() -> None:
     broker = {"log.message.timestamp.before.max.ms": DAY}
     assert _time_limit(_effective({"message.timestamp.before.max.ms": "5"}, broker), "before").ms == 5
+
+
+@pytest.mark.parametrize(
+    ("defaults", "keep"),
+    [
+        ({}, None),
+        ({"log.retention.hours": "168"}, "604800000"),
+        ({"log.retention.hours": "168", "log.retention.minutes": "5"}, "300000"),
+        ({"log.retention.minutes": "5", "log.retention.ms": "7"}, "7"),
+        ({"log.retention.hours": "168", "log.retention.minutes": "-1"}, "-1"),
+    ],
+)
+def test_a_new_topic_keeps_records_as_long_as_its_broker_says(
+    defaults: dict[str, str], keep: str | None
+) -> None:
+    assert _effective({}, defaults).get("retention.ms") == keep
+    assert _effective({"retention.ms": "1"}, defaults)["retention.ms"] == "1"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -28,4 +29,4 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "plain":
         return plain
     (tmp_path / "key").write_text(generate_key())
-    return CryptStore(plain, Keyring(plain, f"file:{tmp_path / 'key'}"))
+    return CryptStore(plain, Keyring(plain, f"file:{tmp_path / 'key'}"), layout.key_class)

@@ -88,7 +88,8 @@ def test_nothing_is_deleted_while_a_damaged_catalog_is_young(built: MemoryStore)
 
 
 def test_a_sweep_passes_over_a_catalog_that_a_repair_replaced(built: MemoryStore) -> None:
-    """As it was before the repair, nobody can open the archive; what the repair made stays whole."""
+    """As it was before the repair, nobody can open the archive; what the repair made stays whole. Nothing is deleted
+    before the grace time of the repair is over."""
     store = built.copy()
     for last in (5, 4):
         expired(store, last=last, grace=DAY)
@@ -99,7 +100,7 @@ def test_a_sweep_passes_over_a_catalog_that_a_repair_replaced(built: MemoryStore
     assert repair(store, True, False, 60, lambda: None, Silent()).confirmed  # type: ignore[arg-type, return-value]
     views = all_seen(open_archive(store))
     report = expired(store, grace=DAY)
-    assert (report.failed, report.unreadable) == ({}, None)
+    assert (report.failed, report.deleted, report.unreadable) == ({}, 0, catalog.number)
     assert all_seen(open_archive(store)) == views
     check_whole(store)
     store.age("", 2 * 24 * 3600.0)

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, New
 
 from kbackup.errors import ClusterError
 from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import retry
 from kbackup.kafka.client.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready
 from kbackup.types import TopicPartition
 
@@ -178,3 +179,10 @@ def test_a_request_that_takes_long_is_repeated_once(clock: list[float]) -> None:
 
     answers, refused = ask_until_ready([0, 1], ask, COORDINATOR_NOT_READY)
     assert (answers, [*refused], requests) == ({0: "answer"}, [1], [[0, 1], [0, 1]])
+
+
+def test_a_request_without_an_answer_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "TIMEOUT", 0.01)
+    silent: Future[None] = Future()
+    item, error = retry.answered("orders", silent)
+    assert (item, error.code()) == ("orders", KafkaError._TIMED_OUT)

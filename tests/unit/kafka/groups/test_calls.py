@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from kbackup.errors import UsageError
 from kbackup.kafka.groups import admin as group_admin
+from kbackup.kafka.groups import binding
 from kbackup.kafka.groups.binding import Committed, client_of, committed_of, lib, partitions_of
 from kbackup.kafka.groups.calls import GroupCalls
 from kbackup.types import TopicPartition
@@ -37,6 +40,22 @@ def test_clients_are_found_in_their_objects() -> None:
     consumer.close()
     with pytest.raises(UsageError, match="keeps its client in another way"):
         client_of(consumer)  # it has none any more
+
+
+@pytest.mark.parametrize(
+    ("release", "missing", "reason"),
+    [
+        ("3.0.0", {}, "keeps its clients in a way that is not known"),
+        ("2.99.0", {"rd_kafka_not_there": (None, ())}, "brings a librdkafka without rd_kafka_not_there"),
+    ],
+)
+def test_an_unknown_release_of_confluent_kafka_is_named(
+    release: str, missing: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding, "version", lambda name: release)
+    monkeypatch.setattr(binding, "_SIGNATURES", missing)
+    with pytest.raises(UsageError, match=f"confluent-kafka {release} {reason}"):
+        binding._load()
 
 
 def test_names_that_c_can_not_hold_are_refused_unasked() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import CorruptError, RefusedError
+from kbackup.kafka.metadata_log.batches import encode_batch
 from kbackup.kafka.metadata_log.bootstrap import (
     producer_id_record,
     quota_records,
@@ -19,7 +20,7 @@ from kbackup.kafka.metadata_log.entities import reading_of
 from kbackup.kafka.metadata_log.image import MetadataImage
 from kbackup.kafka.metadata_log.log import read_snapshot
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
-from tests.support.metadata_records import FOOTER, write_segment, write_snapshot
+from tests.support.metadata_records import FOOTER, HEADER, write_snapshot
 
 USER = ScramUser(
     user="b o%b",
@@ -71,18 +72,18 @@ def test_nothing_added_changes_nothing(tmp_path: Path) -> None:
 
 def test_no_bootstrap_file(tmp_path: Path) -> None:
     base = _base(tmp_path)
-    footer = write_segment(tmp_path, 0, [FOOTER]).read_bytes()
-    several = write_segment(tmp_path, 0, [record("NoOpRecord")]).read_bytes()
+    header, footer = (encode_batch(0, 1, 0, [each]) for each in (HEADER, FOOTER))
     for bad, problem in (
-        (b"", "from header to footer"),
+        (b"", "the snapshot has no footer"),
         (base[:-1], "ends within a batch"),
-        (base[: -len(footer)], "from header to footer"),
-        (footer, "from header to footer"),
-        (several, "from header to footer"),
+        (base[: -len(footer)], "the snapshot has no footer"),
+        (footer, "has a SnapshotFooterRecord at offset 0"),
+        (header + base[-len(footer) :], "a batch at offset 2, after the one that ends at 1"),
         (base[:-1] + b"\1", "checksum"),
     ):
-        with pytest.raises(CorruptError, match=f"bootstrap.checkpoint.*{problem}"):
+        with pytest.raises(CorruptError, match=f"bootstrap.checkpoint.*{problem}") as raised:
             write_bootstrap(bad, [])
+        assert raised.value.hint == "make a new one with 'kafka-storage format'"
 
 
 def test_credentials_without_their_secrets_are_refused() -> None:

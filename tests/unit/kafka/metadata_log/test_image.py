@@ -10,7 +10,8 @@ import pytest
 from kbackup.errors import CorruptError
 from kbackup.kafka.metadata_log.codec import Record, record
 from kbackup.kafka.metadata_log.entities import read_metadata_log
-from kbackup.kafka.metadata_log.image import MetadataImage, read_image
+from kbackup.kafka.metadata_log.image import MetadataImage, read_image, replay_log
+from kbackup.kafka.metadata_log.log import open_log
 from kbackup.metadata.entities import (
     BrokerConfig,
     ClientMetrics,
@@ -21,7 +22,9 @@ from kbackup.metadata.entities import (
     Registration,
     TopicMetadata,
 )
+from kbackup.metadata.parts import BROKER_SECRETS
 from kbackup.metadata.reading import Reading
+from tests.support.healthy_cluster import ENCRYPTED
 from tests.support.metadata_records import write_segment, write_snapshot
 
 A, B = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
@@ -116,6 +119,18 @@ def test_configs(tmp_path: Path) -> None:
     assert reading.client_metrics == (ClientMetrics(name="m", configs={"interval.ms": "5"}),)
 
 
+def test_ciphertext_is_no_value(tmp_path: Path) -> None:
+    """As controllers without password.encoder.secret copy a sensitive config from ZooKeeper."""
+    reading = _read(tmp_path, [_config(4, "1", "ssl.key.password", ENCRYPTED), _config(4, "1", "a", "1")])
+    assert reading.broker_configs == (
+        BrokerConfig(broker=1, name="a", value="1"),
+        BrokerConfig(broker=1, name="ssl.key.password", value=None),
+    )
+    (entry,) = reading.not_carried
+    assert (entry.part, entry.what, entry.reason) == ("broker_configs", BROKER_SECRETS, "failed")
+    assert "ssl.key.password without the brokers' password.encoder.secret" in entry.why
+
+
 def test_quotas(tmp_path: Path) -> None:
     reading = _read(
         tmp_path,
@@ -189,8 +204,8 @@ def test_transactions(tmp_path: Path) -> None:
         [begin, *_topic("aborted", B, [1]), abort],
         [begin, *_topic("open", B, [1])],
     )
-    image = read_image(tmp_path)
-    assert (list(image.topics.values()), image.open_transaction, image.offset) == (["whole"], 2, 11)
+    image = replay_log(open_log(tmp_path))
+    assert (list(image.topics.values()), image.open_transaction, image.offset) == (["whole"], 3, 11)
     write_segment(tmp_path, 11, [end])
     image = read_image(tmp_path)
     assert (list(image.topics.values()), image.open_transaction, image.offset) == (["whole", "open"], 0, 12)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from kbackup.errors import CorruptError, UnreachableError, UsageError
+from kbackup.kafka.metadata_log.batches import encode_batch
 from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.image import read_image
 from kbackup.kafka.metadata_log.log import MetadataLog, open_log
-from tests.support.metadata_records import FOOTER, write_segment, write_snapshot
+from tests.support.metadata_records import FOOTER, HEADER, write_segment, write_snapshot
 
 
 def _no_op(count: int) -> list[Record]:
@@ -34,10 +38,10 @@ def test_newest_snapshot_and_what_follows(tmp_path: Path) -> None:
     write_snapshot(tmp_path, 5, _no_op(1), epoch=2)
     (tmp_path / f"{9:020}-{2:010}.checkpoint.part").write_bytes(b"being written")
     (tmp_path / f"{0:020}.log").write_bytes(b"what the snapshot holds is not read")
-    write_segment(tmp_path, 3, _no_op(1), _no_op(4))
+    write_segment(tmp_path, 3, _no_op(1), _no_op(4), epoch=2)
     log = open_log(tmp_path)
     assert _read(log) == (3, [5, 6, 7])
-    assert (log.end_offset, log.epoch) == (8, 1)
+    assert (log.end_offset, log.epoch) == (8, 2)
 
 
 def test_snapshot_alone(tmp_path: Path) -> None:
@@ -56,6 +60,35 @@ def test_torn_tail_of_the_newest_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert _read(log) == (0, [0, 1, 2])
     assert (log.end_offset, log.torn) == (3, f"{newest.name}: byte {size // 2}")
+
+
+def test_a_torn_end_that_stays_is_corrupt(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 0, _no_op(1), _no_op(1))
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    problem = f"byte {size // 2}: the file ends within a batch; records from offset 1 on are missing"
+    with pytest.raises(CorruptError, match=problem):
+        read_image(tmp_path)
+
+
+def test_a_transaction_that_stays_open_is_corrupt(tmp_path: Path) -> None:
+    write_segment(tmp_path, 0, _no_op(2), [record("BeginTransactionRecord")])
+    with pytest.raises(CorruptError, match="the log ends at offset 3, within a transaction"):
+        read_image(tmp_path)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_end_that_a_controller_is_writing_is_read_again(tmp_path: Path, more: int) -> None:
+    """Until it is whole, or another end is unfinished."""
+    path = write_segment(tmp_path, 0, _no_op(1), _no_op(1), *[[record("BeginTransactionRecord")]] * more)
+    whole = path.read_bytes()
+    written = len(whole) // (2 + more) * 2 - 1
+    path.write_bytes(whole[:written])
+    with path.open("ab", buffering=0) as file:
+        writing = Timer(0.3, file.write, [whole[written:]])
+        writing.start()
+        assert read_image(tmp_path).offset == 2 + more
+        writing.join()
 
 
 def test_torn_tail_of_an_older_segment(tmp_path: Path) -> None:
@@ -91,12 +124,69 @@ def test_snapshot_without_an_end(tmp_path: Path) -> None:
     path.write_bytes(whole[:-1])
     with pytest.raises(CorruptError, match="the file ends within a batch"):
         _read(open_log(tmp_path))
-    footer = write_segment(tmp_path, 9, [FOOTER])
-    path.write_bytes(whole[: -footer.stat().st_size])
+    footer = len(encode_batch(2, 1, 0, [FOOTER]))
+    path.write_bytes(whole[:-footer])
     with pytest.raises(CorruptError, match="the snapshot has no footer"):
         _read(open_log(tmp_path))
-    path.write_bytes(footer.read_bytes())
-    with pytest.raises(CorruptError, match="begins with a SnapshotFooterRecord"):
+    path.write_bytes(b"")
+    with pytest.raises(CorruptError, match="the snapshot has no footer"):
+        _read(open_log(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("batches", "problem"),
+    [
+        ([(1, 1, FOOTER)], "a batch at offset 1, after the one that ends at 0"),
+        ([(0, 1, HEADER), (2, 1, FOOTER)], "a batch at offset 2, after the one that ends at 1"),
+        ([(0, 1, HEADER), (0, 1, FOOTER)], "a batch at offset 0, after the one that ends at 1"),
+        ([(0, 2, HEADER), (1, 2, FOOTER)], "a batch of epoch 2 in a snapshot of epoch 1"),
+        ([(0, 1, FOOTER)], "the snapshot has a SnapshotFooterRecord at offset 0"),
+        ([(0, 1, HEADER), (1, 1, HEADER)], "the snapshot has a SnapshotHeaderRecord at offset 1"),
+        ([(0, 1, HEADER), (1, 1, FOOTER), (2, 1, FOOTER)], "has a SnapshotFooterRecord at offset 2"),
+    ],
+)
+def test_snapshot_that_is_not_one_whole(
+    tmp_path: Path, batches: list[tuple[int, int, Record]], problem: str
+) -> None:
+    path = tmp_path / f"{5:020}-{1:010}.checkpoint"
+    path.write_bytes(b"".join(encode_batch(offset, epoch, 0, [one]) for offset, epoch, one in batches))
+    write_segment(tmp_path, 5)
+    with pytest.raises(CorruptError, match=f"{path.name}: byte .*{problem}"):
+        _read(open_log(tmp_path))
+
+
+@pytest.mark.parametrize("end", [None, 3])
+def test_log_that_ends_before_its_snapshot(tmp_path: Path, end: int | None) -> None:
+    """Records after the snapshot may be missing as well."""
+    write_snapshot(tmp_path, 5, _no_op(1))
+    if end is not None:
+        write_segment(tmp_path, 0, _no_op(end))
+    with pytest.raises(CorruptError, match=f"the log ends at offset {end or 0}, before its snapshot"):
+        _read(open_log(tmp_path))
+
+
+def test_segment_that_ends_before_its_index(tmp_path: Path) -> None:
+    """Cut between two batches."""
+    path = write_segment(tmp_path, 0, _no_op(1), _no_op(1), _no_op(1))
+    size = path.stat().st_size // 3
+    entries = struct.pack(">4i", 1, size, 2, size * 2)
+    path.with_suffix(".index").write_bytes(entries.ljust(1024, b"\0"))
+    assert _read(open_log(tmp_path)) == (0, [0, 1, 2])
+    path.write_bytes(path.read_bytes()[: size * 2])
+    with pytest.raises(
+        CorruptError, match=f"byte {size}: the last batch, but the index has one at byte {size * 2}"
+    ):
+        _read(open_log(tmp_path))
+
+
+def test_segments_of_several_logs(tmp_path: Path) -> None:
+    write_segment(tmp_path, 0, _no_op(3), epoch=2)
+    write_segment(tmp_path, 3, _no_op(1), epoch=1)
+    with pytest.raises(CorruptError, match="a batch of epoch 1 after one of 2"):
+        _read(open_log(tmp_path))
+    (tmp_path / f"{3:020}.log").unlink()
+    write_segment(tmp_path, 2, _no_op(1), epoch=2)
+    with pytest.raises(CorruptError, match="byte 0: the segment before it ends at 3"):
         _read(open_log(tmp_path))
 
 
