@@ -1,11 +1,71 @@
-"""Check that an archive is the one that the user expects (`archive_id`)."""
+"""Check that a store's encryption key fits the archive: a key where it is encrypted, none where it is not."""
 
 from __future__ import annotations
 
 from kbackup.archive import layout
 from kbackup.archive.models import ArchiveInfo, load
-from kbackup.errors import CorruptError, MismatchError, NotFoundError
-from kbackup.store.base import Store
+from kbackup.errors import CorruptError, MismatchError, NoArchiveError, NotFoundError, WrongKeyError
+from kbackup.store.base import Store, encryption_of
+
+KNOWN = {None, "kbackup-encryption-2"}
+_FILES = 3
+
+
+def check_encryption(store: Store, info: ArchiveInfo) -> None:
+    """Raise `WrongKeyError` where a key is missing, or given for a plain archive. A wrong key shows in reading."""
+    given = encryption_of(store)
+    if given == info.encryption:
+        return
+    if info.encryption not in KNOWN:
+        raise CorruptError(
+            f"file {layout.ARCHIVE} says encryption {info.encryption!r}, which is not known here",
+            "use the kbackup that wrote it, or a newer one",
+        )
+    if given is None:
+        raise WrongKeyError(
+            f"archive {store.url} is encrypted{_under(store)}, and no key is given",
+            "set encryption.key (or --encryption-key)",
+        )
+    raise WrongKeyError(
+        f"archive {store.url} is not encrypted, but a key is given",
+        "remove encryption.key, or make another archive: an archive is encrypted from its start or never",
+    )
+
+
+def _under(store: Store) -> str:
+    """Return the names of the keys that the archive is encrypted under, by the newest files of `keys/`."""
+    from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them
+
+    files, _ = read_files(store, list_files(store)[-_FILES:])
+    names = sorted({named.file.kek for named in files})
+    return f" under key {' or '.join(names)}" if names else ""
+
+
+# Read archive.json.
+
+
+ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+REPAIR = f"{ANOTHER_COPY}, or run 'kbackup repair'"
+
+
+def read_info(store: Store) -> ArchiveInfo:
+    """Read archive.json. Raises the errors of `open_archive`."""
+    try:
+        data = store.get(layout.ARCHIVE)
+    except NotFoundError as error:
+        if next(store.list(layout.CATALOG), None) is not None:
+            raise CorruptError(
+                f"file {layout.ARCHIVE} is missing at {store.url}, though there is a catalog", REPAIR
+            ) from error
+        raise NoArchiveError(
+            f"there is no archive at {store.url}", "check the address, or make one with 'kbackup backup'"
+        ) from error
+    info = load(ArchiveInfo, data, layout.ARCHIVE)
+    check_encryption(store, info)
+    return info
+
+
+# Check that an archive is the one that the user expects (`archive_id`).
 
 
 def check_archive_id(store: Store, expected: str | None, *, lost: bool = False) -> None:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import NewPoint
-from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import Point
 from kbackup.archive.models import (
     Capture,
@@ -24,6 +23,7 @@ from kbackup.archive.models import (
     Totals,
     load,
 )
+from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.table import Segment, in_order, to_batch
 from kbackup.errors import NotFoundError, StoreError
 from kbackup.store.base import Store

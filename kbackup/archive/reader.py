@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +14,10 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.opening import Committed, open_later, open_newest
+from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.info import REPAIR, read_info
+from kbackup.archive.identity import REPAIR, read_info
 from kbackup.archive.models import (
     ArchiveInfo,
     Capture,
@@ -29,7 +29,6 @@ from kbackup.archive.models import (
     TopicState,
     load,
 )
-from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import (
     PLACE,
     SCHEMA,
@@ -41,9 +40,11 @@ from kbackup.archive.segments.table import (
     of_topics,
     rows_where,
     starts_of,
+    with_checked_key,
 )
-from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, UsageError
+from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
+from kbackup.types import IncarnationPartition, TopicPartition
 
 _THREADS = 16
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
@@ -245,3 +246,64 @@ def open_archive(store: Store) -> Archive:
     version, `WrongKeyError` where an encrypted archive has no key, or an archive without encryption has one."""
     info = read_info(store)
     return Archive(store, info, open_newest(store, info.id))
+
+
+# Check by the catalog that an archive still has the history that a follower (export, stream, mirror) has read.
+#
+# A follower remembers a restore point and its manifest's checksum.
+
+
+def manifest_of(archive: Archive, number: int) -> str:
+    """The checksum of that restore point's manifest, also of one that was let go; '' where there never was one."""
+    point = archive.state.point(number)
+    return point.manifest if point is not None else archive.state.past_manifests.get(number, "")
+
+
+def check_same_point(archive: Archive, number: int, manifest: str, follower: str, hint: str) -> None:
+    """Raise `RefusedError` where the archive's restore point `number` is not the one whose `manifest` the follower
+    saved, as far as both are known. A repair may have made the manifest anew: the one before it counts as well."""
+    known = {each for point, each in archive.state.lineage if point == number}
+    if manifest and known and manifest not in known:
+        raise RefusedError(
+            f"{follower} has diverged from {archive.store.url}: restore point {number} is of another history",
+            hint,
+        )
+
+
+def missed(
+    archive: Archive, after: int, selected: Callable[[TopicPartition], bool]
+) -> list[tuple[TopicPartition, int]]:
+    """The selected partitions of which records that came after restore point `after` were let go, and their log
+    starts."""
+    starts = [
+        (key, TopicPartition(key[0], key[2]), start.start)
+        for key, start in archive.state.starts.items()
+        if selected(TopicPartition(key[0], key[2]))
+    ]
+    ends = _ends(archive, after) if starts else {}
+    return [(tp, start) for key, tp, start in starts if start > ends.get(key, 0)]
+
+
+def damaged(
+    archive: Archive, after: int, last: int, selected: Callable[[TopicPartition], bool]
+) -> list[tuple[TopicPartition, str]]:
+    """The selected partitions with records of restore points from `after` (exclusive) to `last` that were found missing
+    or damaged, each with a sentence."""
+    rows = [row for row in archive.state.losses.dicts() if row["kind"] == "damaged"]
+    places = [(TopicPartition(row["topic"], row["partition"]), row) for row in rows]
+    return [(tp, row["message"]) for tp, row in places if after < row["point"] <= last and selected(tp)]
+
+
+def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
+    """Return the ends of partitions at restore point `number`; where it was let go, as far as others and segments
+    tell."""
+    ends: dict[IncarnationPartition, int] = {}
+    points = [point for point in archive.restore_points if point.number <= number]
+    if points:
+        topics = archive.manifest(points[-1]).topics
+        ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+    if not points or points[-1].number < number:
+        for s in archive.added(0, number):
+            place = s.incarnation_partition
+            ends[place] = max(ends.get(place, 0), s.last + 1)
+    return ends

@@ -13,8 +13,17 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from kbackup.archive.models import ArchiveInfo, Metadata
-from kbackup.metadata.entities import BrokerConfig, Entity, GroupConfig, MetadataPartName, NotCarried
-from kbackup.metadata.parts import BROKER_SECRETS, GROUP_SECRETS, SCRAM_SECRETS, TOKEN_SECRETS
+from kbackup.metadata.entities import (
+    BROKER_SECRETS,
+    GROUP_SECRETS,
+    SCRAM_SECRETS,
+    TOKEN_SECRETS,
+    BrokerConfig,
+    Entity,
+    GroupConfig,
+    MetadataPartName,
+    NotCarried,
+)
 
 _SENSITIVE = re.compile(
     r"(password|passphrase|secret|secret\.key|master\.key|private[._]?key|access[._]?key|api[._]?key|token|credentials?"

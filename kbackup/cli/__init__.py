@@ -19,16 +19,20 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from kbackup import __version__
-from kbackup.cli.common.errors import as_error, print_error
-from kbackup.cli.common.exit_codes import EXIT_CODES
-from kbackup.cli.common.frame import State
-from kbackup.cli.common.lazy import load_command
-from kbackup.cli.common.metrics_file import finish_metrics, requested_metrics_file
+from kbackup.cli.common.frame import (
+    EXIT_CODES,
+    State,
+    as_error,
+    finish_metrics,
+    load_command,
+    print_error,
+    requested_metrics_file,
+)
 from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import KbackupError, UsageError
 from kbackup.metrics.registry import counted, failed
-from kbackup.util.printable import printable_lines
+from kbackup.util.text import printable_lines
 
 COMMANDS = {
     "init": ("init.command", "Ask for a backup's configuration, try it, and write it."),
@@ -41,7 +45,7 @@ COMMANDS = {
     "cat": ("cat", "Print records."),
     "find": ("find", "Search keys, values and headers of records."),
     "ui": ("ui", "Show an archive in a browser."),
-    "groups": ("groups.command", "Show, plan, set and undo offsets of consumer groups."),
+    "groups": ("groups", "Show, plan, set and undo offsets of consumer groups."),
     "mirror": ("mirror", "Mirror clusters by MirrorMaker 2's properties file."),
     "migrate": ("migrate", "Check, watch and archive a migration from ZooKeeper to KRaft."),
     "diff": ("diff", "Compare two restore points, or one with a cluster."),
@@ -49,11 +53,11 @@ COMMANDS = {
     "drill": ("drill.command", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
     "expire": ("expire", "Expire restore points by policy, and records by age."),
-    "keep": ("keep", "Pin a restore point, so that it never expires."),
-    "release": ("release", "Remove the pin of a restore point."),
-    "label": ("label", "Give a restore point a label."),
-    "log": ("log", "Show the history of an archive."),
-    "promote": ("promote", "Make a copy an independent archive."),
+    "keep": ("points:keep_command", "Pin a restore point, so that it never expires."),
+    "release": ("points:release_command", "Remove the pin of a restore point."),
+    "label": ("points:label_command", "Give a restore point a label."),
+    "log": ("points:log_command", "Show the history of an archive."),
+    "promote": ("points:promote_command", "Make a copy an independent archive."),
     "export": ("export", "Write records into Delta tables or Parquet files."),
     "copy": ("copy", "Copy an archive, or what is new in it, to another store."),
     "adopt": ("adopt", "Make an archive of a folder of the Java tool."),
@@ -61,10 +65,10 @@ COMMANDS = {
     "unlock": ("unlock", "Show who holds an archive's lease, and break a dead lease."),
     "key": ("key", "Generate, list and rotate keys of encrypted archives."),
     "config": ("config_cmd", "Show the configuration and where each value came from."),
-    "completion": ("completion", "Print the completion script of a shell."),
-    "help": ("help_cmd", "Show the help of a command."),
+    "completion": ("help_cmd:completion_command", "Print the completion script of a shell."),
+    "help": ("help_cmd:help_command", "Show the help of a command."),
 }
-"""Command: (module, short help)."""
+"""Command: (module, short help). A module with several commands is named with the object: `module:object`."""
 
 
 JSON_LINE = "--json=line"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
@@ -13,10 +12,11 @@ from kbackup.cli.common.options import (
     s3_options,
     spark_options,
 )
+from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.cli.repair import show
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.adopt.job import adopt
+from kbackup.jobs.adopt import adopt
 
 
 @click.command("adopt")

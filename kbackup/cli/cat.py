@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import click
 
 from kbackup.archive.query.browse import Catalogue, PartitionRecords, records, tail
-from kbackup.archive.query.window import Window
+from kbackup.archive.segments.window import Window
 from kbackup.cli.common.arguments import parse_address
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.record_output import print_records
-from kbackup.cli.common.record_selection import (
+from kbackup.cli.common.records import (
     RecordRequest,
     partitions_of,
+    print_records,
     record_options,
     with_record_request,
 )

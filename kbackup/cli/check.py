@@ -1,21 +1,38 @@
-"""`kbackup check`: check step by step whether a backup would work."""
+"""Print the steps of a check."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import client_file_option, key_option
 from kbackup.cli.common.options import (
     archive_option,
+    client_file_option,
     common_options,
+    key_option,
     s3_options,
     source_options,
     spark_options,
 )
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, spark_session
-from kbackup.cli.common.step_lines import show_step
-from kbackup.jobs.check.job import Step, check
+from kbackup.jobs.check import Step, check
+
+if TYPE_CHECKING:
+    from kbackup.jobs.check import Step
+
+
+def show_step(step: Step, reporter: Reporter) -> None:
+    """Print a step in one line, and its hint in a second one."""
+    word = step.status.upper() if step.status == "failed" else step.status
+    reporter.line(f"{word:<8} {step.name}: {step.detail}")
+    if step.hint:
+        reporter.line(f"{'':<8}   hint: {step.hint}")
+
+
+# `kbackup check`: check step by step whether a backup would work.
 
 
 @click.command("check")

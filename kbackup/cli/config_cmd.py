@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import key_option
-from kbackup.cli.common.notify.notification import Body
-from kbackup.cli.common.options import common_options, s3_options, spark_options
+from kbackup.cli.common.notify import Body
+from kbackup.cli.common.options import common_options, key_option, s3_options, spark_options
 from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
 
 

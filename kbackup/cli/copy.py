@@ -8,13 +8,11 @@ import click
 
 from kbackup.archive import layout
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_duration, human_size, plural
-from kbackup.cli.common.key_options import options
-from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import archive_option, common_options, s3_options
-from kbackup.cli.common.point_options import point_option
+from kbackup.cli.common.options import archive_option, common_options, options, point_option, s3_options
+from kbackup.cli.common.output import ShownProgress, human_duration, human_size
 from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
+from kbackup.util.text import plural
 
 _destination_options = options(
     click.option("--to-s3-endpoint-url", metavar="URL", help="DEST's S3 endpoint, if it differs."),
@@ -57,7 +55,7 @@ def command(
 
     Backups into a copy are refused, until 'kbackup promote'. A copy of an encrypted archive opens with the same key.
     """
-    from kbackup.jobs.copy.job import copy_archive
+    from kbackup.jobs.copy import copy_archive
 
     source = archive_store(frame)
     given = {

@@ -11,15 +11,20 @@ import click
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import client_file_option, key_option, key_options
-from kbackup.cli.common.options import archive_option, common_options, s3_options
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.options import (
+    archive_option,
+    client_file_option,
+    common_options,
+    key_option,
+    key_options,
+    s3_options,
+)
+from kbackup.cli.common.output import Cell, Reporter
 from kbackup.cli.common.session import archive_store
-from kbackup.cli.common.table import Cell
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
 if TYPE_CHECKING:
-    from kbackup.jobs.diff.job import Diff, Value, View
+    from kbackup.jobs.diff import Diff, Value, View
 
 LIVE = ("source", "target")
 
@@ -45,7 +50,7 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     A and B are restore points (number, label or latest) or the clusters source or target. Offsets of a cluster are
     those up to which a backup would read.
     """
-    from kbackup.jobs.diff.job import check_selections, diff
+    from kbackup.jobs.diff import check_selections, diff
 
     topics, groups = _selections(frame)
     read_view = _view_reader(frame, topics, groups)
@@ -68,7 +73,7 @@ def _selections(frame: Frame) -> tuple[Selection, Selection]:
 
 def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], View]:
     """Return a function that reads the view of a restore point or a cluster."""
-    from kbackup.jobs.diff.job import live_view, point_view
+    from kbackup.jobs.diff import live_view, point_view
 
     @functools.cache
     def archive() -> Archive:

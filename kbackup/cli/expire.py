@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.cli.common.command_line import own_command
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_size, plural
-from kbackup.cli.common.key_options import options
-from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.own_command import own_command
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, options, s3_options
+from kbackup.cli.common.output import Cell, Reporter, ShownProgress, human_size
 from kbackup.cli.common.session import archive_store
-from kbackup.cli.common.table import Cell
-from kbackup.config.quantities import parse_duration
+from kbackup.config.windows import parse_duration
 from kbackup.errors import StoreError
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.retention.job import ExpireReport, PointFate
+    from kbackup.jobs.retention import ExpireReport, PointFate
 
 _LONGEST = 100 * 365 * 86_400.0
 """Longest duration in seconds: no archive is older."""
@@ -117,8 +114,8 @@ def command(
     Readers no longer see expired objects. The first run after --grace deletes them; until then, --undo brings them
     back. Each run also deletes orphans. A backup may run at the same time.
     """
-    from kbackup.jobs.retention.job import Expiry, Policy, expire
-    from kbackup.jobs.retention.job import undo as undo_expire
+    from kbackup.jobs.retention import Expiry, Policy, expire
+    from kbackup.jobs.retention import undo as undo_expire
 
     last, daily, weekly, monthly, yearly = (
         count or 0 for count in (keep_last, keep_daily, keep_weekly, keep_monthly, keep_yearly)

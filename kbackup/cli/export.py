@@ -8,16 +8,21 @@ import click
 import msgspec
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_duration, plural
-from kbackup.cli.common.key_options import key_option, key_options
-from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import archive_option, common_options, s3_options, spark_options
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.options import (
+    archive_option,
+    common_options,
+    key_option,
+    key_options,
+    s3_options,
+    spark_options,
+)
+from kbackup.cli.common.output import Reporter, ShownProgress, human_duration
 from kbackup.cli.common.session import archive_store, delta_config, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.export.job import ExportReport
+    from kbackup.jobs.export.run import ExportReport
 
 
 @click.command("export")
@@ -43,7 +48,8 @@ def command(frame: Frame) -> int:
     session_of = delta_config(config, export.delta)
     done: list[ExportReport] = []
     with spark_session(session_of, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
+        from kbackup.jobs.export.run import ExportJob
+        from kbackup.jobs.export.tables import export_delta, export_parquet
 
         lease = config.backup.lease_seconds
         if export.delta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
 from kbackup.errors import UsageError
 
@@ -18,7 +18,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.command("help")
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete)
 @click.pass_context
-def command(context: click.Context, words: tuple[str, ...]) -> None:
+def help_command(context: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command, as COMMAND --help does; without COMMAND, that of kbackup."""
     click.echo(_context_of(context.find_root(), words).get_help())
 
@@ -30,12 +30,33 @@ def _context_of(context: click.Context, words: tuple[str, ...]) -> click.Context
             raise UsageError(
                 f"{context.command_path} has no command {word}", f"run 'kbackup help {_words(context)}'"
             )
-        _, command, _ = context.command.resolve_command(context, [word])
-        if command is None:  # while a shell completes, click returns None instead of an error
+        _, help_command, _ = context.command.resolve_command(context, [word])
+        if help_command is None:  # while a shell completes, click returns None instead of an error
             break
-        context = click.Context(command, info_name=word, parent=context)
+        context = click.Context(help_command, info_name=word, parent=context)
     return context
 
 
 def _words(context: click.Context) -> str:
     return context.command_path.partition(" ")[2]
+
+
+# `kbackup completion`: print a shell's completion script.
+
+
+_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.pass_context
+def completion_command(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    bash: source <(kbackup completion bash) in ~/.bashrc; zsh the same in ~/.zshrc, after compinit; fish: kbackup
+    completion fish > ~/.config/fish/completions/kbackup.fish.
+    """
+    from kbackup.cli import COMPLETION_VARIABLE
+
+    script = _SHELLS[shell](context.find_root().command, {}, "kbackup", COMPLETION_VARIABLE).source()
+    click.echo(script)

@@ -6,17 +6,14 @@ from collections.abc import Iterable
 
 import click
 
-from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, TopicOverview, overview
-from kbackup.archive.query.sums import Sums
-from kbackup.cli.common.arguments import moment_of
+from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, Sums, TopicOverview, overview
+from kbackup.cli.common.arguments import moment_of, show_window
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_age, human_size, plural
-from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import s3_options, state_options
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.table import Cell, Column
-from kbackup.cli.common.window_text import show_window
+from kbackup.cli.common.output import Cell, Column, Reporter, human_age, human_size
+from kbackup.cli.common.session import cached_archive_store
 from kbackup.errors import UsageError, suggest_name
+from kbackup.util.text import plural
 from kbackup.util.times import human_time
 
 
@@ -107,7 +104,7 @@ def _dated(moment: str) -> str:
 
 def _settings_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
     """Return counts of each kind of metadata in the restore point, and the kinds that were not captured."""
-    from kbackup.metadata.parts import PARTS
+    from kbackup.metadata.entities import PARTS
 
     counts = [
         f"{part.label} {archived.settings[part.name]:,}" for part in PARTS if archived.settings.get(part.name)

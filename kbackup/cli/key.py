@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import plural
 from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
+from kbackup.util.text import plural
 
 
 @click.group("key")
@@ -53,7 +53,7 @@ def show(frame: Frame) -> int:
 
     Ends with exit code 13 when two files hold different data keys under one id.
     """
-    from kbackup.jobs.keys.job import held_keys
+    from kbackup.jobs.keys import held_keys
 
     store = archive_store(frame)
     files, skipped, conflicts = held_keys(store)
@@ -95,7 +95,7 @@ def rotate(frame: Frame, new: str) -> int:
     Needs the archive's lease and does not wait for other writers. After a crash run it again. Ends with exit code 3
     when a file of the old key could not be deleted.
     """
-    from kbackup.jobs.keys.job import rotate_keys
+    from kbackup.jobs.keys import rotate_keys
 
     check_source(new)
     store = archive_store(frame)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import click
 
-from kbackup.archive.java.content import is_java_archive
-from kbackup.archive.lease.hold import holder
-from kbackup.archive.lease.process import describe
+from kbackup.archive.lease import describe, holder
 from kbackup.archive.models import Lease
-from kbackup.archive.query.points import PointOverview, list_points
+from kbackup.archive.query.java import is_java_archive
+from kbackup.archive.query.overview import PointOverview, list_points
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_age, human_size, plural
-from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
@@ -20,9 +17,10 @@ from kbackup.cli.common.options import (
     common_options,
     s3_options,
 )
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.table import Cell, Column
+from kbackup.cli.common.output import Cell, Column, Reporter, human_age, human_size
+from kbackup.cli.common.session import cached_archive_store
 from kbackup.errors import NoArchiveError, UsageError
+from kbackup.util.text import plural
 
 
 @click.command("list")

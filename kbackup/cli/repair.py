@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kbackup.cli.common.command_line import own_command
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_duration, plural
-from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
@@ -14,11 +13,12 @@ from kbackup.cli.common.options import (
     s3_options,
     spark_options,
 )
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.own_command import own_command
+from kbackup.cli.common.output import Reporter, ShownProgress, human_duration
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.repair.job import RepairReport, repair
+from kbackup.jobs.repair.job import repair
+from kbackup.jobs.repair.rebuild import RepairReport
+from kbackup.util.text import plural
 
 _MENDED = 20
 

@@ -1,7 +1,8 @@
-"""`kbackup restore`: restore a restore point into a cluster."""
+"""Show the settings that a restore changes, and undo these changes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -9,34 +10,100 @@ import click
 import msgspec
 
 from kbackup.archive import layout
+from kbackup.cli.common.arguments import show_window
+from kbackup.cli.common.command_line import own_command
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_duration, human_size, plural
-from kbackup.cli.common.key_options import key_option, key_options
-from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
+    key_option,
+    key_options,
+    point_key_option,
     s3_options,
     spark_options,
     target_options,
+    time_key_options,
 )
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.own_command import own_command
-from kbackup.cli.common.point_options import point_key_option, time_key_options
+from kbackup.cli.common.output import Reporter, ShownProgress, human_duration, human_size
 from kbackup.cli.common.session import archive_store, delta_config, show_connecting, spark_session
-from kbackup.cli.common.settings import show_settings
-from kbackup.cli.common.settings import undo as undo_settings
-from kbackup.cli.common.window_text import show_window
-from kbackup.cli.groups.tables import show_results
+from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.jobs.settings.plan import Changes, ConfigChange, SettingsReport, entity_words
+from kbackup.metadata.entities import Acl
 from kbackup.store import open_store
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import RestorePlan
     from kbackup.jobs.importing.job import DeltaImport
     from kbackup.jobs.restore.report import RestoreReport
     from kbackup.jobs.settings.plan import SettingsReport
+
+
+def show_settings(planned: SettingsReport, reporter: Reporter) -> None:
+    """Print the differences to the target, and what is not carried."""
+    show_changes(planned.changes, reporter)
+    for entry in planned.not_carried:
+        reporter.note(f"not carried: {entry.what} ({entry.why})")
+    for warning in (*planned.warnings, *planned.missing):
+        reporter.warning(warning)
+
+
+def show_changes(changes: Changes, reporter: Reporter) -> None:
+    _acls("new acl for", changes.acls, reporter)
+    _acls("deleted acl for", changes.deleted_acls, reporter)
+    if changes.configs:
+        reporter.table(
+            ("config", "of", "now", "becomes"),
+            [(c.name, _owner(c), c.before, c.after) for c in changes.configs],
+        )
+        reporter.line()
+    if changes.quotas:
+        reporter.table(
+            ("quota", "of", "now", "becomes"),
+            [(c.name, entity_words(c.entity), c.before, c.after) for c in changes.quotas],
+        )
+        reporter.line()
+
+
+def _acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
+    rows = [(a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern) for a in acls]
+    if rows:
+        reporter.table((title, "host", "permission", "operation", "resource", "name", "pattern"), rows)
+        reporter.line()
+
+
+def _owner(change: ConfigChange) -> str:
+    return "all brokers" if change.of_all else f"{change.kind} {change.owner}"
+
+
+def undo_restored_settings(frame: Frame, dry_run: bool) -> int:
+    """Put back the ACLs, configs and quotas that the target had before a restore."""
+    from kbackup.jobs.settings.write import undo_settings
+    from kbackup.kafka.admin.cluster import Cluster
+
+    config, reporter = frame.config, frame.reporter
+    restore_id = config.restore.restore_id
+    if restore_id is None:
+        raise UsageError("no restore is named", "give --restore-id")
+    address = config.restore.state
+    state = (
+        open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class)
+        if address
+        else archive_store(frame)
+    )
+    undone = undo_settings(Cluster(config.target, "target"), state, restore_id, dry_run)
+    show_changes(undone.changes, reporter)
+    for why in undone.missing:
+        reporter.warning(why)
+    if not undone.changes:
+        reporter.line("nothing is left to undo")
+    reporter.document(undone)
+    return EXIT_LOSS if undone.missing else EXIT_OK
+
+
+# `kbackup restore`: restore a restore point into a cluster.
 
 
 @click.command("restore")
@@ -88,7 +155,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     Ends with exit code 3 when a group or a setting could not be set, or when records of the restore point are lost.
     """
     if undo:
-        return undo_settings(frame, dry_run)
+        return undo_restored_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter
     options = config.restore
 
@@ -137,7 +204,7 @@ def _delta_import(frame: Frame) -> DeltaImport:
     """Return the import of Delta tables that comes before the restore."""
     from kbackup.jobs.export.destination import Destination
     from kbackup.jobs.importing.job import DeltaImport
-    from kbackup.jobs.restore.content import new_restore_id
+    from kbackup.jobs.restore.plan import new_restore_id
 
     config = frame.config
     options = config.restore

@@ -12,10 +12,8 @@ import click
 
 from kbackup.cli.common.decoding import registry_decoding
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import key_option
-from kbackup.cli.common.local_cache import cached_archive_store
-from kbackup.cli.common.options import archive_option, cache_option, common_options, s3_options
-from kbackup.cli.common.session import state_store
+from kbackup.cli.common.options import archive_option, cache_option, common_options, key_option, s3_options
+from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.errors import UsageError
 from kbackup.metrics.server import parse_address
 
@@ -48,9 +46,8 @@ def command(frame: Frame, no_token: bool) -> int:
         import uvicorn
 
         from kbackup.web.app import make_app
-        from kbackup.web.archive_cache import ArchiveCache
+        from kbackup.web.archive_cache import ArchiveCache, StatusRules
         from kbackup.web.decoding import FieldDecoder
-        from kbackup.web.verdict import StatusRules
     except ModuleNotFoundError as error:
         if str(error.name).startswith("kbackup"):
             raise

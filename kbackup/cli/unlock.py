@@ -6,8 +6,7 @@ import sys
 
 import click
 
-from kbackup.archive.lease.process import describe
-from kbackup.archive.lease.unlock import Seen, break_lease, inspect_lease
+from kbackup.archive.lease import Seen, break_lease, describe, inspect_lease
 from kbackup.archive.models import Lease
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options

@@ -7,22 +7,21 @@ import msgspec
 
 from kbackup.cli.common.compare import against_options, has_selection_options, show_comparison
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_duration, human_size, plural
-from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
+    point_option,
     s3_options,
     spark_options,
 )
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.point_options import point_option
+from kbackup.cli.common.output import Reporter, ShownProgress, human_duration, human_size
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.compare.report import count_comparison
 from kbackup.jobs.verify.job import count_verification, verify
 from kbackup.jobs.verify.report import VerifyReport, record_verification
+from kbackup.util.text import plural
 from kbackup.util.times import now
 
 
@@ -82,8 +81,10 @@ def _against(frame: Frame, restore_point: str, against: str, groups: bool, exact
     store = archive_store(frame)
     show_connecting(frame, "source" if against == "source" else "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.compare.job import verify_against  # while the JVM starts
-        from kbackup.jobs.compare.plan import CompareRequest
+        from kbackup.jobs.compare.job import (
+            CompareRequest,
+            verify_against,  # while the JVM starts
+        )
 
         request = CompareRequest("source" if against == "source" else "target", options, groups, exact, show)
         cluster = config.source if against == "source" else config.target

@@ -1,13 +1,11 @@
 """The configuration: frozen models, read from file, environment and flags; secrets are never shown."""
 
-from kbackup.config.jobs import Backup, Restore
 from kbackup.config.keys import KEYS, Key, show_value
 from kbackup.config.load import VARIABLES, Files, Loaded, Origin, Setting, load, settings_in_effect
-from kbackup.config.models import Config, Spark
-from kbackup.config.quantities import parse_duration, parse_size
+from kbackup.config.models import Backup, Config, Restore, Spark
 from kbackup.config.secrets import HIDDEN, exposes_secret, is_secret, redact, shown
 from kbackup.config.values import parse_rule
-from kbackup.config.windows import Range, parse_range, parse_time
+from kbackup.config.windows import Range, parse_duration, parse_range, parse_size, parse_time
 
 __all__ = [
     "HIDDEN",

@@ -1,16 +1,154 @@
-"""Properties of Kafka clients: what kbackup decides itself, and Java's client.properties in librdkafka's
-words."""
+"""Reading Java's `.properties` files, as `java.util.Properties.load` documents them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kbackup.config.jaas import jaas_credentials
-from kbackup.config.properties import parse_properties
 from kbackup.errors import UsageError
+
+_BLANK = " \t\f"
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.)", re.DOTALL)
+_KEY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*(?:[=:][ \t\f]*)?", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(data: bytes, name: str) -> dict[str, str]:
+    """Keys and values of a properties file (ISO 8859-1, as Java reads it); the last of equal keys wins.
+
+    `name` stands in errors, which never show a value.
+    """
+    values: dict[str, str] = {}
+    for number, line in _logical_lines(data.decode("latin-1")):
+        try:
+            key = next(_KEY.finditer(line))
+            values[_unescape(key[1])] = _unescape(line[key.end() :])
+        except ValueError:
+            raise UsageError(
+                f"{name}: line {number} has a malformed escape", "write four hexadecimal digits after \\u"
+            ) from None
+    return values
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number of its first line, logical line): comments and blank lines gone, continued lines joined."""
+    joined, first = "", 0
+    for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
+        line = raw.lstrip(_BLANK)
+        if not first and (not line or line[0] in "#!"):
+            continue
+        first = first or number
+        if _continues(line):
+            joined += line[:-1]
+            continue
+        yield first, joined + line
+        joined, first = "", 0
+    if joined:
+        yield first, joined
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        if code[0] != "u":
+            return _LETTERS.get(code, code)
+        if len(code) == 1:
+            raise ValueError
+        return chr(int(code[1:], 16))
+
+    units = _ESCAPE.sub(
+        replace, text
+    )  # Java's escapes are UTF-16 units: two make a character beyond the first plane
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+# Read credentials from Java's `sasl.jaas.config`.
+
+
+_TOKEN = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"'=;]+)|([=;]))""", re.DOTALL)
+_QUOTES = 'put values in double quotes: password="…"'
+_PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
+_OTHER_MODULES = {
+    "Krb5LoginModule": "set sasl.kerberos.keytab and sasl.kerberos.principal instead; "
+    "librdkafka must be built with GSSAPI (SCRAM or client certificates work everywhere)",
+    "OAuthBearerLoginModule": "set sasl.oauthbearer.method=oidc with sasl.oauthbearer.client.id, "
+    "sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url instead, or kbackup.oauth.callback",
+}
+_CLIENT_CREDENTIALS = {
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+_SUBJECT, _LIFETIME = "unsecuredLoginStringClaim_sub", "unsecuredLoginLifetimeSeconds"
+
+
+def jaas_credentials(text: str, where: str) -> dict[str, str]:
+    """`sasl.username` and `sasl.password` of a PLAIN or SCRAM login, `sasl.oauthbearer.…` of a login by client
+    credentials or by tokens that nobody signed; `where` stands in errors, the text never does."""
+    module, options = _parse(text, where)
+    name = module.rpartition(".")[2]
+    if name == "OAuthBearerLoginModule" and (found := _tokens_of(options)):
+        return found
+    if name not in _PASSWORD_MODULES:
+        hint = _OTHER_MODULES.get(name, "logins by PlainLoginModule and ScramLoginModule can be used")
+        raise UsageError(f"{where}: the login module {module} exists in Java only", hint)
+    if options.get("tokenauth", "").lower() == "true":
+        raise UsageError(f"{where}: delegation tokens can't be used", "use a SCRAM user with a password")
+    if "username" not in options or "password" not in options:
+        raise UsageError(
+            f"{where}: no user name or no password in it", f'{name} required username="…" password="…";'
+        )
+    return {"sasl.username": options["username"], "sasl.password": options["password"]}
+
+
+def _tokens_of(options: dict[str, str]) -> dict[str, str]:
+    """Empty where librdkafka has nothing like it."""
+    if {"clientId", "clientSecret"} <= options.keys():
+        named = {ours: options[java] for java, ours in _CLIENT_CREDENTIALS.items() if java in options}
+        return {"sasl.oauthbearer.method": "oidc"} | named
+    if subject := options.get(_SUBJECT):
+        life = f" lifeSeconds={options[_LIFETIME]}" if _LIFETIME in options else ""
+        return {
+            "enable.sasl.oauthbearer.unsecure.jwt": "true",
+            "sasl.oauthbearer.config": f"principal={subject}{life}",
+        }
+    return {}
+
+
+def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
+    """(login module, its options) of `module flag name=value ... ;`, a single entry."""
+    tokens = _tokens(text, where)
+    if len(tokens) < 3 or tokens[-1] != ";" or tokens.count(";") != 1:
+        raise UsageError(
+            f"{where}: not one login module that ends in a semicolon", "see Kafka's documentation"
+        )
+    options = tokens[2:-1]
+    if len(options) % 3 or any(sign != "=" for sign in options[1::3]):
+        raise UsageError(f"{where}: its options are not name=value", _QUOTES)
+    return tokens[0], dict(zip(options[::3], options[2::3], strict=True))
+
+
+def _tokens(text: str, where: str) -> list[str]:
+    values, at, text = [], 0, text.strip()
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            raise UsageError(f"{where}: a quote is not closed", _QUOTES)
+        quoted = token[1] if token[1] is not None else token[2]
+        values.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
+        at = token.end()
+    return values
+
+
+# Properties of Kafka clients: what kbackup decides itself, and Java's client.properties in librdkafka's
+# words.
+
 
 CONTROLLED = {
     "auto.offset.reset": "a backup goes by offsets and reports a gap as loss (backup.allow_loss)",

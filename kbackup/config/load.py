@@ -1,14 +1,4 @@
-"""From file, environment and flags, in rising precedence, to a `Config`, and where each value came from.
-
-1. defaults
-2. `kbackup.toml`: the file given, else KBACKUP_CONFIG, else ./kbackup.toml where there is one
-3. client properties files named by KBACKUP_SOURCE_CONFIG and KBACKUP_TARGET_CONFIG
-4. KBACKUP_<SECTION>_<KEY>; below KBACKUP_SOURCE_ and KBACKUP_TARGET_ an underscore stands for a dot
-5. client properties files given by flags
-6. flags
-
-Entries of tables are merged name by name; lists are replaced whole.
-"""
+"""Checks the client properties of a configuration, before any cluster is asked."""
 
 from __future__ import annotations
 
@@ -23,12 +13,52 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from kbackup.config.client_check import check_client_property
 from kbackup.config.clients import ALIASES, CONTROLLED, load_client_properties
 from kbackup.config.keys import KEYS, SECTIONS, Key, locate
 from kbackup.config.models import Config
+from kbackup.config.secrets import is_secret
 from kbackup.config.values import convert, entries, flatten, property_text, resolve
 from kbackup.errors import UsageError
+from kbackup.kafka.property_check import COMMON, refusal
+from kbackup.metadata.sources import check_source_property, is_source_property
+
+
+def check_client_property(path: str, value: str, *, verbatim: bool, where: str) -> None:
+    """Raise `UsageError` for a property of `source` or `target` that librdkafka refuses, or that names a source of
+    metadata wrongly. `verbatim`: the value stands in the configuration as it is. Only such a value is shown, and no
+    secret."""
+    section, _, name = path.partition(".")
+    if is_source_property(name):
+        if section != "source":
+            raise UsageError(f"{where}: {path} is of the source alone", f"set source.{name}")
+        check_source_property(path, value, where, show=verbatim)
+        return
+    refused = refusal(name, value)
+    if refused is None:
+        return
+    hint = (
+        "librdkafka's CONFIGURATION.md has names and values; "
+        f"give a client.properties of Kafka's own tools by --{section}-config"
+    )
+    if refused.kind == "unknown name":
+        near = difflib.get_close_matches(name, COMMON, n=1, cutoff=0.8)
+        hint = f"did you mean {near[0]}?" if near else hint
+        raise UsageError(f"{where}: {path}: librdkafka has no property {name}", hint)
+    words = refused.words if verbatim and not is_secret(path) else "librdkafka refuses its value"
+    raise UsageError(f"{where}: {path}: {words}", hint)
+
+
+# From file, environment and flags, in rising precedence, to a `Config`, and where each value came from.
+#
+# 1. defaults
+# 2. `kbackup.toml`: the file given, else KBACKUP_CONFIG, else ./kbackup.toml where there is one
+# 3. client properties files named by KBACKUP_SOURCE_CONFIG and KBACKUP_TARGET_CONFIG
+# 4. KBACKUP_<SECTION>_<KEY>; below KBACKUP_SOURCE_ and KBACKUP_TARGET_ an underscore stands for a dot
+# 5. client properties files given by flags
+# 6. flags
+#
+# Entries of tables are merged name by name; lists are replaced whole.
+
 
 DEFAULT_FILE = "kbackup.toml"
 TRUST_OPTIONS = "KBACKUP_TRUST_OPTIONS"

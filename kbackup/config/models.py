@@ -1,23 +1,214 @@
-"""The configuration's frozen models. They are the one table of keys: name, type, limits, default and meaning.
-
-Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds`, `*_timeout` and `max_age` durations
-("90s").
-Free-form fields (`dict[str, str]`) take any name below their own.
-"""
+"""Types of values that several sections of the configuration have."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from kbackup.config.jobs import Backup, Export, Follow, Notify, Restore
 from kbackup.config.secrets import redact
-from kbackup.config.types import Names, Properties
 from kbackup.metadata.sources import Sources
 from kbackup.store.options import S3Options
 from kbackup.util.text import SomeArchiveId
+
+Names = tuple[str, ...]
+Properties = dict[str, str]
+
+
+# The sections of the configuration that jobs take: `[backup]`, `[follow]`, `[restore]`, `[export]` and `[notify]`.
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """`[backup]`"""
+
+    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
+    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
+    groups: Annotated[Names, Meta(description="Consumer groups: names or /regex/. Empty: all.")] = ()
+    exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
+    segment_bytes: Annotated[
+        int, Meta(ge=1, description="A segment ends with the record that makes its file larger than this.")
+    ] = 128 << 20
+    compression: Annotated[
+        Literal["none", "zstd"],
+        Meta(description="Compression of new segments. `none` writes the Java tool's files byte for byte."),
+    ] = "zstd"
+    isolation_level: Annotated[
+        Literal["read_committed", "read_uncommitted"],
+        Meta(description="`read_committed` leaves out records of open and aborted transactions."),
+    ] = "read_committed"
+    split_records: Annotated[int, Meta(ge=1, description="Offsets in each range of a large partition.")] = (
+        4_000_000
+    )
+    pack_records: Annotated[int, Meta(ge=1, description="Offsets of small partitions that share a task.")] = (
+        200_000
+    )
+    lease_seconds: Annotated[
+        int, Meta(ge=5, description="Duration of the writer's lease without renewal.")
+    ] = 60
+    wait: Annotated[bool, Meta(description="Wait for another writer, until its lease would run out.")] = False
+    max_age: Annotated[
+        float,
+        Meta(ge=1, description="Age of the newest restore point from which on `status` is critical."),
+    ] = 26 * 3600
+    allow_loss: Annotated[bool, Meta(description="End with exit code 0 after a loss.")] = False
+    adopt_topics: Annotated[
+        bool,
+        Meta(description="Continue topics of unknown id with topics of the same name."),
+    ] = False
+    adopt_cluster: Annotated[
+        bool,
+        Meta(description="Continue the backups of another cluster, if a cluster was rebuilt."),
+    ] = False
+    poll_timeout_seconds: Annotated[
+        int, Meta(ge=1, description="Time without progress after which a task fails.")
+    ] = 60
+
+
+class Follow(msgspec.Struct, frozen=True, kw_only=True):
+    """`[follow]`: `backup --follow`"""
+
+    interval_seconds: Annotated[
+        float, Meta(ge=0.1, description="Time between restore points, if there is anything new.")
+    ] = 60
+    max_age_seconds: Annotated[
+        float, Meta(ge=0, description="Longest wait of a partition's new records for a segment.")
+    ] = 600
+    small_bytes: Annotated[
+        int, Meta(ge=0, description="A partition with fewer new bytes waits for more.")
+    ] = 1 << 20
+    small_segments: Annotated[
+        int, Meta(ge=0, description="Number of waiting partitions that each restore point still takes.")
+    ] = 100
+    listen: Annotated[
+        str,
+        Meta(description="Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none."),
+    ] = ""
+    stale_after_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            description="`/healthz` answers 503 after this time without a good round. Set it above the interval.",
+        ),
+    ] = 300
+    topic_metrics: Annotated[
+        bool, Meta(description="Also export the lag of each topic, as one series each.")
+    ] = False
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True):
+    """`[restore]`"""
+
+    restore_point: Annotated[
+        int | Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,99}$")],
+        Meta(description="Restore point: number, label or `latest`."),
+    ] = "latest"
+    to_time: Annotated[
+        str | None,
+        Meta(description="Records up to this time, inclusive, with topics and groups of that time."),
+    ] = None
+    from_time: Annotated[str | None, Meta(description="Records from this time on, inclusive.")] = None
+    range: Annotated[
+        Names,
+        Meta(
+            description="Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be "
+            "empty."
+        ),
+    ] = ()
+    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
+    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
+    map: Annotated[Properties, Meta(description="New name of a topic (`orders=orders-restored`).")] = {}
+    map_regex: Annotated[
+        Names,
+        Meta(description=r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`)."),
+    ] = ()
+    groups: Annotated[Names, Meta(description="Consumer groups: names or /regex/. Empty: all.")] = ()
+    exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
+    no_groups: Annotated[bool, Meta(description="Restore no consumer group.")] = False
+    map_group: Annotated[Properties, Meta(description="New name of a consumer group.")] = {}
+    settings: Annotated[
+        tuple[Literal["acls", "configs", "quotas", "users"], ...],
+        Meta(
+            description="Settings to restore: `acls`, `configs` (of brokers, groups and client metrics), "
+            "`quotas`, `users` (listed only: a running cluster accepts no secrets)."
+        ),
+    ] = ()
+    replication_factor: Annotated[
+        Annotated[int, Meta(ge=1, le=32767)] | None,
+        Meta(description="Replication factor of created topics. Unset: as archived."),
+    ] = None
+    topic_config: Annotated[Properties, Meta(description="Topic configs that replace archived ones.")] = {}
+    into_existing: Annotated[bool, Meta(description="Allow target topics that hold records.")] = False
+    strict: Annotated[
+        bool, Meta(description="Refuse to restore if damage has lost records of the selection.")
+    ] = False
+    transactions: Annotated[
+        bool,
+        Meta(
+            description="Restore exactly once, by transactions. Without: at least once, and no gaps in target "
+            "offsets."
+        ),
+    ] = True
+    transaction_bytes: Annotated[int, Meta(ge=1, description="Size of a transaction.")] = 32 << 20
+    state: Annotated[
+        str | None,
+        Meta(
+            description="Address of plans, offset maps and reports of restores, and of mirrors' state. Unset: "
+            "the archive."
+        ),
+    ] = None
+    from_delta: Annotated[
+        str | None,
+        Meta(description="Restore records from the Delta tables at this address."),
+    ] = None
+    restore_id: Annotated[
+        str | None, Meta(description="Id of the restore, to resume it. Unset: a new id.")
+    ] = None
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """`[export]`: what `export` and, after the restore point, `backup` write"""
+
+    delta: Annotated[
+        str | None,
+        Meta(description="Address of Delta tables: `s3://bucket/prefix` or a path."),
+    ] = None
+    parquet: Annotated[
+        str | None,
+        Meta(description="Address of Parquet files: `s3://bucket/prefix` or a path."),
+    ] = None
+    one_table: Annotated[bool, Meta(description="Write one Delta table for all topics.")] = False
+    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
+    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
+
+
+class Notify(msgspec.Struct, frozen=True, kw_only=True):
+    """`[notify]`: the webhook that hears of the end of runs"""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="URL of a webhook that gets the report of each run as JSON. It is a secret. Unset: none."
+        ),
+    ] = ""
+    on: Annotated[
+        tuple[Literal["failure", "loss", "success"], ...],
+        Meta(
+            description="Results to notify of: `success` is exit code 0, `loss` exit code 3, `failure` every other."
+        ),
+    ] = ("failure", "loss")
+    body: Annotated[
+        str,
+        Meta(description='JSON to send in place of the report, such as `{"text": "$summary"}`. A secret.'),
+    ] = ""
+    headers: Annotated[Properties, Meta(description="Headers of the request. Their values are secrets.")] = {}
+
+
+# The configuration's frozen models. They are the one table of keys: name, type, limits, default and meaning.
+#
+# Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds`, `*_timeout` and `max_age`
+# durations ("90s"). Free-form fields (`dict[str, str]`) take any name below their own.
+
 
 S3_DOCS = {
     "endpoint_url": "URL of the S3 server. Unset: AWS.",

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from kbackup.config.keys import Key
-from kbackup.config.quantities import parse_duration, parse_size
 from kbackup.config.secrets import is_secret, shown
-from kbackup.config.windows import parse_range, parse_time
+from kbackup.config.windows import parse_duration, parse_range, parse_size, parse_time
 from kbackup.errors import UsageError
 from kbackup.util.linear_regex import LinearRegex
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.block import rising
-from kbackup.formats.magic import MAGIC_BYTE, Buffer, check_magic, corrupt
-from kbackup.formats.walk import MIN_RECORD
+from kbackup.formats.layout import MAGIC_BYTE, MIN_RECORD, Buffer, check_magic, corrupt
 from kbackup.types import Bytes, Int64Array, RecordBlock
 
 _REBUILD = "the index can be rebuilt from the segment files alone"
@@ -156,3 +157,47 @@ def _entry(data: bytes, at: int, name: str) -> tuple[PartitionIndexEntry, int]:
     if "/" in segment or "\0" in segment:
         raise corrupt(name, start, "a segment name that is not a plain file name", _REBUILD)
     return PartitionIndexEntry(segment, _OFFSET.unpack_from(data, end - 8)[0]), end
+
+
+# Committed offsets of a partition's consumer groups: a JSON object, group id to the next offset to read.
+
+
+_INT64_MAX = 2**63 - 1
+_HINT = 'write a JSON object of consumer group ids and offsets, such as {"group":42}'
+
+
+def encode_group_offsets(offsets: Mapping[str, int]) -> bytes:
+    """Compact UTF-8 JSON in the mapping's order. A group without a commit (-1) is left out."""
+    for group, offset in offsets.items():
+        if not -1 <= offset <= _INT64_MAX:
+            raise UsageError(f"group {group}: offset {offset}", "give an offset of 0 or more, or -1 for none")
+    committed = {group: offset for group, offset in offsets.items() if offset != -1}
+    return json.dumps(committed, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_group_offsets(data: bytes, name: str) -> dict[str, int]:
+    """The offsets in the file `name`, in its order; `CorruptError` for anything but ids with offsets."""
+    try:
+        pairs = json.loads(data.decode(), object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{name}: not valid JSON in UTF-8 ({error})", _HINT) from None
+    if not isinstance(pairs, _Pairs):
+        raise CorruptError(f"{name}: not a JSON object", _HINT)
+    offsets: dict[str, int] = {}
+    for group, offset in pairs:
+        if type(offset) is not int or not 0 <= offset <= _INT64_MAX:
+            raise CorruptError(f"{name}: group {group!r} has no offset of 0 or more", _HINT)
+        if group in offsets:
+            raise CorruptError(f"{name}: group {group!r} stands there twice", _HINT)
+        if any("\ud800" <= char <= "\udfff" for char in group):
+            raise CorruptError(f"{name}: group {group!r} is not Unicode text", _HINT)
+        offsets[group] = offset
+    return offsets
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object before its duplicate keys are lost."""
+
+
+def _refuse_constant(literal: str) -> None:
+    raise ValueError(f"{literal} is not JSON")

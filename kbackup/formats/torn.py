@@ -14,8 +14,7 @@ import numpy as np
 from kbackup.errors import CorruptError
 from kbackup.formats.block import rising
 from kbackup.formats.index import SegmentIndex
-from kbackup.formats.magic import check_magic
-from kbackup.formats.walk import MIN_RECORD, ShortError, record
+from kbackup.formats.layout import MIN_RECORD, ShortError, check_magic, record
 from kbackup.types import Int64Array
 
 ENTRY = 24

@@ -13,9 +13,8 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from kbackup.errors import UsageError
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.consume.source_protocol import Source
-from kbackup.kafka.produce.outlet import Outlet
+from kbackup.kafka.client import Connection
+from kbackup.kafka.kernel_protocol import Outlet, Source
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:
         from kbackup.kafka.native.source import KernelSource
 
         return KernelSource(connection, tuning)
-    from kbackup.kafka.consume.messages import MessageSource
+    from kbackup.kafka.messages import MessageSource
 
     return MessageSource(connection, tuning)
 
@@ -89,6 +88,6 @@ def outlet(connection: Connection, tuning: Mapping[str, Any], group: str) -> Out
 
 def message_outlet(connection: Connection, tuning: Mapping[str, Any], _group: str) -> Outlet:
     """Return an outlet that loads no kernel: half a second less where no records are sent."""
-    from kbackup.kafka.produce.message_outlet import MessageOutlet
+    from kbackup.kafka.messages import MessageOutlet
 
     return MessageOutlet(connection, tuning)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from kbackup import __version__
 from kbackup.errors import EXIT_OK, KbackupError
@@ -232,3 +232,39 @@ def failed(error: KbackupError) -> None:
 def well(at: float | None = None) -> None:
     """A round ended well, at a time in seconds since the epoch (default: now)."""
     counted.put("kbackup_last_success_timestamp_seconds", time.time() if at is None else at)
+
+
+# The phases and progress that a job reports while it works; the command line shows them, tests count them.
+
+
+class Listener(Protocol):
+    def phase(self, name: str) -> None: ...
+
+    def progress(self, records: int, size: int, expected: int) -> None:
+        """Records and bytes so far in this phase; `expected` is an upper bound of records."""
+        ...
+
+
+class Silent:
+    def phase(self, name: str) -> None: ...
+
+    def progress(self, records: int, size: int, expected: int) -> None: ...
+
+
+class Phases:
+    """Announces each named step to the listener and keeps how long it took, in seconds."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        self._listener.phase(name)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            took = time.monotonic() - began
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + took, 3)
+            counted.add("kbackup_phase_seconds_total", took, name)

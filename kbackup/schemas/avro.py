@@ -1,23 +1,66 @@
-"""Avro, by fastavro."""
+"""Values of Python as JSON can say them, without losing any of them."""
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
 from decimal import Context, Decimal
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import fastavro
 from fastavro._read_py import schemaless_reader as python_reader
-from fastavro._schema_py import load_schema  # compiled, it ends the process where references go deep
+from fastavro._schema_py import load_schema
 from fastavro.repository import SchemaRepositoryError
 from fastavro.repository.base import AbstractSchemaRepository
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Kind, Schema, misfit
-from kbackup.schemas.values import plain
+
+_MOST_ZEROS = 1_000
+
+
+def plain(value: object) -> Json:
+    """Decimals as text with all their digits (and an exponent where too many zeros would lead), times as RFC 3339,
+    bytes as base64, what is no number as `NaN`, `Infinity`, `-Infinity`; `TypeError` for what has no such form."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _not_finite(value)
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime):
+        return _exact(value).replace("+00:00", "Z")
+    if isinstance(value, time):
+        return _exact(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        # of a schema's scale of millions, two bytes would be megabytes of zeros
+        return f"{value:f}" if value.adjusted() >= -_MOST_ZEROS else str(value)
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _exact(moment: datetime | time) -> str:
+    return moment.isoformat(timespec="microseconds" if moment.microsecond % 1000 else "milliseconds")
+
+
+# Avro, by fastavro.
+
 
 _DECIMAL = "kbackup-decimal"
 """Stands for fastavro's type, whose time is quadratic in the bytes of a number, with one context for all threads."""

@@ -1,15 +1,171 @@
-"""Keys and values of records, decoded by the schema that each names or by one for all of them."""
+"""The codec of a schema."""
 
 from __future__ import annotations
 
+import struct
 import threading
+import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from kbackup.errors import UndecodableError
-from kbackup.schemas.base import Codec, Headers, Json, Schema
-from kbackup.schemas.codec import codec_of
-from kbackup.schemas.frame import frame_of, in_front, message_indexes
+from kbackup.errors import UndecodableError, UsageError
+from kbackup.schemas.base import Codec, Headers, Json, Schema, missing, of_others
+
+
+def codec_of(schema: Schema) -> Codec:
+    """Return the codec of a schema. `UndecodableError` for an invalid schema, `UsageError` where its library is not
+    installed."""
+    try:
+        if schema.kind == "AVRO":
+            from kbackup.schemas.avro import AvroCodec
+
+            with of_others(schema.name, "Avro schema"):
+                return AvroCodec(schema)
+        if schema.kind == "PROTOBUF":
+            from kbackup.schemas.protobuf import protobuf_codec
+
+            with of_others(schema.name, "Protobuf schema"):
+                return protobuf_codec(schema)
+        from kbackup.schemas.json_schema import JsonCodec
+
+        with of_others(schema.name, "JSON Schema"):
+            return JsonCodec(schema)
+    except ImportError as error:
+        raise missing(error) from error
+
+
+# The frames that schema registries' serializers put around data, to name its schema.
+#
+# In front of the data: a byte 0, the schema's id as four bytes (big-endian), and for Protobuf the message's indexes.
+# Or in a header of its own: the same, or a byte 1 and the schema's GUID as sixteen bytes.
+# (docs.confluent.io, "Formats, Serializers, and Deserializers": wire format.)
+
+
+HEADERS = {"key": b"__key_schema_id", "value": b"__value_schema_id"}
+
+_MOST_INDEXES = 64  # levels that messages are nested; a parser's own limit is 100
+
+
+class Frame(NamedTuple):
+    """`schema` is an id or a GUID; `rest` what follows it, in the data or (`apart`) in the header."""
+
+    schema: int | str
+    rest: bytes
+    apart: bool = False
+
+
+def frame_of(data: bytes, headers: Headers, header: bytes) -> Frame | None:
+    """Return the frame that names a schema; None where no schema is named. `UndecodableError` for an invalid header."""
+    for name, value in headers:
+        if name == header and value is not None:
+            frame = in_front(value) or _guid(value)
+            if frame is None:
+                raise UndecodableError(f"header {header.decode()} names no schema")
+            return frame._replace(apart=True)
+    return in_front(data)
+
+
+def in_front(data: bytes) -> Frame | None:
+    """Return the frame at the beginning of data. No registry gives the id 0, so that a number below 2^24 as eight bytes
+    is no frame. A larger number, such as a time in milliseconds, can't be told from an id and three bytes of data
+    (Avro's of a text of two letters); `--decode value`, or a schema that is not found, settles it."""
+    if len(data) < 5 or data[0] != 0:
+        return None
+    (number,) = struct.unpack_from(">I", data, 1)
+    return Frame(number, data[5:]) if 0 < number < 1 << 31 else None
+
+
+def _guid(data: bytes) -> Frame | None:
+    if len(data) < 17 or data[0] != 1:
+        return None
+    return Frame(str(uuid.UUID(bytes=data[1:17])), data[17:])
+
+
+def message_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
+    """The indexes that Protobuf data begins with (their count and each of them as zigzag varints; a count of 0 stands
+    for the first message alone), and what follows."""
+    count, at = _varint(data, 0)
+    if not 0 <= count <= _MOST_INDEXES:
+        raise UndecodableError(f"{count} message indexes can't be")
+    indexes = []
+    for _ in range(count):
+        index, at = _varint(data, at)
+        indexes.append(index)
+    return tuple(indexes) or (0,), data[at:]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for n, byte in enumerate(data[at : at + 5]):
+        value |= (byte & 0x7F) << 7 * n
+        if byte < 0x80:
+            return value >> 1 ^ -(value & 1), at + n + 1
+    raise UndecodableError("the message indexes are cut off")
+
+
+# Schemas in files of the user's own.
+
+
+_KINDS = (
+    ".avsc (Avro), .proto, .desc or .pb (Protobuf: text, or a set that protoc wrote), .json (JSON Schema)"
+)
+
+
+def file_codec(path: Path, message: str | None = None) -> Codec:
+    """Return a codec by the file's ending; `message` is for Protobuf. `UsageError` for a file that can't be used. An
+    Avro type that the file does not define is looked for beside it, in `<its full name>.avsc`; an import of a .proto in
+    its folder, and among Google's own."""
+    kind = path.suffix.lower()
+    if message is not None and kind not in (".proto", ".desc", ".pb"):
+        raise UsageError(f"{path} has no message {message}", "name a message only with a Protobuf file")
+    try:
+        if kind == ".proto":
+            return _proto(path, message)
+        if kind in (".desc", ".pb"):
+            return _described(path, message)
+        if kind == ".avsc":
+            return codec_of(Schema("AVRO", path.read_text(encoding="utf-8"), _beside(path), str(path)))
+        if kind == ".json":
+            return codec_of(Schema("JSON", path.read_text(encoding="utf-8"), (), str(path)))
+    except ImportError as error:
+        raise missing(error) from error
+    except UnicodeDecodeError:
+        raise UsageError(f"schema {path} is not UTF-8", f"name a file {_KINDS}") from None
+    except OSError as error:
+        raise UsageError(
+            f"schema {path}: {(error.strerror or str(error)).lower()}", "name a readable file"
+        ) from error
+    except UndecodableError as error:
+        raise UsageError(error.message, f"name a file {_KINDS}") from error
+    raise UsageError(f"{path} is no schema by its name", f"name a file {_KINDS}")
+
+
+def _beside(path: Path) -> tuple[tuple[str, str], ...]:
+    others = [other for other in sorted(path.parent.glob("*.avsc")) if other != path]
+    return tuple((other.stem, other.read_text(encoding="utf-8", errors="replace")) for other in others)
+
+
+def _proto(path: Path, message: str | None) -> Codec:
+    from kbackup.schemas.protobuf import ProtobufCodec, compiled
+
+    path.read_bytes()  # says it in words of its own where it can't be read
+    with of_others(str(path), "Protobuf schema"):
+        return ProtobufCodec(compiled(path.parent, path.name, str(path)), path.name, message)
+
+
+def _described(path: Path, message: str | None) -> Codec:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    from kbackup.schemas.protobuf import ProtobufCodec
+
+    data = path.read_bytes()
+    with of_others(str(path), "set of file descriptors that is whole"):
+        files = FileDescriptorSet.FromString(data)
+        return ProtobufCodec(files, files.file[-1].name, message)  # protoc writes imports first
+
+
+# Keys and values of records, decoded by the schema that each names or by one for all of them.
 
 
 class Decoded(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from kbackup.errors import UsageError
-from kbackup.spark.jars import LOCK
+from kbackup.spark.jvm import LOCK
 from kbackup.store.options import S3Options
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ)
     if not _is_s3(url):
         return {}
     if s3.profile and not s3.access_key_id:
-        from kbackup.store.s3.client import with_credentials
+        from kbackup.store.s3.bucket import with_credentials
 
         s3 = with_credentials(s3)
     endpoint = s3.endpoint_url or next(filter(None, map(env.get, _ENDPOINTS)), "")

@@ -1,36 +1,116 @@
-"""Running tasks on Spark through its DataFrame API: one row a task, results as rows, errors as errors.
+"""Report the progress of tasks to the driver by datagrams on loopback; lost datagrams do no harm.
 
-A task is retried by Spark; what it yields counts only when it ended well. An error of kbackup's own tree that
-a task raises comes out of `run_tasks` as that error.
+Only for local masters: elsewhere executors can't be assumed to reach the driver by other ways than Spark's own.
 """
 
 from __future__ import annotations
 
 import pickle
 import re
+import secrets
+import socket
+import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
 from kbackup.errors import FencedError, KbackupError, RefusedError, from_text
-from kbackup.metrics.events import Listener
-from kbackup.metrics.registry import counted
-from kbackup.spark.gateway import jvm_has_ended
-from kbackup.spark.progress import Address, ProgressReceiver, ProgressSender
-from kbackup.spark.workers import (
-    Answer,
-    Expected,
-    check_answer,
-    check_worker,
-    is_local,
-    prepared_cluster,
-)
+from kbackup.metrics.registry import Listener, counted
+from kbackup.spark.jvm import jvm_has_ended
+from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
+from kbackup.store.base import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_MESSAGE = struct.Struct(">16sqqq")
+_EVERY = 0.2  # s
+
+
+class Address(NamedTuple):
+    port: int
+    token: bytes
+
+
+class ProgressSender:
+    """Counts in a task, and reports at most five times a second. `address` None: reports nothing."""
+
+    def __init__(self, address: Address | None, task: int) -> None:
+        self._address, self._task = address, task
+        self._records, self._bytes, self._sent_at = 0, 0, 0.0
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if address else None
+
+    def add(self, records: int, size: int) -> None:
+        self._records += records
+        self._bytes += size
+        if time.monotonic() - self._sent_at > _EVERY:
+            self.tell()
+
+    def tell(self) -> None:
+        if self._socket is None or self._address is None:
+            return
+        self._sent_at = time.monotonic()
+        message = _MESSAGE.pack(self._address.token, self._task, self._records, self._bytes)
+        try:
+            self._socket.sendto(message, ("127.0.0.1", self._address.port))
+        except OSError:
+            return  # progress is a courtesy: the result does not depend on it
+
+    def close(self) -> None:
+        self.tell()
+        if self._socket is not None:
+            self._socket.close()
+
+
+class ProgressReceiver:
+    """In the driver, a context manager: calls `show(records, bytes)` with the sum over all tasks as it grows."""
+
+    def __init__(self, show: Callable[[int, int], None]) -> None:
+        self._show = show
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._token = secrets.token_bytes(16)
+        self._tasks: dict[int, tuple[int, int]] = {}
+        self._thread = threading.Thread(target=self._listen, name="kbackup-progress", daemon=True)
+
+    @property
+    def address(self) -> Address:
+        return Address(self._socket.getsockname()[1], self._token)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+            waker.sendto(b"", self._socket.getsockname())
+        self._thread.join()
+        self._socket.close()
+
+    def _listen(self) -> None:
+        while message := self._socket.recv(_MESSAGE.size + 1):
+            if len(message) != _MESSAGE.size:
+                continue
+            token, task, records, size = _MESSAGE.unpack(message)
+            if secrets.compare_digest(token, self._token):
+                self._tasks[task] = (records, size)
+                self._show(sum(r for r, _ in self._tasks.values()), sum(b for _, b in self._tasks.values()))
+
+
+# Running tasks on Spark through its DataFrame API: one row a task, results as rows, errors as errors.
+#
+# A task is retried by Spark; what it yields counts only when it ended well. An error of kbackup's own tree that
+# a task raises comes out of `run_tasks` as that error.
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -243,3 +323,50 @@ def from_spark(error: Any) -> KbackupError:
         lines[0] if lines else "?",
     )
     return TaskError(f"a task failed: {last.strip()}", "run again with --debug to see Spark's own words")
+
+
+# Return the results of tasks as a Spark frame, for jobs whose records Spark itself writes.
+
+
+@contextmanager
+def batch_frame(
+    spark: SparkSession,
+    tasks: Sequence[T],
+    work: Work[T, pa.RecordBatch],
+    schema: pa.Schema,
+    show: Show,
+    destination: Store,
+) -> Iterator[DataFrame]:
+    """A frame of the batches (of `schema`) that `work(task, progress)` yields, one partition a task, to be written to
+    `destination`. It can be read within the block. A task that fails is tried again by Spark, and its error of
+    kbackup's tree comes with the text of Spark's (`errors.from_text`)."""
+    from pyspark.serializers import CloudPickleSerializer
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    every = [pickle.dumps(task) for task in tasks]
+    data: bytes = CloudPickleSerializer().dumps((work, every))  # type: ignore[no-untyped-call]
+    with ExitStack() as stack:
+        address: Address | None = None
+        if is_local(spark):
+            address = stack.enter_context(ProgressReceiver(show)).address
+        expected = stack.enter_context(prepared_cluster(spark, work, destination))
+        given = stack.enter_context(shared(spark, data))
+
+        def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            answer = check_worker(expected)
+            if isinstance(answer, RefusedError):  # as text: a traceback is all that comes back
+                raise RuntimeError(answer.marker())  # noqa: TRY004
+            do, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
+            for batch in batches:
+                numbers: list[int] = batch.column(0).to_numpy().tolist()
+                for number in numbers:
+                    progress = ProgressSender(address, number)
+                    try:
+                        yield from do(pickle.loads(every[number]), progress)  # noqa: S301 (as above)
+                    except KbackupError as error:
+                        raise RuntimeError(error.marker()) from None
+                    finally:
+                        progress.close()
+
+        count = len(tasks)
+        yield spark.range(count, numPartitions=count).mapInArrow(run_batches, from_arrow_schema(schema))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbackup import __version__
 from kbackup.config.secrets import shown
 from kbackup.errors import RefusedError, StoreError
-from kbackup.spark.settings import ALLOW_PLAIN_SECRETS
+from kbackup.spark.session import ALLOW_PLAIN_SECRETS
 from kbackup.store.base import encryption_of
 from kbackup.store.file import FileStore
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kbackup.store.address import Bucket, parse_url
-from kbackup.store.base import Store, encryption_of
+from kbackup.store.base import Bucket, Store, encryption_of, parse_url
 from kbackup.store.options import KeyClasses, S3Options, write_once
 
 __all__ = ["S3Options", "Store", "for_writing", "open_store"]
@@ -52,7 +51,7 @@ def for_writing(store: Store) -> Store:
 
 
 def _cached(store: Store, folder: Path, options: S3Options | None) -> Store:
-    from kbackup.store.cached import CachedStore, Shelf
+    from kbackup.store.wrappers import CachedStore, Shelf
 
     return CachedStore(store, Shelf(folder), options.endpoint_url if options is not None else "")
 

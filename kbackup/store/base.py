@@ -1,36 +1,120 @@
-"""The store: a flat space of immutable-or-replaced byte objects under '/'-separated keys.
-
-Semantics, stated once; `tests/contract` runs them on every implementation.
-
-- Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024
-  bytes) holds. A key is never also the folder of another one ('a' beside 'a/b'): S3 can, a directory can't.
-  What a store holds under other names (folder markers of web consoles, sockets) is no object: it is neither
-  listed nor read.
-- Every write is atomic: a reader sees the old object, the new one or none, never a part.
-- A method that returned has made its write durable.
-- `NotFoundError`, `AlreadyExistsError`, `PreconditionError`, `DeniedError` mean what they say.
-  `UnreachableError`: the store could not be asked at all or answered nothing useful after the retries.
-  `OutcomeUnknownError`: a write was sent, no answer came and reading back did not tell: it may have taken
-  effect, or may yet do so.
-- A key is written by `put`, or by `put_new` and `replace`: a `put` or a `delete` at the very moment of a
-  `replace` may be lost.
-- An `etag` is an opaque version of an object: equal etags of a key mean equal bytes.
-- Implementations are thread-safe and can be pickled (clients are made lazily in the process that uses them).
-"""
+"""Addresses of stores: what a URL or a path names, and whether two of them share objects."""
 
 from __future__ import annotations
 
 import builtins
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
+from urllib.parse import unquote, urlsplit
 
-from kbackup.errors import CorruptError, KbackupError, StoreError
-from kbackup.store.address import Address
+from kbackup.errors import CorruptError, KbackupError, StoreError, UsageError
 
-if TYPE_CHECKING:  # the configuration imports this package, and starts without numpy and pyarrow
+if TYPE_CHECKING:
     from kbackup.types import Bytes
+
+
+HINT = "write s3://bucket/prefix, file:///path or a path"
+_SCHEME = re.compile(r"(s3[an]?|file|gs|https?|hdfs|abfss?):", re.IGNORECASE)
+
+
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"http": 80, "https": 443}
+
+
+class Bucket(NamedTuple):
+    """`prefix` has no '/' at its end."""
+
+    name: str
+    prefix: str
+
+
+class Address(NamedTuple):
+    """The normalized location of a store's objects: two spellings of one location are equal.
+
+    `server` is an S3 endpoint as `server_of` names it, '' for directories. `path` has the bucket and the names in its
+    prefix, or the names in the resolved path.
+    """
+
+    server: str
+    path: tuple[str, ...]
+
+    def holds(self, other: Address) -> bool:
+        """Return True if `other` is this location, or lies below it."""
+        return self.server == other.server and self.path == other.path[: len(self.path)]
+
+
+def parse_url(url: str) -> Bucket | Path:
+    """Return the bucket or the directory that `url` names, with '~' expanded; `UsageError` for anything else."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "s3":
+        bucket, _, prefix = rest.partition("/")
+        if ":" in bucket or "@" in bucket:
+            raise UsageError(
+                "the address of a bucket holds credentials, or a host",
+                "write s3://bucket/prefix, and set s3.access_key_id, s3.secret_access_key and s3.endpoint_url",
+            )
+        if not bucket:
+            raise UsageError(f"address {url!r} names no bucket", HINT)
+        return Bucket(bucket, prefix.rstrip("/"))
+    if separator and scheme == "file":
+        host, slash, path = rest.partition("/")
+        if host not in {"", "localhost"} or not slash:
+            raise UsageError(f"address {url!r} names no directory of this machine", HINT)
+        return Path("/" + unquote(path))
+    if separator or not url or _SCHEME.match(url):
+        raise UsageError(f"invalid address {url!r}", HINT)
+    if not url.startswith("~"):
+        return Path(url)
+    try:
+        return Path(url).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"address {url!r} names no home directory", f"write './{url}' for a folder of that name"
+        ) from error
+
+
+def address_of_directory(path: Path) -> Address:
+    """Return the address of `path`; symbolic links and '..' are followed as far as the path exists."""
+    return Address("", path.resolve().parts)
+
+
+def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
+    return Address(server_of(endpoint), (bucket, *filter(None, prefix.split("/"))))
+
+
+def server_of(endpoint: str) -> str:
+    """Return host and port of an S3 endpoint. AWS is one server: a bucket has the same name in every region."""
+    url = urlsplit(endpoint)
+    host = url.hostname or ""
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        return "aws"
+    port = url.port or _PORTS.get(url.scheme, 0)
+    return f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
+
+
+# The store: a flat space of immutable-or-replaced byte objects under '/'-separated keys.
+#
+# Semantics, stated once; `tests/contract` runs them on every implementation.
+#
+# - Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024
+#   bytes) holds. A key is never also the folder of another one ('a' beside 'a/b'): S3 can, a directory can't.
+#   What a store holds under other names (folder markers of web consoles, sockets) is no object: it is neither
+#   listed nor read.
+# - Every write is atomic: a reader sees the old object, the new one or none, never a part.
+# - A method that returned has made its write durable.
+# - `NotFoundError`, `AlreadyExistsError`, `PreconditionError`, `DeniedError` mean what they say.
+#   `UnreachableError`: the store could not be asked at all or answered nothing useful after the retries.
+#   `OutcomeUnknownError`: a write was sent, no answer came and reading back did not tell: it may have taken
+#   effect, or may yet do so.
+# - A key is written by `put`, or by `put_new` and `replace`: a `put` or a `delete` at the very moment of a
+#   `replace` may be lost.
+# - An `etag` is an opaque version of an object: equal etags of a key mean equal bytes.
+# - Implementations are thread-safe and can be pickled (clients are made lazily in the process that uses them).
+
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 
@@ -221,3 +305,22 @@ def abort_upload(upload: Upload, error: BaseException | None) -> None:
         if error is None:
             raise
         error.add_note(f"aborting the upload failed as well: {failed}")
+
+
+# Check that two stores share no objects.
+
+
+def check_apart(destination: Store, archive: Store) -> None:
+    """Raise `UsageError` if `destination` is the address of `archive`, lies in it, or holds it."""
+    if destination.address == archive.address:
+        relation = "is the archive itself"
+    elif archive.address.holds(destination.address):
+        relation = "lies within the archive"
+    elif destination.address.holds(archive.address):
+        relation = "holds the archive"
+    else:
+        return
+    at_url = "" if destination.url == archive.url else f" at {archive.url}"
+    raise UsageError(
+        f"destination {destination.url} {relation}{at_url}", "name a destination outside the archive"
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kbackup.util.printable import printable
+from kbackup.util.text import printable
 
 
 def templates(package: str) -> Environment:

@@ -1,11 +1,43 @@
-"""Numbers and lists of names in messages, and the form of ids."""
+"""Text of others (names of topics and groups, what brokers and stores say) as it may be shown."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
+
+
+def printable(text: str) -> str:
+    """`text` with all escaped that could steer a terminal or break a line: controls, bidi marks, surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return text with lines of its own (a traceback) as printable text: line feeds stay, tabs become blanks."""
+    return "\n".join(printable(line.expandtabs()) for line in text.split("\n"))
+
+
+def ends(text: str, tail: int) -> tuple[str, str]:
+    """`text` without its last `tail` characters, and those: long names differ mostly at their ends, so that only the
+    first of the two may be cut off."""
+    at = max(len(text) - tail, 0)
+    return text[:at], text[at:]
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in `width` characters at most (2 or more), with an ellipsis in place of its middle where it is longer."""
+    if len(text) <= width:
+        return text
+    head, tail = ends(text, (width - 1) // 2)
+    return f"{head[: width - 1 - len(tail)]}\N{HORIZONTAL ELLIPSIS}{tail}"
+
+
+# Numbers and lists of names in messages, and the form of ids.
+
 
 ArchiveId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
 """The id of an archive. Users' key commands get it: no other text may reach their scripts."""
@@ -13,7 +45,7 @@ SomeArchiveId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 """The id of an archive, or '' for none."""
 
 
-def shorten(names: Sequence[str], most: int, between: str = ", ") -> str:
+def join_names(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Join the first names, and say how many more there are: 'a, b and 3 more', or between '; ' 'a; b; and 3 more'."""
     comma = "" if between == ", " else between.rstrip()
     more = f"{comma} and {len(names) - most:,} more" if len(names) > most else ""
@@ -23,3 +55,36 @@ def shorten(names: Sequence[str], most: int, between: str = ", ") -> str:
 def plural(number: int, noun: str) -> str:
     """1 and "group" is "1 group"; 2,000 are "2,000 groups"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# Commands as text, to be copied from a message into a shell.
+
+
+def kbackup_command(*words: str) -> str:
+    return shell_line("kbackup", *words)
+
+
+def kafka_command(tool: str, servers: str, *words: str) -> str:
+    """Return a call of one of Kafka's own tools, such as `kafka-topics`. A secured cluster also needs
+    `--command-config FILE`."""
+    return shell_line(f"{tool}.sh", "--bootstrap-server", servers, *words)
+
+
+def shell_line(*words: str) -> str:
+    """Return a command of printable characters that means `words` in bash, zsh and ksh."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    """Quote a word. zsh would replace a bare one that begins with '='; control characters need a `$'…'`."""
+    if not word.isprintable():
+        return f"$'{''.join(map(_escaped, word))}'"
+    return f"'{word}'" if word.startswith("=") and shlex.quote(word) == word else shlex.quote(word)
+
+
+def _escaped(sign: str) -> str:
+    if sign in "\\'":
+        return f"\\{sign}"
+    bytes_of_path = "\udc80" <= sign <= "\udcff"  # of an argument or a file name that is not UTF-8
+    encoded = sign.encode("utf-8", "surrogateescape" if bytes_of_path else "surrogatepass")
+    return sign if sign.isprintable() else "".join(f"\\{byte:03o}" for byte in encoded)

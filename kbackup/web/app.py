@@ -31,21 +31,10 @@ from kbackup.errors import (
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
-from kbackup.web.pages import (
-    changes,
-    drills,
-    fields,
-    groups,
-    history,
-    migration,
-    mirrors,
-    points,
-    records,
-    restore,
-    search,
-    status,
-    topics,
-)
+from kbackup.web.pages import points, records, restore, status, topics
+from kbackup.web.pages import status as drills
+from kbackup.web.pages import status as migration
+from kbackup.web.pages import status as mirrors
 from kbackup.web.render import page
 from kbackup.web.view import BadInputError, page_request
 
@@ -57,11 +46,11 @@ ROUTERS = tuple(
         points,
         topics,
         records,
-        fields,
-        search,
-        groups,
-        changes,
-        history,
+        records,
+        records,
+        topics,
+        points,
+        points,
         drills,
         status,
         mirrors,
@@ -82,7 +71,7 @@ _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (StoreError, 502),
     (KbackupError, 500),
 )
-_FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"} | search.FIELDS
+_FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"} | records.FIELDS
 """Labels of input fields; other parameters of an address are passed on, and not shown."""
 _TITLES = {
     400: "Invalid input",
@@ -150,7 +139,7 @@ def _failed(
     query = request.query_params
     known = request.app.state.cache.has_point(query.get("point", "latest"))
     labels = {**_FIELDS, **({} if known else {"point": "restore point"}), **{name: name for name in wrong}}
-    fields = [(name, value, labels.get(name, "")) for name, value in query.multi_items()]
+    records = [(name, value, labels.get(name, "")) for name, value in query.multi_items()]
     response = page_request(request, query["point"] if known and "point" in query else "latest").page(
         "error.html",
         "",
@@ -158,7 +147,7 @@ def _failed(
         status=status,
         message=message,
         hint=hint,
-        fields=fields if status in (400, 404) and any(label for _, _, label in fields) else [],
+        fields=records if status in (400, 404) and any(label for _, _, label in records) else [],
     )
     response.status_code = status
     return response

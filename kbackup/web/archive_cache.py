@@ -1,24 +1,305 @@
-"""Cache an open archive between requests, with the content of the latest restore points that pages read."""
+"""Cache the lag of consumer groups at restore points, for charts."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.opening import far_numbers
-from kbackup.archive.java.content import is_java_archive
-from kbackup.archive.java.folder import JavaFolder
-from kbackup.archive.query.points import PointOverview, list_points
+from kbackup.archive.catalog.commit import far_numbers
+from kbackup.archive.java import JavaFolder
+from kbackup.archive.models import Loss, Manifest, Metadata
+from kbackup.archive.query.browse import Catalogue, catalogue, catalogue_of
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
+from kbackup.archive.query.groups import (
+    GroupOverview,
+    GroupsOverview,
+    PointLags,
+    groups_overview,
+    java_groups_overview,
+    point_lags,
+    sample_points,
+)
+from kbackup.archive.query.java import is_java_archive
+from kbackup.archive.query.overview import PointOverview, Sums, list_points, lost_ranges, sums_of
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.errors import NoArchiveError
+from kbackup.config import Backup
+from kbackup.errors import KbackupError, NoArchiveError, UsageError
+from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
-from kbackup.web.lag import LagCache
-from kbackup.web.sections import ArchivedSections, Section
-from kbackup.web.snapshot import Snapshot
-from kbackup.web.verdict import StatusRules, Verdict, verdict_on
+from kbackup.types import IncarnationPartition
+from kbackup.util.text import plural
+from kbackup.web.charts import Area, area
+
+if TYPE_CHECKING:
+    from kbackup.jobs.status import ArchiveStatus
+
+
+SAMPLES = 24
+"""Number of restore points of a chart: each costs two objects."""
+
+_CACHED = 4 * SAMPLES
+_THREADS = 4
+
+
+class LagCache:
+    """The lag of all groups at restore points that were read. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read: OrderedDict[str, PointLags] = (
+            OrderedDict()
+        )  # by checksum of the manifest: it never changes
+
+    def history(self, archive: Archive, points: Sequence[PointOverview]) -> list[PointLags]:
+        """Return the lag of all groups at a sample of `points`, oldest first."""
+        sample = {archive.find_point(p.number).manifest: p for p in sample_points(points, SAMPLES)}
+        with self._lock, ThreadPoolExecutor(_THREADS) as pool:
+            unread = [manifest for manifest in sample if manifest not in self._read]
+            lags = pool.map(lambda manifest: point_lags(archive, sample[manifest]), unread)
+            self._read.update(zip(unread, lags, strict=True))
+            for manifest in sample:
+                self._read.move_to_end(manifest)
+            history = [self._read[manifest] for manifest in sample]
+            while len(self._read) > _CACHED:
+                self._read.popitem(last=False)
+        return history
+
+
+@dataclass(frozen=True)
+class LagChart:
+    """The chart of a group's lag (None for less than two restore points with the group).
+
+    `read` restore points `of` all were read; `damaged` of them could not be."""
+
+    area: Area | None
+    read: int
+    of: int
+    damaged: int
+
+
+def lag_chart(history: Sequence[PointLags], group: str, of: int) -> LagChart:
+    """Return the chart of a group's lag; `of` is the number of all restore points."""
+    samples = [(at.time, at.lags[group]) for at in history if at.lags is not None and group in at.lags]
+    damaged = sum(at.lags is None for at in history)
+    return LagChart(area(samples), len(history), of, damaged)
+
+
+# The content of an archive as of a restore point, read when a page first asks for it.
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic's row in a table."""
+
+    topic: ArchivedTopic
+    sums: Sums
+    losses: int
+
+    @property
+    def name(self) -> str:
+        return self.topic.name
+
+
+class Snapshot:
+    """An archive as of a restore point (`point` is None for a folder of the Java tool)."""
+
+    def __init__(self, store: Store, archive: Archive | None, point: Manifest | None, newest: bool) -> None:
+        self.store, self.archive, self.point, self.newest = store, archive, point, newest
+        self._read: dict[int, Metadata] = {}
+
+    @property
+    def number(self) -> int | None:
+        return self.point.number if self.point is not None else None
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        if self.archive is None or self.point is None:
+            return catalogue(self.store)
+        return catalogue_of(self.archive, self.point)
+
+    @cached_property
+    def topics(self) -> dict[str, ArchivedTopic]:
+        return {topic.name: topic for topic in self.catalogue.topics}
+
+    def topic(self, name: str) -> ArchivedTopic:
+        if name not in self.topics:
+            raise UsageError(
+                f"there is no topic {name} in {self.catalogue.location}", "select another restore point"
+            )
+        return self.topics[name]
+
+    def partition(self, name: str, number: int) -> ArchivedPartition:
+        self.topic(name)
+        return self.catalogue.partition(name, number)
+
+    @cached_property
+    def rows(self) -> list[TopicRow]:
+        lost: dict[str, int] = {}
+        for _, loss in self.losses:
+            lost[loss.topic] = lost.get(loss.topic, 0) + 1
+        return [TopicRow(t, sums_of(t.partitions), lost.get(t.name, 0)) for t in self.catalogue.topics]
+
+    @cached_property
+    def sums(self) -> Sums:
+        return sums_of(p for topic in self.catalogue.topics for p in topic.partitions)
+
+    @cached_property
+    def losses(self) -> list[tuple[int, Loss]]:
+        """Losses up to this restore point as (restore point, loss), the newest first."""
+        if self.archive is None or self.point is None:
+            return []
+        return self.archive.losses_by_point(self.point)[::-1]
+
+    @cached_property
+    def lost_ranges(self) -> dict[IncarnationPartition, list[tuple[int, int]]]:
+        return lost_ranges(self.archive, self.point) if self.archive and self.point else {}
+
+    @cached_property
+    def groups(self) -> GroupsOverview:
+        if self.archive is None or self.point is None:
+            return java_groups_overview(self.store)
+        return groups_overview(self.archive, self.point)
+
+    @cached_property
+    def by_group(self) -> dict[str, GroupOverview]:
+        return {group.group: group for group in self.groups.groups}
+
+    def metadata(self, number: int | None = None) -> Metadata | None:
+        """Return the metadata of a restore point, by default this one; None for a folder of the Java tool."""
+        if self.archive is None or self.point is None:
+            return None
+        captured = self.point.number if number is None else number
+        if captured not in self._read:
+            self._read[captured] = self.archive.metadata(captured)
+        return self._read[captured]
+
+    def settings(self, topic: ArchivedTopic) -> TopicMetadata | None:
+        metadata = self.metadata(topic.as_of)
+        if metadata is None:
+            return None
+        return next((t for t in metadata.topics if t.name == topic.name), None)
+
+
+# The sections of the web page. Mirrors and migrations have one only in archives that hold any.
+
+
+log = logging.getLogger(__name__)
+
+MIGRATION_POINTS = 20
+"""Number of restore points, the newest, whose metadata is searched for znodes."""
+
+
+class Section(NamedTuple):
+    """A section of the navigation: `key` opens it. `java`: a folder of the Java tool has it, too."""
+
+    name: str
+    text: str
+    key: str
+    java: bool = False
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The names in its address."""
+        return () if self.name == "points" else (self.name,)
+
+
+SECTIONS = (
+    Section("points", "Restore points", "r", java=True),
+    Section("topics", "Topics", "t", java=True),
+    Section("groups", "Groups", "g", java=True),
+    Section("search", "Search", "s", java=True),
+    Section("restore", "Restore", "e", java=True),
+    Section("growth", "Growth", "w"),
+    Section("diff", "Differences", "d"),
+    Section("history", "History", "h"),
+    Section("drills", "Drills", "i"),
+    Section("mirrors", "Mirrors", "m"),
+    Section("migration", "Migration", "z"),
+)
+
+
+class ArchivedSections:
+    """Finds the sections of an archive. The metadata of a restore point is read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._znodes: dict[int, bool] = {}  # by restore point
+
+    def find(self, archive: Archive | None) -> tuple[Section, ...]:
+        """Return the sections of the archive; None stands for a folder of the Java tool."""
+        if archive is None:
+            return tuple(section for section in SECTIONS if section.java)
+        rare = {"mirrors": self._has_mirrors(), "migration": self._has_migration(archive)}
+        return tuple(section for section in SECTIONS if rare.get(section.name, True))
+
+    def _has_mirrors(self) -> bool:
+        from kbackup.jobs.mirror.flow import has_flows
+
+        return has_flows(self._store)
+
+    def _has_migration(self, archive: Archive) -> bool:
+        """Return whether a restore point holds znodes: the newest, or one of metadata alone among the last ones.
+
+        'kbackup migrate archive' makes restore points of metadata alone."""
+        points = archive.restore_points[-MIGRATION_POINTS:]
+        candidates = {p.number for p in points if p is points[-1] or not (p.topics or p.segments)}
+        self._znodes = {number: held for number, held in self._znodes.items() if number in candidates}
+        for number in candidates - self._znodes.keys():
+            try:
+                self._znodes[number] = archive.metadata(number).znodes is not None
+            except KbackupError as error:  # its own page shows the error; the others stay readable
+                log.warning("restore point %s: %s", number, error)
+        return any(self._znodes.values())
+
+
+# The verdict on the archive, at the top of every page: as `kbackup status` gives it.
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRules:
+    """The rules of a status: `max_age` of the newest restore point in seconds, and whether losses are no findings."""
+
+    max_age: float = Backup().max_age
+    allow_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A level with its line. `status` is None if it can't be read; `line` and `hint` say why."""
+
+    level: Literal["ok", "warning", "critical", "unknown"]
+    line: str
+    status: ArchiveStatus | None = None
+    hint: str = ""
+
+
+def verdict_on(archive: Archive, rules: StatusRules, reports: Store) -> Verdict:
+    """Return the verdict now; an error is one, too, as the other pages must stay readable."""
+    from kbackup.cli.status import summary
+    from kbackup.jobs.status import archive_status
+
+    try:
+        status = archive_status(archive, rules.max_age, reports=reports, allow_loss=rules.allow_loss)
+    except KbackupError as error:
+        log.warning("status: %s", error)
+        return Verdict("unknown", error.message, hint=error.hint)
+    if not status.findings:
+        return Verdict("ok", summary(status), status)
+    others = len(status.findings) - 1
+    more = f"; {plural(others, 'other finding')}" if others else ""
+    return Verdict(status.level, f"{status.findings[0].message}{more}", status)
+
+
+# Cache an open archive between requests, with the content of the latest restore points that pages read.
+
 
 FRESH = 5.0
 """Seconds between checks for a newer catalog."""
@@ -41,7 +322,7 @@ class ArchiveCache:
         store: Store,
         clock: Callable[[], float] = time.monotonic,
         state: Store | None = None,
-        rules: StatusRules = StatusRules(),  # noqa: B008 (immutable)
+        rules: StatusRules = StatusRules(),
     ) -> None:
         self.store = store  # of the archive; `state` holds reports of drills
         self.state = state if state is not None else store

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from kbackup.cli.common.decoding import Decoding
 from kbackup.errors import KbackupError, UnreachableError, UsageError
-from kbackup.formats.rows import Row
+from kbackup.formats.record import Row
 from kbackup.schemas.decoder import Decoded, Made, Undecoded
 from kbackup.types import TopicPartition
-from kbackup.web import values
+from kbackup.web import render
 
 MAX_BYTES = 1 << 20
 """Size of the longest key or value that is decoded."""
@@ -73,16 +73,16 @@ class PageDecoding:
     spent: float = 0.0
     """Seconds of decoding so far."""
 
-    def lines(self, tp: TopicPartition, row: Row) -> tuple[values.Shown, values.Shown]:
+    def lines(self, tp: TopicPartition, row: Row) -> tuple[render.Shown, render.Shown]:
         """Return the key and the value of a record in one line each."""
         key, value = self.fields(tp, row)
-        return _noted(values.line(key.data), key.note), _noted(values.line(value.data), value.note)
+        return _noted(render.line(key.data), key.note), _noted(render.line(value.data), value.note)
 
-    def shown(self, tp: TopicPartition, row: Row, view: values.View) -> tuple[values.Shown, values.Shown]:
+    def shown(self, tp: TopicPartition, row: Row, view: render.View) -> tuple[render.Shown, render.Shown]:
         """Return the key and the value of a record for its own page."""
         key, value = self.fields(tp, row)
-        return _noted(values.shown(key.data, view), key.note), _noted(
-            values.shown(value.data, view), value.note
+        return _noted(render.shown(key.data, view), key.note), _noted(
+            render.shown(value.data, view), value.note
         )
 
     def fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
@@ -124,7 +124,7 @@ def _schema(made: Decoded) -> str:
     return str(made.schema["type"]) + (f", schema {schema}" if schema is not None else "")
 
 
-def _noted(shown: values.Shown, note: str) -> values.Shown:
+def _noted(shown: render.Shown, note: str) -> render.Shown:
     return replace(shown, note=note) if note else shown
 
 

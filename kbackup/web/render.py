@@ -1,39 +1,358 @@
-"""Render templates to pages, and make addresses of pages and files."""
+"""Render names: a long name loses its middle on a narrow screen, but copies and searches get the whole name.
+
+The page holds every character: the style sheet cuts names to the width of the screen.
+"""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
-from collections.abc import Mapping
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
+import msgspec
 from jinja2 import Environment
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from kbackup import __version__
 from kbackup.archive.query.selection import exact_entry
-from kbackup.cli.common.human import human_size, plural
+from kbackup.cli.common.output import human_count, human_size
 from kbackup.util.html import templates
-from kbackup.util.printable import printable
-from kbackup.util.times import duration_text
-from kbackup.web import names, numbers
+from kbackup.util.text import ends, plural, printable, printable_lines
+from kbackup.util.times import duration_text, human_time, ms_of, time_text
+from kbackup.web.charts import Unit
+
+_SHORT = 28  # characters that fit on every screen
+_TAIL = 10
+_LONG = Markup('<span class="long" title="{0}" aria-label="{0}"><span>{1}</span>{2}</span>')
+"""The label is for screen readers, which would set the two ends apart."""
+
+
+def name(text: str) -> Markup:
+    """Return the markup of the name of a topic, a group, a user or a setting."""
+    return _cut(text, _TAIL)
+
+
+def key(text: str) -> Markup:
+    """Return the markup of the key of an object; its file name is never cut."""
+    return _cut(text, len(text.rpartition("/")[2]))
+
+
+def _cut(text: str, tail: int) -> Markup:
+    shown = printable(text)
+    return escape(shown) if len(shown) <= _SHORT else _LONG.format(shown, *ends(shown, tail))
+
+
+# Render numbers, sizes and times for people, with the exact value to hover over and to copy (`page.js`).
+
+
+DASH = "\N{EN DASH}"
+NONE = Markup('<span class="none">{}</span>').format(DASH)
+_COUNT = Markup('<data class="n" value="{}">{}</data>')
+_SIZE = Markup('<data class="n" value="{}" title="{} bytes">{}</data>')
+_TIME = Markup('<time class="n" datetime="{}" title="{}">{}</time>')
+
+
+def count(number: int | None) -> Markup:
+    return NONE if number is None else _COUNT.format(number, f"{number:,}")
+
+
+def size(nbytes: int | None) -> Markup:
+    return NONE if nbytes is None else _SIZE.format(nbytes, f"{nbytes:,}", human_size(nbytes))
+
+
+def short(value: int, unit: Unit) -> str:
+    """Return the label of a round value on an axis: "512 KiB", "20M", "15m"."""
+    if unit == "ms":
+        return duration_text(value / 1000)
+    return (human_size(value) if unit == "bytes" else human_count(value)).replace(".0", "")
+
+
+def when(moment: int | str | None) -> Markup:
+    """Return the markup of a time in ms since the epoch or in RFC 3339."""
+    if moment is None or moment == "":
+        return NONE
+    try:
+        ms = ms_of(moment) if isinstance(moment, str) else moment
+    except ValueError:
+        return Markup("{}").format(moment)
+    return _TIME.format(time_text(ms), f"{ms} ms since 1970, {ago(ms)}", human_time(ms))
+
+
+def ago(ms: int) -> str:
+    seconds = time.time() - ms / 1000
+    return f"{duration_text(seconds)} ago" if seconds >= 0 else f"{duration_text(-seconds)} ahead"
+
+
+def between(start: str, end: str) -> str:
+    """Return the duration between two RFC 3339 times."""
+    try:
+        elapsed = datetime.fromisoformat(end) - datetime.fromisoformat(start)
+    except ValueError:
+        return DASH
+    seconds = elapsed.total_seconds()
+    return f"{seconds:.1f}s" if 0 <= seconds < 60 else duration_text(seconds)
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else DASH
+
+
+# Lay out JSON in lines, token by token: memory does not grow with the value. Pure.
+#
+# Numbers and strings stay as they are written. Characters that can't be shown become JSON's escapes.
+
+
+LEVELS = 40
+"""Deeper brackets are not indented further: the text would be many times as long as the value."""
+_CHUNK = 4 << 10  # bytes of a string in a token
+_PIECE = 64 << 10  # characters that are sent at once
+_DECODED = 1 << 20  # bytes
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL)
+_WORDS = (b"t", b"f", b"n")
+
+
+class Token(NamedTuple):
+    """A piece of laid out JSON. `end` is the offset in the value behind the bytes that it shows."""
+
+    kind: Literal["name", "text", "number", "word", "layout"]
+    text: str
+    end: int
+
+
+def is_json(data: bytes) -> bool:
+    """Return whether `data` is an object or an array in JSON."""
+    if data[:64].lstrip()[:1] not in (b"{", b"["):
+        return False
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for start in range(0, len(data), _DECODED):
+            decoder.decode(data[start : start + _DECODED])
+        decoder.decode(b"", final=True)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def tokens(data: bytes) -> Iterator[Token]:
+    """Yield the tokens of a value that `is_json`, in order, with line ends and blanks between them."""
+    stack = bytearray()
+    is_first = is_name = False
+    for match in _TOKEN.finditer(data):
+        start, end = match.span()
+        sign = data[start : start + 1]
+        if sign in b"}]":
+            stack.pop()
+            yield Token("layout", ("" if is_first else _line(stack)) + sign.decode(), end)
+            is_first = False
+        elif sign == b",":
+            is_name = stack.endswith(b"{")
+            yield Token("layout", "," + _line(stack), end)
+        elif sign == b":":
+            yield Token("layout", ": ", end)
+        else:
+            if is_first:
+                yield Token("layout", _line(stack), start)
+            is_first = sign in b"{["
+            if is_first:
+                stack += sign
+                yield Token("layout", sign.decode(), end)
+            else:
+                yield from _scalar(data, start, end, is_name=is_name)
+            is_name = sign == b"{"
+
+
+def indented(data: bytes) -> Iterator[str]:
+    """Yield a value that `is_json` in pieces of its layout, with a line end at its end."""
+    pieces: list[str] = []
+    size = 0
+    for token in tokens(data):
+        pieces.append(token.text)
+        size += len(token.text)
+        if size >= _PIECE:
+            yield "".join(pieces)
+            pieces, size = [], 0
+    yield "".join([*pieces, "\n"])
+
+
+def _line(stack: bytearray) -> str:
+    return "\n" + "  " * min(len(stack), LEVELS)
+
+
+def _scalar(data: bytes, start: int, end: int, *, is_name: bool) -> Iterator[Token]:
+    """Yield the tokens of a string, a number or a word; long ones in several."""
+    first = data[start : start + 1]
+    kind: Literal["name", "text", "number", "word"] = "name" if is_name else "text"
+    if first != b'"':
+        kind = "word" if first in _WORDS else "number"
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(start, end, _CHUNK):
+        upto = min(at + _CHUNK, end)
+        yield Token(kind, _shown(decoder.decode(data[at:upto])), upto)
+
+
+def _shown(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
+
+
+# Render keys, values and headers as JSON, text or hexadecimal, cut to a size. Pure.
+#
+# All control and direction characters are escaped. HTML is escaped here in markup, else by the template.
+
+
+View = Literal["auto", "decoded", "text", "json", "hex"]
+VIEWS: tuple[View, ...] = ("auto", "decoded", "text", "json", "hex")
+
+WHOLE = 64 << 10
+"""Number of bytes of a field on the page of a record."""
+PART = 4 << 10
+"""Number of bytes of a field on a page of records."""
+LINE = 200
+"""Number of bytes of a field in a line of a table."""
+_BEFORE = 40  # bytes of an excerpt before its match
+NAME = 1 << 10
+"""Number of bytes of a header's key."""
+
+_INDENTED = 8  # times its bytes: indenting makes nested brackets long
+_HEX_CUT = 4  # a dump is this many times as long as its bytes
+_COLORED = Markup('<span class="j-{}">{}</span>')
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A rendered field. `kind` is null, empty, text, json or hex.
+
+    `size` is the size of the field in bytes, of which `shown` are rendered. `note` says why a format is not used."""
+
+    kind: str
+    size: int
+    shown: int
+    content: Markup
+    note: str = ""
+
+    @property
+    def cut(self) -> bool:
+        return self.shown < self.size
+
+
+def shown(data: bytes | None, view: View = "auto", most: int = WHOLE) -> Shown:
+    if data is None:
+        return Shown("null", 0, 0, Markup("null"))
+    if not data:
+        return Shown("empty", 0, 0, Markup("empty"))
+    if view == "hex":
+        return _hex(data, most)
+    if view in ("auto", "decoded", "json") and is_json(data):
+        return _json(data, most)
+    note = "not JSON" if view == "json" else ""
+    text = _text(data, most)
+    if text is None and view == "text":
+        text = data[:most].decode("utf-8", "backslashreplace")
+    if text is None:
+        return _hex(data, most, note)
+    return Shown(
+        "text",
+        len(data),
+        min(most, len(data)),
+        Markup(escape(printable_lines(text))),  # noqa: S704 (escaped)
+        note,
+    )
+
+
+def line(data: bytes | None) -> Shown:
+    """Return the beginning of a field in one line."""
+    if not data:
+        return shown(data)
+    text = _text(data, LINE)
+    kind = "text" if text is not None else "hex"
+    content = printable(text) if text is not None else data[:64].hex(" ")
+    return Shown(kind, len(data), min(LINE, len(data)), escape(content))
+
+
+def excerpt(data: bytes, position: int) -> Shown:
+    """Return a part of a field in one line: its beginning, or some bytes before `position` and what follows."""
+    start = position - _BEFORE
+    if position + _BEFORE <= LINE:
+        return line(data)
+    while start < position and data[start] & 0xC0 == 0x80:  # within a character of UTF-8
+        start += 1
+    cut = line(data[start:])
+    return replace(cut, size=len(data), content=Markup("\N{HORIZONTAL ELLIPSIS}") + cut.content)
+
+
+def header_name(data: bytes) -> str:
+    """Return a header's key, or its beginning."""
+    text = _text(data, NAME)
+    if text is None:
+        text = data[:NAME].decode("utf-8", "backslashreplace")
+    return printable(text) + ("\N{HORIZONTAL ELLIPSIS}" if len(data) > NAME else "")
+
+
+def _text(data: bytes, most: int) -> str | None:
+    """Return the first `most` bytes as text, without an incomplete last character; None if they are not UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        return decoder.decode(data[:most], final=len(data) <= most)
+    except UnicodeDecodeError:
+        return None
+
+
+def _json(data: bytes, most: int) -> Shown:
+    """Return indented JSON, with numbers unchanged, or its beginning."""
+    parts: list[Markup] = []
+    room, end = most * _INDENTED, 0
+    for token in tokens(data):
+        room -= len(token.text)
+        if token.end > most or room < 0:
+            return Shown("json", len(data), end, Markup("").join(parts))
+        text = escape(token.text)
+        parts.append(text if token.kind == "layout" else _COLORED.format(token.kind, text))
+        end = token.end
+    return Shown("json", len(data), len(data), Markup("").join(parts))
+
+
+def _hex(data: bytes, most: int, note: str = "") -> Shown:
+    cut = min(len(data), max(most // _HEX_CUT // 16 * 16, 16))
+    return Shown("hex", len(data), cut, escape("\n".join(_dump(data[:cut]))), note)
+
+
+def _dump(data: bytes) -> Iterator[str]:
+    """Yield lines as `hexdump -C` prints them."""
+    for at in range(0, len(data), 16):
+        piece = data[at : at + 16]
+        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
+        signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
+        yield f"{at:08x}  {octets:<49} |{signs}|"
+
+
+# Render templates to pages, and make addresses of pages and files.
 
 
 @cache
 def environment() -> Environment:
     jinja = templates("kbackup.web")
     jinja.filters |= {
-        "count": numbers.count,
-        "size": numbers.size,
-        "when": numbers.when,
-        "ago": numbers.ago,
+        "count": count,
+        "size": size,
+        "when": when,
+        "ago": ago,
         "duration": duration_text,
-        "short": numbers.short,
+        "short": short,
         "plain_size": human_size,
-        "name": names.name,
-        "key": names.key,
+        "name": name,
+        "key": key,
         "entry": exact_entry,
         "escaped": printable,  # a clipboard's text may be pasted into a terminal
     }
@@ -41,8 +360,8 @@ def environment() -> Environment:
         "version": __version__,
         "static": static,
         "plural": plural,
-        "between": numbers.between,
-        "percent": numbers.percent,
+        "between": between,
+        "percent": percent,
     }
     return jinja
 

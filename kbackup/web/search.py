@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Pattern, Searched, search, to_search
-from kbackup.archive.query.window import Window
+from kbackup.archive.segments.window import Window
 from kbackup.cli.common.arguments import window_of
 from kbackup.config.windows import Address
 from kbackup.errors import CorruptError, KbackupError
-from kbackup.formats.rows import Row, rows
+from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from kbackup.web.snapshot import Snapshot
+from kbackup.web.archive_cache import Snapshot
 
 MOST = 50
 """Number of matches of a page."""

@@ -18,10 +18,9 @@ from kbackup.archive.query.selection import exact_entry
 from kbackup.config import parse_range, parse_time
 from kbackup.config.windows import TIMES
 from kbackup.errors import UsageError
-from kbackup.web.archive_cache import ArchiveCache
+from kbackup.web.archive_cache import ArchiveCache, Snapshot
 from kbackup.web.decoding import FieldDecoder, PageDecoding
 from kbackup.web.render import page, path
-from kbackup.web.snapshot import Snapshot
 
 T = TypeVar("T")
 

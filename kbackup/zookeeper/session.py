@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+import ssl
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from kbackup.errors import UnreachableError
+from kbackup.errors import UnreachableError, UsageError
 from kbackup.metadata.sources import ZooKeeperOptions
 
 _BATCH = 500
@@ -125,3 +128,173 @@ def login_refused(options: ZooKeeperOptions) -> UnreachableError:
         f"ZooKeeper at {options.servers} refuses the login of the user {options.user}",
         "check zookeeper.sasl.username and zookeeper.sasl.password",
     )
+
+
+# Connections to ZooKeeper by kazoo, which the extra `zookeeper` brings.
+
+
+EXTRA = "install it: pip install 'kafka-kbackup[zookeeper]'"
+_AUTH_FAILED = "AUTH_FAILED"
+
+
+@contextmanager
+def open_session(options: ZooKeeperOptions) -> Iterator[Session]:
+    """A session, as long as the context lasts. `UnreachableError` where nobody answers or the login is refused,
+    `UsageError` where kazoo isn't installed or a file of `options` can't be used."""
+    log = _LastWarning()
+    client = _client(options, log)
+    try:
+        _start(client, options, log)
+        session = Session(client, options)
+        session.sync()  # it also waits for the end of the login
+        yield session
+    finally:
+        client.stop()
+        client.close()
+
+
+def _client(options: ZooKeeperOptions, log: _LastWarning) -> Any:
+    try:
+        from kazoo.client import KazooClient
+
+        if options.user:
+            import puresasl  # noqa: F401  # kazoo logs in by it
+    except ImportError as error:
+        package = (error.name or "kazoo").partition(".")[0]
+        raise UsageError(f"ZooKeeper can't be read without the package {package}", EXTRA) from None
+    logger = logging.Logger("kazoo", logging.WARNING)  # one of our own: kazoo's would write to stderr
+    logger.addHandler(log)
+    return KazooClient(
+        hosts=options.servers,  # without the chroot: kazoo warns on stderr of one that doesn't exist
+        timeout=options.session_timeout,
+        logger=logger,
+        sasl_options=_login(options),
+        **_tls(options),
+    )
+
+
+def _start(client: Any, options: ZooKeeperOptions, log: _LastWarning) -> None:
+    from kazoo.handlers.threading import KazooTimeoutError
+
+    try:
+        client.start(timeout=options.connection_timeout)
+    except KazooTimeoutError:
+        if log.text.startswith(_AUTH_FAILED):
+            raise login_refused(options) from None
+        why = f": {log.text}" if log.text else ""
+        raise UnreachableError(
+            f"ZooKeeper at {options.servers} did not answer within {options.connection_timeout:g} s{why}",
+            "check zookeeper.connect, and zookeeper.ssl.client.enable where its port wants TLS",
+        ) from None
+
+
+def _login(options: ZooKeeperOptions) -> dict[str, str] | None:
+    if not options.user:
+        return None
+    return {"mechanism": "DIGEST-MD5", "username": options.user, "password": options.password}
+
+
+def _tls(options: ZooKeeperOptions) -> dict[str, Any]:
+    """kazoo's arguments. The files are tried here: kazoo would try a broken one again and again."""
+    if not options.tls:
+        return {}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusted, own = options.certificates, options.own_certificate
+    try:
+        if trusted:
+            context.load_verify_locations(trusted)
+    except OSError as error:
+        raise _unusable("zookeeper.ssl.truststore.location", trusted, error) from None
+    try:
+        if own:  # an empty password is one, without which OpenSSL would ask for it
+            context.load_cert_chain(own, password=options.key_password)
+    except OSError as error:
+        raise _unusable("zookeeper.ssl.keystore.location", own, error) from None
+    arguments: dict[str, Any] = {"use_ssl": True, "check_hostname": True, "ca": trusted or None}
+    if own:
+        arguments |= {"certfile": own, "keyfile": own, "keyfile_password": options.key_password}
+    return arguments
+
+
+def _unusable(name: str, path: str, error: OSError) -> UsageError:
+    why = error.strerror or "it is no PEM file that can be read"
+    return UsageError(f"{name}: can't use {path}: {why}", "name a PEM file, and the password of its key")
+
+
+class _LastWarning(logging.Handler):
+    """Keeps the last reason that kazoo gave: its exceptions don't say why a connection failed."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith(("Connection ", "Cannot resolve ", _AUTH_FAILED)):
+            self.text = text
+
+
+# The znodes that hold a cluster's metadata, read at once: what the parsers work on.
+
+
+ROOTS: Mapping[str, int] = {
+    "/cluster/id": 0,
+    "/controller": 0,
+    "/controller_epoch": 0,
+    "/migration": 0,
+    "/latest_producer_id_block": 0,
+    "/feature": 0,
+    "/brokers/ids": 1,
+    "/brokers/topics": 1,
+    "/admin/delete_topics": 1,
+    "/config/topics": 1,
+    "/config/brokers": 1,
+    "/config/clients": 1,
+    "/config/ips": 1,
+    "/config/users": 3,
+    "/kafka-acl": 2,
+    "/kafka-acl-extended": 3,
+    "/delegation_token/tokens": 1,
+}
+"""The paths where metadata begins, and how many levels there are below each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The contents of znodes by path, and the paths that our user may not read."""
+
+    znodes: Mapping[str, bytes]
+    denied: Collection[str] = field(default_factory=frozenset)
+
+    def below(self, root: str, levels: int = 1) -> list[str]:
+        """The paths exactly `levels` below `root`, in order; also those that are denied."""
+        depth = root.count("/") + levels
+        paths = {*self.znodes, *self.denied}
+        return sorted(path for path in paths if path.startswith(f"{root}/") and path.count("/") == depth)
+
+
+class Reader(Protocol):
+    def read(self, paths: Collection[str], *, children: bool = False) -> Answers: ...
+
+
+def read_tree(session: Reader) -> Tree:
+    """Read `ROOTS` level by level: a request for each znode, all of a level under way at the same time."""
+    znodes: dict[str, bytes] = {}
+    denied: set[str] = set()
+    level = dict(ROOTS)
+    while level:
+        answers = session.read(level)
+        znodes |= {path: znode.data for path, znode in answers.znodes.items()}
+        denied |= answers.denied
+        parents = [path for path, levels in level.items() if levels and path in answers.znodes]
+        names = session.read(parents, children=True)
+        denied |= names.denied
+        level = {
+            f"{parent}/{name}": level[parent] - 1
+            for parent, children in names.children.items()
+            for name in children
+        }
+    return Tree(znodes, denied)
+
+
+def last(path: str) -> str:
+    """The name of a znode."""
+    return path.rpartition("/")[2]

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from kbackup.spark.progress import ProgressSender
 from kbackup.spark.session import Starting
-from kbackup.spark.tasks import run_tasks
+from kbackup.spark.tasks import ProgressSender, run_tasks
 
 MOMENTS = ("session ready", "first tasks done", "tasks of 64 MB done")
 _WITHOUT = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false"}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from kbackup.kafka.consume.read import RangeReader
+from kbackup.kafka.consume import RangeReader
 from kbackup.store import S3Options, Store, open_store
 from kbackup.types import OffsetRange
 from scripts.bench import data

@@ -17,10 +17,9 @@ from awscrt.checksums import crc64nvme
 from kbackup.archive import layout
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import CHUNK, Buffer, ObjectInfo, Upload, view_of
+from kbackup.store.crypt import CryptUpload, Reader
 from kbackup.store.crypt.frames import Cipher, Header, new_header
 from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.read import Reader
-from kbackup.store.crypt.upload import CryptUpload
 from scripts.dev.minio import Minio
 
 _SIZE = 128 << 20

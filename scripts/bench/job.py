@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.config.jobs import Backup, Restore
+from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.spark.session import build_session

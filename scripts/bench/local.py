@@ -23,8 +23,7 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, Target
-from kbackup.archive.verify.findings import ToRead
-from kbackup.archive.verify.segment import check_segment
+from kbackup.archive.verify.findings import ToRead, check_segment
 from kbackup.formats.index import encode_entries
 from kbackup.formats.record import decode, encode
 from kbackup.store import Store

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.config.jobs import Backup, Restore
+from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.kafka.kernel import selected_kernel
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.spark.session import build_session
 from kbackup.store import S3Options, Store, open_store
 from scripts.bench import data

@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbackup.archive.segments.fetch import SPAN
-from kbackup.config.jobs import Backup
-from kbackup.jobs.backup.ranges import PACK_PARTITIONS
+from kbackup.archive.segments.read import FETCH_SPAN
+from kbackup.config.models import Backup
+from kbackup.jobs.backup.plan import PACK_PARTITIONS
 from kbackup.store.options import S3Options
 
 MIB = 1 << 20
@@ -79,7 +79,7 @@ class Data:
 
     def gets(self) -> int:
         """Of reading them back: ranges of segments, and whole indexes."""
-        return self.segments * (1 + -(-int(self.share / segments_of(self.share)) // SPAN))
+        return self.segments * (1 + -(-int(self.share / segments_of(self.share)) // FETCH_SPAN))
 
 
 @dataclass(frozen=True)

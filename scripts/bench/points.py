@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import begin_writing
 from kbackup.cli import main as kbackup
 from kbackup.store import S3Options, Store, open_store
 from kbackup.types import OffsetRange

@@ -16,12 +16,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.models import LastRecord
 from kbackup.errors import ClusterError
-from kbackup.jobs.backup.log_check import BATCH, TUNING, compare, read_seen
-from kbackup.jobs.backup.missing_records import Expected, positions
-from kbackup.jobs.capture.cluster import live_topics
+from kbackup.jobs.backup.log_check import BATCH, TUNING, Expected, compare, positions, read_seen
+from kbackup.jobs.capture import live_topics
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.consume.epochs import validate_epochs
-from kbackup.kafka.consume.read import RangeReader
+from kbackup.kafka.consume import RangeReader, validate_epochs
 from kbackup.kafka.kernel import selected_kernel
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.bench import data

@@ -14,19 +14,17 @@ from functools import partial
 from typing import Any, cast
 
 from kbackup.archive.catalog.operations import next_incarnation
-from kbackup.archive.catalog.run import begin_writing, open_or_create
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
+from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.config.jobs import Backup, Restore
-from kbackup.jobs.backup.commit import commit, refresh
-from kbackup.jobs.backup.plan import make_plan
-from kbackup.jobs.backup.ranges import make_tasks, without
-from kbackup.jobs.backup.restore_point import reserve
+from kbackup.config.models import Backup, Restore
+from kbackup.jobs.backup.job import commit, refresh, reserve
+from kbackup.jobs.backup.plan import make_plan, make_tasks, without
 from kbackup.jobs.backup.run import Captured, Read, Run
-from kbackup.jobs.capture.live import LiveTopic
-from kbackup.jobs.restore.content import plan_restore, select_content
-from kbackup.metrics.events import Phases, Silent
+from kbackup.jobs.capture import LiveTopic
+from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.metrics.registry import Phases, Silent
 from kbackup.types import OffsetRange
 from kbackup.util.times import now
 from scripts.bench import synthetic

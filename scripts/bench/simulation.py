@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbackup.spark.progress import ProgressSender
 from kbackup.spark.session import build_session
-from kbackup.spark.tasks import run_tasks
+from kbackup.spark.tasks import ProgressSender, run_tasks
 from scripts.bench.model import Cluster, cost, total
 from scripts.bench.simulate import Simulated, simulate
 from scripts.bench.text import grid

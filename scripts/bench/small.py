@@ -14,10 +14,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from kbackup.config.jobs import Backup
-from kbackup.jobs.backup.ranges import make_tasks
+from kbackup.config.models import Backup
+from kbackup.jobs.backup.plan import make_tasks
 from kbackup.jobs.backup.task import BackupWork
-from kbackup.spark.progress import ProgressSender
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store import S3Options, open_store
 from kbackup.types import OffsetRange
 from scripts.bench import data

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from kbackup.archive import layout
-from kbackup.archive.java.content import java_content
+from kbackup.archive.query.java import java_content
 from kbackup.archive.segments.parallel import plan_reads, read_unit
 from kbackup.archive.segments.writer import PartitionWriter, Target
-from kbackup.formats.magic import MAGIC_BYTE
+from kbackup.formats.layout import MAGIC_BYTE
 from kbackup.spark import register
 from kbackup.spark.session import build_session
 from kbackup.spark.source import columns_of

@@ -10,7 +10,7 @@ from itertools import pairwise
 from kbackup.archive import layout
 from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.capture.live import Live, LiveTopic
+from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.times import now

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 import click
 
 from kbackup.cli import cli
-from kbackup.cli.common.key_options import options
-from kbackup.cli.common.options import archive_option, s3_options
+from kbackup.cli.common.options import archive_option, options, s3_options
 from scripts.docs.command_tree import all_commands
 
 _HEAD = """\

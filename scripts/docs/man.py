@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from kbackup.cli import COMMANDS, cli
-from kbackup.cli.common.exit_codes import EXIT_CODES
+from kbackup.cli.common.frame import EXIT_CODES
 from scripts.docs.command_tree import all_commands, subcommands
 
 _FILES = (

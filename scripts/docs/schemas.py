@@ -10,13 +10,13 @@ import msgspec
 from kbackup.archive import models
 from kbackup.archive.catalog import documents
 from kbackup.archive.models import Document
-from kbackup.archive.restores.flow_map.slots import FlowState
+from kbackup.archive.restores.flow_map import FlowState
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.before import GroupsBefore
 from kbackup.jobs.importing.job import Import
-from kbackup.jobs.mirror.status import FlowStatus
+from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.before import SettingsBefore
 from kbackup.jobs.verify.report import Verification

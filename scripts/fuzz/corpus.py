@@ -17,9 +17,9 @@ from kbackup.archive.models import Document, dump
 from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.index import encode_index, index_of
-from kbackup.formats.record import scan
-from kbackup.kafka.metadata_log.batches import encode_batch
+from kbackup.formats.stream import scan
 from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.log import encode_batch
 from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from kbackup.store.crypt.frames import (
     FRAME,
@@ -28,7 +28,7 @@ from kbackup.store.crypt.frames import (
     new_header,
 )
 from kbackup.store.crypt.kek import LocalKek
-from kbackup.store.crypt.key_files import new_file
+from kbackup.store.crypt.keyring import new_file
 from kbackup.types import TopicPartition
 
 _VECTORS = Path(__file__).parents[2] / "formats" / "vectors"

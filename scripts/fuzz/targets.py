@@ -15,19 +15,16 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.catalog.tables import open_rows
-from kbackup.archive.models import load
-from kbackup.archive.models.document import text_checksum
+from kbackup.archive.models import load, text_checksum
 from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
-from kbackup.formats.frames import decompress
-from kbackup.formats.index import decode_index, decode_partition_index, encode_index
-from kbackup.formats.offsets import decode_group_offsets
-from kbackup.formats.record import blocks, decode
-from kbackup.formats.seek import decode_seek_table, seek_table_size
-from kbackup.kafka.metadata_log.batches import TornError, decode_batch, read_batches
+from kbackup.formats.frames import decode_seek_table, decompress, seek_table_size
+from kbackup.formats.index import decode_group_offsets, decode_index, decode_partition_index, encode_index
+from kbackup.formats.record import decode
+from kbackup.formats.stream import blocks
 from kbackup.kafka.metadata_log.codec import encode_record
-from kbackup.kafka.metadata_log.entities import reading_of
-from kbackup.kafka.metadata_log.image import MetadataImage
+from kbackup.kafka.metadata_log.image import MetadataImage, reading_of
+from kbackup.kafka.metadata_log.log import TornError, decode_batch, read_batches
 from kbackup.store.crypt.frames import (
     HEADER,
     Cipher,
@@ -36,7 +33,7 @@ from kbackup.store.crypt.frames import (
     plain_size,
 )
 from kbackup.store.crypt.kek import LocalKek
-from kbackup.store.crypt.key_files import decode_file
+from kbackup.store.crypt.keyring import decode_file
 from scripts.docs.schemas import DOCUMENTS
 from scripts.fuzz.corpus import ROWS, OneObject
 

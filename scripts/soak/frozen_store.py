@@ -7,8 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
 from kbackup.errors import CorruptError, NotFoundError, StoreError
-from kbackup.store.address import Address
-from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, Store, Upload
+from kbackup.store.base import CHUNK, Address, Buffer, Failed, ObjectInfo, Store, Upload
 
 
 class FrozenStore:

@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kbackup.errors import KbackupError
-from kbackup.jobs.keys.job import rotate_keys
+from kbackup.jobs.keys import rotate_keys
 from kbackup.store.crypt.kek import load_kek
-from kbackup.store.crypt.key_files import KEYS, decode_file, new_file
+from kbackup.store.crypt.keyring import KEYS, decode_file, new_file
 from kbackup.store.file import FileStore
 from tests.support.key_files import filled, key_file, opened
 

@@ -18,14 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbackup.archive.query.overview import overview
-from kbackup.archive.query.points import list_points
+from kbackup.archive.query.overview import list_points, overview
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Backup, Restore
+from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.spark.session import build_session
 from kbackup.store import S3Options, open_store
 from scripts.bench.processes import Tree

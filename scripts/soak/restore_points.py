@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, loss_row
-from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import Life, Point, State
 from kbackup.archive.catalog.tables import SEGMENTS
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment, to_batch
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store

@@ -11,10 +11,10 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.cached import CachedStore, Shelf
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.wrappers import CachedStore, Shelf
 from scripts.dev.s3 import S3Server
 from tests.contract.proxy import Proxy
 from tests.support.memory_store import MemoryStore

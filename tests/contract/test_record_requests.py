@@ -16,11 +16,11 @@ import pytest
 from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.orphans import referred_keys
 from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
-from kbackup.store.s3.client import client_of
+from kbackup.store.s3.bucket import client_of
 from scripts.docs.requests import ARCHIVE, run_command
 from tests.conftest import Bucket
 from tests.support.archives import make_archive

@@ -27,21 +27,19 @@ from kbackup.errors import (
     UsageError,
     WrongKeyError,
 )
-from kbackup.jobs.copy.job import copy_archive
-from kbackup.jobs.mirror.status import first_status, write_status
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
+from kbackup.jobs.copy import copy_archive
+from kbackup.jobs.mirror.flow import write_status
+from kbackup.jobs.mirror.status import first_status
+from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key, load_kek
-from kbackup.store.crypt.keyring import Keyring
-from kbackup.store.crypt.rotate import rotate
+from kbackup.store.crypt.keyring import Keyring, rotate
 from kbackup.store.probe import check_conditional_writes
-from kbackup.store.s3.client import client_of
+from kbackup.store.s3.bucket import client_of
 from scripts.dev.minio_kms import MinioWithKms
 from scripts.dev.moto import MotoServer
 from scripts.dev.s3 import S3Server

@@ -13,7 +13,7 @@ from awscrt.checksums import crc64nvme
 from kbackup.errors import AlreadyExistsError, StoreError
 from kbackup.store import Store
 from kbackup.store.base import Upload
-from kbackup.util.buffers import BufferPool
+from kbackup.util.system import BufferPool
 from tests.contract.conftest import PART, Location
 from tests.contract.contents import data_of, race
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from kbackup.cli import main
-from kbackup.jobs.export.delta_table import DeltaTable
-from kbackup.jobs.export.read import ReadRows
-from kbackup.kafka.produce.produce import BlockProducer
-from kbackup.metrics.events import Phases
+from kbackup.jobs.export.run import ReadRows
+from kbackup.jobs.export.tables import DeltaTable
+from kbackup.kafka.produce import BlockProducer
+from kbackup.metrics.registry import Phases
 from kbackup.store.base import Buffer, Upload
 from kbackup.store.file import FileStore
 from kbackup.store.s3 import S3Store

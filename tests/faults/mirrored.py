@@ -14,10 +14,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.flow_map import FlowMap, open_map
-from kbackup.jobs.mirror.apply import Applied, Applier, read_heads
+from kbackup.jobs.mirror.apply import Applier
+from kbackup.jobs.mirror.apply.pending import Applied, read_heads
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.produce.produce import BlockProducer
+from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

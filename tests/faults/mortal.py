@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.archive import layout
-from kbackup.metrics.events import Phases
+from kbackup.metrics.registry import Phases
 from kbackup.store.base import Store
 from tests.faults.dying import When, Wish, count
 from tests.support.crash_store import Crash

@@ -13,10 +13,8 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import LockedError
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
-from kbackup.metrics.events import Silent
+from kbackup.jobs.retention import Expiry, Policy, expire
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
 from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, free_lease, outwait_lease

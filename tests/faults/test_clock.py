@@ -32,7 +32,7 @@ def stepped(by: timedelta) -> Iterator[None]:
 
     with (
         mock.patch("kbackup.util.times.datetime", Stepped),
-        mock.patch("kbackup.archive.lease.hold.datetime", Stepped),
+        mock.patch("kbackup.archive.lease.datetime", Stepped),
     ):
         yield
 

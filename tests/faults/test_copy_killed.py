@@ -12,7 +12,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
 from scripts.dev.minio import Minio
 from tests.faults.dying import Wish

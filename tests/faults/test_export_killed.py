@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout
-from kbackup.config.jobs import Export
+from kbackup.config.models import Export
 from kbackup.errors import KbackupError
-from kbackup.jobs.export.delta_table import DeltaTable
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
-from kbackup.metrics.events import Silent
+from kbackup.jobs.export.run import ExportJob
+from kbackup.jobs.export.tables import DeltaTable, export_delta, export_parquet
+from kbackup.metrics.registry import Silent
 from kbackup.spark.delta import delta_session
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore

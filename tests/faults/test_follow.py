@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kbackup.archive import layout
 from kbackup.archive.models import Lease, dump
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Follow
+from kbackup.config.models import Follow
 from kbackup.errors import LeaseLostError, UnreachableError
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.file import FileStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.archive.lease.hold import read_lease
+from kbackup.archive.lease import read_lease
 from kbackup.archive.reader import open_archive
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, backup_arguments

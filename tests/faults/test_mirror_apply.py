@@ -16,11 +16,11 @@ from confluent_kafka.cimpl import NewPartitions
 from kbackup.archive import layout
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.flow_map.slots import read_flow
+from kbackup.archive.restores.flow_map import read_flow
 from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup.job import backup
-from kbackup.jobs.common.rounds import RETRIED
-from kbackup.jobs.mirror.apply import applier as applier_module
+from kbackup.jobs.common import RETRIED
+from kbackup.jobs.mirror import apply as applier_module
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition

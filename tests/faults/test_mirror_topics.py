@@ -12,8 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.flow_map import open_map
-from kbackup.jobs.mirror.apply import Applied, read_heads
-from kbackup.jobs.mirror.apply.positions import read_positions
+from kbackup.jobs.mirror.apply.pending import Applied, read_heads, read_positions
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

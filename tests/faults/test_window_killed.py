@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting

@@ -11,7 +11,7 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores import offset_map
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -12,8 +12,8 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import ArchiveInfo, dump
+from kbackup.archive.run import open_or_create
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.frames import Cipher, Header, encrypt_frames, stored_size
 from kbackup.store.crypt.kek import LocalKek, generate_key

@@ -11,13 +11,14 @@ import pytest
 from kbackup.formats import record
 from kbackup.formats.index import (
     PartitionIndexEntry,
+    decode_group_offsets,
     decode_index,
     decode_partition_index,
+    encode_group_offsets,
     encode_index,
     encode_partition_index,
     index_of,
 )
-from kbackup.formats.offsets import decode_group_offsets, encode_group_offsets
 from kbackup.types import RecordBlock
 from tests.golden.java_archive import PARTITIONS, ROOT, Partition
 from tests.unit.formats.reference import Record, from_batch, to_batch

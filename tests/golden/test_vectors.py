@@ -14,13 +14,14 @@ from kbackup.formats import frames, record
 from kbackup.formats.index import (
     PartitionIndexEntry,
     SegmentIndex,
+    decode_group_offsets,
     decode_index,
     decode_partition_index,
+    encode_group_offsets,
     encode_index,
     encode_partition_index,
     index_of,
 )
-from kbackup.formats.offsets import decode_group_offsets, encode_group_offsets
 from tests.golden.vectors import FORMATS, VECTORS, each, expected, record_of
 from tests.unit.formats.reference import encode_record, from_batch, to_batch
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from kbackup.config.jobs import Backup
+from kbackup.config.models import Backup
 from kbackup.jobs.backup.job import backup
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.admin import Committed
-from kbackup.metrics.events import Silent
+from kbackup.kafka.groups.calls import Committed
+from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.types import TopicPartition
 

@@ -10,8 +10,8 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.jobs.compare.task import ComparedPartition, topic_blocks
-from kbackup.kafka.consume.read import RangeReader
+from kbackup.jobs.compare.job import ComparedPartition, topic_blocks
+from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel import Kernel
 from tests.integration.backed_up import T0, BackedUp, Run, back_up, commit, on_session
 from tests.integration.topics import delete_topic, produce

@@ -11,7 +11,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.formats.offsets import decode_group_offsets
+from kbackup.formats.index import decode_group_offsets
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import SPLIT_RECORDS, Archive, Kbackup
 from tests.integration.topics import ODD_RECORDS, produce

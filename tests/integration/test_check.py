@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kbackup import cli
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.store import open_store
 from tests.integration.backed_up import commit, on_session, options_of, produce, write_config
 

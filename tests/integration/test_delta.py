@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Backup, Restore
-from kbackup.jobs.export.delta_table import DeltaTable
+from kbackup.config.models import Backup, Restore
 from kbackup.jobs.export.destination import Destination
+from kbackup.jobs.export.tables import DeltaTable
 from kbackup.jobs.importing.job import DeltaImport
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store

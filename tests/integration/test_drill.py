@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.errors import ClusterError
 from kbackup.jobs.compare.job import verify_against
-from kbackup.jobs.drill import run as drill
+from kbackup.jobs.drill import job as drill
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.restore.job import restore
 from tests.integration.backed_up import BackedUp, Run, back_up, on_session

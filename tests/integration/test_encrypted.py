@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from kbackup.archive import layout
 from kbackup.jobs.verify.job import verify
 from kbackup.jobs.verify.report import VerifyReport
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key

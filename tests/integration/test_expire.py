@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.restored import assert_restored
 from tests.support.truth import Position, archive_records, commit, documented_records, positions, read_topic

@@ -9,8 +9,8 @@ from kbackup.archive import layout
 from kbackup.archive.models import PartitionState
 from kbackup.archive.reader import Archive as Opened
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Backup, Follow
-from kbackup.formats.offsets import decode_group_offsets
+from kbackup.config.models import Backup, Follow
+from kbackup.formats.index import decode_group_offsets
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.integration.backed_up import produce

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.admin import Committed
+from kbackup.kafka.groups.calls import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics

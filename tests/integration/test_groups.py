@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError
 
 from kbackup.archive import layout
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.admin import Committed
+from kbackup.kafka.groups.calls import Committed
 from kbackup.types import TopicPartition
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars

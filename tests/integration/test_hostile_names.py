@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from kbackup.archive.query.selection import exact_entry
 from kbackup.cli import main
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.admin import Committed
+from kbackup.kafka.groups.calls import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup

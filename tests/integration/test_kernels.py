@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
 from kbackup.kafka import kernel
-from kbackup.kafka.consume.read import RangeReader
+from kbackup.kafka.consume import RangeReader
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics

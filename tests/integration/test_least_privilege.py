@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AdminClient
 
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.admin import Committed
+from kbackup.kafka.groups.calls import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import Outcome

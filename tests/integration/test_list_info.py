@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from tests.integration.backed_up import T0, BackedUp, back_up
 from tests.support.loaded_modules import loaded_modules
 

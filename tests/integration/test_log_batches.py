@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbackup.kafka.admin_protocol.log_batches import LogBatch
 from kbackup.kafka.admin_protocol.session import log_batches
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics

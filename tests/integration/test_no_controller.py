@@ -14,7 +14,7 @@ from confluent_kafka.admin import ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
 from scripts.dev.kafka import Broker
 
 _GONE = (0, 1)

@@ -15,9 +15,8 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.config.jobs import Restore
-from kbackup.jobs.compare.job import verify_against
-from kbackup.jobs.compare.plan import CompareRequest
+from kbackup.config.models import Restore
+from kbackup.jobs.compare.job import CompareRequest, verify_against
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
 from tests.integration import topics

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 from kbackup.errors import ClusterError, FencedError, UnreachableError
-from kbackup.kafka import kernel
-from kbackup.kafka.consume.read import RangeReader
-from kbackup.kafka.produce import produce
-from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
-from kbackup.kafka.produce.properties import TUNING
-from kbackup.kafka.produce.runs import UNKNOWN
+from kbackup.kafka import kernel, produce
+from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.kernel_protocol import UNKNOWN, Progress, Runs
+from kbackup.kafka.produce import TUNING, BlockProducer
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.topics import ANY_FUTURE, FAR_FUTURE

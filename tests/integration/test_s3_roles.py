@@ -13,12 +13,13 @@ from botocore.exceptions import ClientError
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Backup, Restore
+from kbackup.config.models import Backup, Restore
 from kbackup.errors import DeniedError, UnreachableError
-from kbackup.jobs.backup.job import BackupReport, backup
+from kbackup.jobs.backup.job import backup
+from kbackup.jobs.backup.run import BackupReport
 from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer
 from kbackup.store.crypt.kek import generate_key
@@ -182,7 +183,7 @@ def test_a_reader_restores(vault: Vault, broker: Broker, spark: SparkSession, tm
 @pytest.mark.parametrize("role", ["writer", "reader"])
 def test_a_check_says_what_a_role_can(vault: Vault, broker: Broker, role: str, tmp_path: Path) -> None:
     from kbackup.config.models import Config
-    from kbackup.jobs.check.job import check
+    from kbackup.jobs.check import check
 
     source = {"bootstrap.servers": broker.bootstrap}
     report = check(Config(source=source), lambda: vault.store(role), lambda step: None)

@@ -12,8 +12,9 @@ import pytest
 
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.consume.read import RangeReader
-from kbackup.kafka.produce.produce import BlockProducer, Progress
+from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.produce import BlockProducer
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.certificates import Authority
 from scripts.dev.secured import SecuredBroker

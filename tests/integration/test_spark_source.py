@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.spark import read, register

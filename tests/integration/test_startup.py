@@ -154,7 +154,7 @@ def test_spark_starts_its_own_daemon_where_the_ready_one_died(hostile: Path) -> 
 
 _KILLED = """
 import os, signal, sys, tempfile
-from kbackup.spark.daemon_prestart import Ready
+from kbackup.spark.daemon import Ready
 daemon = Ready()
 print(daemon._process.pid, daemon.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -11,8 +11,7 @@ import pytest
 
 from kbackup.errors import UnreachableError
 from kbackup.metrics.registry import counted
-from kbackup.spark.progress import ProgressSender
-from kbackup.spark.tasks import run_tasks
+from kbackup.spark.tasks import ProgressSender, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

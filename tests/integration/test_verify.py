@@ -10,7 +10,7 @@ import pytest
 
 from kbackup import cli
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.backed_up import BackedUp, back_up, on_session
 

@@ -18,13 +18,12 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.capture.settings import capture_settings
-from kbackup.jobs.settings.changes import quota_values
+from kbackup.jobs.capture import capture_settings
+from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin.security_types import AclRule
 from kbackup.kafka.admin_protocol.session import Session
-from kbackup.metadata.entities import Acl, ClientMetrics, ClientQuota, QuotaKey
-from kbackup.metadata.reading import Reading
+from kbackup.kafka.security_types import AclRule
+from kbackup.metadata.entities import Acl, ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import S3Options, open_store
 from kbackup.store.crypt.kek import generate_key
 from scripts.dev import cache, tools

@@ -14,16 +14,14 @@ from kbackup.archive.reader import Archive
 from kbackup.errors import (
     KbackupError,
 )
-from kbackup.jobs.common import rounds as pauses
-from kbackup.jobs.common.stop import Stop
-from kbackup.jobs.mirror.apply import Applied, Lost, Recreated
+from kbackup.jobs import common as pauses
+from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror.apply.pending import Applied, Lost, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
-from kbackup.jobs.mirror.halves import apply, connection
-from kbackup.jobs.mirror.halves.apply import ApplyHalf
-from kbackup.jobs.mirror.halves.round import RoundReport
+from kbackup.jobs.mirror.halves import apply
+from kbackup.jobs.mirror.halves.apply import ApplyHalf, RoundReport
 from kbackup.jobs.mirror.topics import TopicPlan
-from kbackup.metrics.events import Silent
-from kbackup.metrics.registry import counted
+from kbackup.metrics.registry import Silent, counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.mirrors import flow_of
@@ -86,12 +84,12 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Ap
 
     monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(apply, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(connection, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
-    for module in (apply, connection):
+    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
+    for module in (apply, apply):
         monkeypatch.setattr(module, "InternalTopics", lambda *_: nullcontext())
-    monkeypatch.setattr(connection, "Applier", lambda *_: nullcontext())
+    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext())
     monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext())
-    monkeypatch.setattr(connection, "Rounds", rounds)
+    monkeypatch.setattr(apply, "Rounds", rounds)
     monkeypatch.setattr(ApplyHalf, "_wait", lambda *_: None)
     counted.begin("mirror")
     return ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)

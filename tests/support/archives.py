@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
-from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.catalog.state import State
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     Capture,
     Group,
@@ -25,6 +24,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive
+from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.formats.record import encode

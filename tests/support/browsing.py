@@ -8,8 +8,8 @@ from pathlib import Path
 from kbackup.archive import layout
 from kbackup.archive.query.browse import PartitionRecords, catalogue
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.window import Window
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kbackup.archive.models import Metadata
-from kbackup.jobs.capture.cluster import read_brokers
-from kbackup.jobs.metadata.merge import merge
+from kbackup.jobs.capture import read_brokers
+from kbackup.jobs.metadata import merge
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin.security_types import AclRule
+from kbackup.kafka.security_types import AclRule
 
 READ = AclRule("topic", "orders", "literal", "User:a", "*", "read", "allow")
 

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from kbackup.jobs.compare.partition import PartitionComparer
-from kbackup.jobs.compare.result import Comparison, TargetOffsets
-from kbackup.jobs.compare.side import Open, Rules, Side
+from kbackup.jobs.compare.side import Comparison, Open, Rules, Side, TargetOffsets
 from kbackup.types import RecordBlock
 from tests.support.plain_records import Plain, block_of
 

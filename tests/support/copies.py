@@ -13,14 +13,12 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import (
     NoArchiveError,
 )
-from kbackup.jobs.copy.job import CopyReport, copy_archive
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
+from kbackup.jobs.copy import CopyReport, copy_archive
+from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
-from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import KEYS
 from tests.support.archives import commit_point, group_at, topic_state, write
 from tests.support.histories import Did, History
 from tests.support.made_segments import target as partition_of

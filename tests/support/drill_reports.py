@@ -8,7 +8,7 @@ import msgspec
 
 from kbackup.cli.drill.page import drill_page
 from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, GroupOffsetCheck
-from kbackup.jobs.compare.result import Comparison, Difference
+from kbackup.jobs.compare.side import Comparison, Difference
 from kbackup.jobs.drill.report import DrillReport, store_report
 from kbackup.store.base import Store
 

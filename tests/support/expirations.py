@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Loss
 from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import Archive
+from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import ExpireReport, Expiry
+from kbackup.jobs.retention import ExpireReport, Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Buffer, Store
 from tests.support.faulty_store import FaultyStore
 from tests.support.histories import Did, History

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.admin import Committed
+from kbackup.kafka.groups.calls import Committed
 from kbackup.types import TopicPartition
 
 Place = tuple[str, int]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from kbackup.errors import CorruptError, KbackupError, OutcomeUnknownError, StoreError, UnreachableError
 from kbackup.store.base import Buffer, Failed, Store, Upload
-from kbackup.store.delegating import DelegatingStore
+from kbackup.store.wrappers import DelegatingStore
 
 Operation = Literal["get", "open_range", "put", "put_new", "replace", "commit", "delete"]
 

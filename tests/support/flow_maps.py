@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from kbackup.archive.restores.remap import OffsetMap
+from kbackup.archive.restores.offset_map import OffsetMap
 
 Pairs = list[tuple[int, int]]
 """(source offset, target offset) of each record that was applied, in order."""

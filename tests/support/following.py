@@ -8,12 +8,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from kbackup.config.jobs import Backup, Follow
+from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError
 from kbackup.jobs.backup.follow import Follower, FollowReport
 from kbackup.jobs.backup.run import BackupReport
-from kbackup.jobs.common.stop import Stop
-from kbackup.metrics.events import Silent
+from kbackup.jobs.common import Stop
+from kbackup.metrics.registry import Silent
 from kbackup.metrics.server import Health
 from kbackup.store.base import Store
 

@@ -8,10 +8,8 @@ from typing import Any
 from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.writer import Target
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
-from kbackup.metrics.events import Silent
+from kbackup.jobs.retention import Expiry, Policy, expire
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.archives import T0, commit_point, topic_state, write
 

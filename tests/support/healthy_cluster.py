@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kbackup.jobs.migrate.preflight.findings import (
+from kbackup.jobs.migrate.znodes import (
     ArchiveFindings,
     Broker,
     BrokerFindings,

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Loss, TopicState
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
 from kbackup.formats.record import encode

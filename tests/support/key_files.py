@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring

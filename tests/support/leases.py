@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease, LeaseRanOutError
+from kbackup.archive.lease import HeldLease, LeaseRanOutError
 from kbackup.archive.models import Lease, dump
 from kbackup.errors import LeaseLostError
 from tests.support.faulty_store import FaultyStore

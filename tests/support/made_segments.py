@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
 from kbackup.formats.record import encode

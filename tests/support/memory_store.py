@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
-from kbackup.store.address import Address
-from kbackup.store.base import CHUNK, SHORTER, Buffer, Failed, ObjectInfo, check_key, view_of
+from kbackup.store.base import CHUNK, SHORTER, Address, Buffer, Failed, ObjectInfo, check_key, view_of
 from tests.support.memory_upload import MemoryUpload
 
 LIST_PAGE = 1000  # keys in an answer of S3

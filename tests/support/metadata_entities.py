@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from kbackup.metadata.entities import (
+    SCRAM_SECRETS,
     Acl,
     BrokerConfig,
     ClientQuota,
     DelegationToken,
     GroupConfig,
     NotCarried,
+    Reading,
     Registration,
     ScramUser,
     TopicMetadata,
+    not_carried_entry,
 )
-from kbackup.metadata.parts import SCRAM_SECRETS, not_carried_entry
-from kbackup.metadata.reading import Reading
 
 
 def topic(name: str = "orders", **changed: Any) -> TopicMetadata:

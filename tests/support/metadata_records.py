@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kbackup.kafka.metadata_log.batches import encode_batch
 from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.log import encode_batch
 from kbackup.kafka.metadata_log.schema import Field, Schema
 from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 

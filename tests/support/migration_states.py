@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from kbackup.jobs.migrate.states.witnesses import (
+from kbackup.jobs.migrate.states import (
     ControllerZnode,
     KafkaState,
     LogWitness,
     MetricsWitness,
     MigrationZnode,
+    NotRead,
     Witnesses,
     ZnodesWitness,
 )
-from kbackup.jobs.migrate.unread import NotRead
 
 NONE, MIGRATION, PRE, POST, ZK = (
     KafkaState[name] for name in ("NONE", "MIGRATION", "PRE_MIGRATION", "POST_MIGRATION", "ZK")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from kbackup.archive.query.content import Content
-from kbackup.config.jobs import Restore
-from kbackup.jobs.restore.content import select_content
+from kbackup.config.models import Restore
+from kbackup.jobs.restore.plan import select_content
 from kbackup.store.base import Store
 
 FIRST, SECOND = (f"2026-01-0{n}T00:00:00Z" for n in (1, 2))

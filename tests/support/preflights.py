@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kbackup.jobs.migrate.preflight import brokers as of_brokers
-from kbackup.jobs.migrate.preflight import shared
-from kbackup.jobs.migrate.preflight.checks import judge
-from kbackup.jobs.migrate.preflight.findings import ArchiveFindings, Findings
-from kbackup.jobs.migrate.preflight.line import Line
-from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate import preflight
+from kbackup.jobs.migrate import preflight as of_brokers
+from kbackup.jobs.migrate.preflight import Line, judge
+from kbackup.jobs.migrate.states import NotRead
+from kbackup.jobs.migrate.znodes import ArchiveFindings, Findings
 from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
@@ -40,85 +39,85 @@ BROKEN_SHARED: list[tuple[str, Findings, str, str]] = [
         "--release-version",
     ),
     (
-        shared.AUTHORIZER,
+        preflight.AUTHORIZER,
         controller({"authorizer.class.name": None}),
         "brokers 1, 2 have one, not c3001.properties",
         "StandardAuthorizer",
     ),
     (
-        shared.AUTHORIZER,
+        preflight.AUTHORIZER,
         controller({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}),
         "ACLs in ZooKeeper: c3001",
         "StandardAuthorizer",
     ),
     (
-        shared.SUPER_USERS,
+        preflight.SUPER_USERS,
         controller({"super.users": None}),
         "c3001.properties lacks User:ANONYMOUS",
         "semicolons",
     ),
     (
-        shared.SUPER_USERS,
+        preflight.SUPER_USERS,
         controller({"super.users": "User:kafka", MAP: "INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"}),
         "lacks User:ANONYMOUS",
         "super.users",
     ),
     (
-        shared.SUPER_USERS,
+        preflight.SUPER_USERS,
         controller({**SASL, "super.users": "User:kafka"}),
         "lacks User:quorum",
         "super.users",
     ),
     (
-        shared.SUPER_USERS,
+        preflight.SUPER_USERS,
         controller({"ssl.client.auth": "required", "super.users": "User:ANONYMOUS"}),
         "lacks the principal",
         "super.users",
     ),
     (
-        shared.ENCODER,
+        preflight.ENCODER,
         controller({"password.encoder.secret": None}),
         "not set in c3001.properties; encrypted: listener.name.x.ssl.keystore.password of broker 1",
         "plain text",
     ),
     (
-        shared.ENCODER,
+        preflight.ENCODER,
         replace(controller({"password.encoder.secret": ""}), zookeeper=UNREAD),
         "brokers 1, 2 have one",
         "password.encoder.secret",
     ),
     (
-        shared.ENCODER,
+        preflight.ENCODER,
         controller({"password.encoder.secret": "another"}),
         "c3001.properties doesn't decrypt listener.name.x",
         "the value that the brokers have",
     ),
     (
-        shared.TOKENS,
+        preflight.TOKENS,
         controller({"delegation.token.secret.key": None}),
         "brokers 1, 2 have it, not c3001.properties",
         "delegation.token.secret.key",
     ),
     (
-        shared.ZNODE_ACLS,
+        preflight.ZNODE_ACLS,
         controller({"zookeeper.set.acl": None}),
         "true on brokers 1, 2, not in c3001",
         "zookeeper.set.acl=true",
     ),
-    (shared.LOGIN, controller({JAAS: None}), f"c3001.properties has no {JAAS}", "copy it"),
+    (preflight.LOGIN, controller({JAAS: None}), f"c3001.properties has no {JAAS}", "copy it"),
     (
-        shared.LOGIN,
+        preflight.LOGIN,
         controller({"sasl.mechanism.inter.broker.protocol": None}),
         "broker 1 wants PLAIN, c3001.properties logs in by GSSAPI",
         "sasl.mechanism.inter.broker.protocol=PLAIN",
     ),
     (
-        shared.QUORUM,
+        preflight.QUORUM,
         replace(findings(), quorum={"a:1": "answers", "b:2": "stopped", "c:3": "silent"}),
         "nobody answers at b:2, c:3",
         "start the controllers",
     ),
-    (shared.QUORUM, replace(findings(), quorum={}), "none is set", "controller.quorum.bootstrap.servers"),
+    (preflight.QUORUM, replace(findings(), quorum={}), "none is set", "controller.quorum.bootstrap.servers"),
 ]
 """Of each check in `shared`: its name, broken findings, and what its line and its hint tell."""
 

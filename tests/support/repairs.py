@@ -16,10 +16,11 @@ from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
-from kbackup.jobs.repair.job import RepairReport, repair
+from kbackup.jobs.repair.job import repair
+from kbackup.jobs.repair.rebuild import RepairReport
 from kbackup.jobs.verify.job import verify
 from kbackup.jobs.verify.report import VerifyReport
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 

@@ -9,13 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Loss
 from kbackup.archive.reader import Archive
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, Target
-from kbackup.jobs.mirror.status import FlowStatus, TopicStatus, write_status
-from kbackup.jobs.mirror.status.document import Incident, Refusal
+from kbackup.jobs.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, write_status
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.plain_records import Plain, block_of

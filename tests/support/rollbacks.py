@@ -7,25 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kbackup.jobs.migrate.lag import is_written_by_kraft
-from kbackup.jobs.migrate.rollback.delete import delete_znodes
-from kbackup.jobs.migrate.rollback.situation import (
-    BrokerModes,
-    Controllers,
-    Lag,
-    Sign,
-    Situation,
-    ZnodeContent,
-)
-from kbackup.jobs.migrate.states.judge import judge
-from kbackup.jobs.migrate.states.witnesses import (
+from kbackup.jobs.migrate.rollback import delete_znodes
+from kbackup.jobs.migrate.states import (
     ControllerZnode,
     LogWitness,
     MetricsWitness,
     MigrationZnode,
+    NotRead,
     Witnesses,
     ZnodesWitness,
+    judge,
 )
-from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate.znodes import BrokerModes, Controllers, Lag, Sign, Situation, ZnodeContent
 
 UNREAD = NotRead("not asked", "ask")
 BROKERS = frozenset({1, 2})

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbackup.archive.models import Metadata
-from kbackup.jobs.settings.acls import Names
-from kbackup.jobs.settings.changes import ConfigChange
-from kbackup.jobs.settings.plan import Target
+from kbackup.jobs.settings.plan import ConfigChange, Names, Target
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,

@@ -26,7 +26,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import Segment
-from kbackup.kafka.client.retry import COORDINATOR_NOT_READY
+from kbackup.kafka.retry import COORDINATOR_NOT_READY
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.group_requests import raw_positions

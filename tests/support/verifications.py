@@ -14,7 +14,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment, to_batch
 from kbackup.jobs.verify.job import verify
 from kbackup.jobs.verify.report import VerifyReport
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 
 ORDERS = "topics/orders/"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from kbackup.archive.catalog.holds import Hold
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import LogStart, PastPoint, State, mask
-from kbackup.archive.catalog.tables import Rows
+from kbackup.archive.catalog.state import Hold, Life, LogStart, LostRange, PastPoint, Point, State, mask
+from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -162,3 +163,136 @@ def records_by_point(state: State) -> dict[int, int]:
     np.add.at(sums, low[had], np.array(counts, np.int64)[had])
     np.subtract.at(sums, high[had], np.array(counts, np.int64)[had])
     return dict(zip(numbers.tolist(), np.cumsum(sums)[:-1].tolist(), strict=True))
+
+
+# Operations that follow from damage, or from objects that were found. Pure.
+
+
+_DAMAGE = ("topic", "incarnation", "partition", "first", "last", "point")
+
+
+def lose_segments(state: State, damaged: Mapping[str, str]) -> State:
+    """Move segments that are missing or damaged to the losses. `damaged` maps keys of records objects to reasons."""
+    losses = [
+        LostRange(
+            *(point, topic, incarnation, partition, "damaged", first, last + 1),
+            message=f"offsets {first} to {last} of {topic}-{partition}: {damaged[key]}",
+        )
+        for key, topic, incarnation, partition, first, last, point in zip(
+            *state.segments.columns("key", *_DAMAGE), strict=True
+        )
+        if key in damaged
+    ]
+    if not losses:
+        return state
+    return replace(state, segments=state.segments.without("key", damaged), losses=state.losses.append(losses))
+
+
+def lose_points(state: State, numbers: Collection[int]) -> State:
+    """Let restore points go whose manifest is lost. The numbers stay given."""
+    listed = any(point.number in numbers for point in state.restore_points)
+    return drop_points(state, numbers) if listed else state
+
+
+def rebuild(
+    state: State,
+    points: Sequence[Point],
+    lives: Sequence[Life],
+    segments: pa.Table,
+    losses: Sequence[dict[str, Any]] = (),
+) -> State:
+    """Return `state` with the restore points, incarnations and segments that it lacks; `segments` has the schema
+    `tables.SEGMENTS`."""
+    known = {point.number for point in state.restore_points}
+    fresh = Rows(SEGMENTS).append(segments).without("key", set(state.segments.columns("key")[0]))
+    new = [point for point in points if point.number not in known]
+    numbers = {point.number for point in new}
+    merged = _merged(state, lives, max(numbers, default=0))
+    return replace(
+        state,
+        reinstated=state.number + 1,
+        next_point=max([state.next_point, *(number + 1 for number in numbers)]),
+        points=state.points.append(new),
+        past=state.past.without("number", numbers),
+        incarnations=state.incarnations.replace([life for _, life in sorted(merged.items())]),
+        segments=state.segments.append(fresh.read()),
+        losses=state.losses.append(list(losses)),
+    )
+
+
+def _later(last: int | None, other: int | None) -> int | None:
+    return None if last is None else max(last, other or last)
+
+
+def _merged(state: State, lives: Sequence[Life], upto: int) -> dict[Incarnation, Life]:
+    """The incarnations of `state` and of restore points up to `upto` that come back to it, which have `lives`."""
+    newest = state.newest.number if state.newest is not None else 0
+    merged = dict(state.lives)
+    for life in lives:
+        key = (life.topic, life.incarnation)
+        known = state.lives.get(key)
+        if known is None or known.first is None or known.retired:
+            ended = upto if life.last is None and upto < newest else life.last
+            merged[key] = life._replace(last=ended)
+        elif life.first is not None:
+            last = life.last if upto > newest else _later(known.last, life.last)
+            merged[key] = known._replace(first=min(known.first, life.first), last=last)
+    return merged
+
+
+# Operations that take an expiration back, and that mark what can't be taken back. Pure.
+
+
+def undo_expiration(state: State, before: State, after: State) -> State:
+    """Take back what the newest expiration, from `before` to `after`, let go.
+
+    What was done since stands: restore points that were added, damage that was found.
+
+    `RefusedError` where a sweep may have deleted it, and where restore points or records went since: they may share
+    segments with what that expiration let go.
+    """
+    if state.origin is not None:
+        raise RefusedError(
+            "this archive is a copy", "undo the expiration at the source, then copy to an empty address"
+        )
+    if state.swept >= before.number:
+        raise RefusedError(
+            "objects of that expiration may be deleted already", "run --undo within the grace time"
+        )
+    listed = {p.number for p in state.restore_points}
+    numbers = {p.number for p in before.restore_points} - {p.number for p in after.restore_points}
+    if numbers <= listed and state.starts == before.starts:
+        return state  # another undo was faster
+    if (
+        numbers & listed
+        or state.starts != after.starts
+        or any(p.number not in listed for p in after.restore_points)
+    ):
+        raise RefusedError(
+            "restore points or records went since that expiration", "see 'kbackup log', then run again"
+        )
+    last = after.last_points()
+    lives = {**state.lives, **{key: life for key, life in before.lives.items() if key not in last}}
+    lives |= {key: life for key, life in state.lives.items() if not life.retired}
+    known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
+    losses = {tuple(row.values()) for row in after.losses.dicts()}
+    labels = {name: number for name, number in before.labels.items() if number in numbers}
+    return replace(
+        state,
+        reinstated=state.number + 1,
+        labels={**labels, **state.labels},
+        points=state.points.append([p for p in before.restore_points if p.number in numbers]),
+        past=state.past.without("number", numbers),
+        segments=state.segments.append(before.segments.without("key", known).read()),
+        losses=state.losses.append(
+            [row for row in before.losses.dicts() if tuple(row.values()) not in losses]
+        ),
+        incarnations=state.incarnations.replace(drop_superseded(lives.values())),
+        log_starts=before.log_starts,
+    )
+
+
+def mark_swept(state: State, number: int) -> State:
+    """Mark catalogs up to `number` as swept: objects that only they refer to may be deleted, and no undo reaches
+    them."""
+    return replace(state, swept=max(state.swept, number))

@@ -12,12 +12,12 @@ import logging
 from pathlib import Path
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.commit import far_numbers
 from kbackup.archive.catalog.documents import Catalog, Link
-from kbackup.archive.catalog.opening import far_numbers
 from kbackup.archive.models import load
 from kbackup.errors import CorruptError, MismatchError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store
-from kbackup.util.folders import read_own, write_own
+from kbackup.util.system import read_own, write_own
 
 log = logging.getLogger(__name__)
 _TRIED = 3

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kbackup.archive.catalog.documents import TableRef
-from kbackup.archive.info import REPAIR
+from kbackup.archive.identity import REPAIR
 from kbackup.archive.segments.table import SCHEMA, decode_table, integers, rows_where
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store

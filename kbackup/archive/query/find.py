@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from kbackup.archive.query.browse import PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.window import Window
-from kbackup.archive.segments.ranged import SegmentRanges
+from kbackup.archive.segments.read import SegmentRanges
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.errors import UsageError
 from kbackup.formats.arrow import pc
 from kbackup.formats.block import select_records

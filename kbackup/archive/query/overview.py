@@ -1,24 +1,279 @@
-"""Sum up an archive from manifests and segment tables; no record is read."""
+"""Sums over the segments of partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
-from kbackup.archive.catalog.state import State
-from kbackup.archive.java.content import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Loss, Manifest, Metadata, TopicState
-from kbackup.archive.query.content import ArchivedTopic, Content, content_of, narrowed
-from kbackup.archive.query.coverage import not_reached
-from kbackup.archive.query.moment import NO_POINTS, View, choice_of, content_at, view_of
-from kbackup.archive.query.points import PointOverview, point_overview
-from kbackup.archive.query.sums import Sums, sums_of, total
-from kbackup.archive.query.window import Choice, Window
+import pyarrow as pa
+
+from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.models import Loss, Manifest, Metadata, PartitionState, TopicState
+from kbackup.archive.query.content import (
+    NO_POINTS,
+    ArchivedPartition,
+    ArchivedTopic,
+    Content,
+    View,
+    choice_of,
+    content_at,
+    content_of,
+    narrowed,
+    span,
+    view_of,
+)
+from kbackup.archive.query.java import is_java_archive, java_content, java_topics
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments.table import Segment, of_topics
+from kbackup.archive.segments.window import Choice, Window
 from kbackup.errors import NoArchiveError
-from kbackup.metadata.entities import NotCarried
-from kbackup.metadata.parts import LABELS
+from kbackup.metadata.entities import LABELS, NotCarried
 from kbackup.store.base import Store
+from kbackup.types import Incarnation, IncarnationPartition
+from kbackup.util.text import join_names
+from kbackup.util.times import ms_of
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start
+    and end that no record has: compaction, transactions, losses. Timestamps in ms, None where none is known.
+
+    `expired_records` were in the archive once, before the first ones that are.
+
+    Of a moment (`ArchiveOverview.choice`) it is what has to be read: `records` are at most so many, timestamps are
+    bounds, and gaps are not known (None)."""
+
+    records: int
+    bytes: int
+    stored_bytes: int
+    segments: int
+    gaps: int | None
+    min_timestamp: int | None
+    max_timestamp: int | None
+    expired_records: int = 0
+
+
+def total(parts: Iterable[Sums]) -> Sums:
+    every = list(parts)
+    gaps = [each.gaps for each in every if each.gaps is not None]
+    low, high = span((each.min_timestamp, each.max_timestamp) for each in every)
+    return Sums(
+        records=sum(each.records for each in every),
+        bytes=sum(each.bytes for each in every),
+        stored_bytes=sum(each.stored_bytes for each in every),
+        segments=sum(each.segments for each in every),
+        gaps=sum(gaps) if len(gaps) == len(every) else None,
+        min_timestamp=low,
+        max_timestamp=high,
+        expired_records=sum(each.expired_records for each in every),
+    )
+
+
+def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
+    """Sum up partitions, of one topic or several."""
+    counted = list(partitions)
+    segments: list[Segment] = [s for p in counted for s in p.segments]
+    records = sum(p.records for p in counted)
+    low, high = span(p.timestamps for p in counted)
+    cut = any(p.window is not None for p in counted)
+    return Sums(
+        records=records,
+        bytes=sum(s.bytes for s in segments),
+        stored_bytes=sum(s.stored for s in segments),
+        segments=len(segments),
+        gaps=None if cut else sum(p.end - p.start for p in counted) - records,
+        min_timestamp=low,
+        max_timestamp=high,
+        expired_records=sum(p.expired for p in counted),
+    )
+
+
+# The restore points of an archive, summed up from the catalog.
+
+
+@dataclass(frozen=True, slots=True)
+class PointOverview:
+    """A restore point. Counts and sizes are what it added, `losses` and `warnings` are counts; `damaged` counts the
+    segments that it has lost since. `origin` is what it was made from."""
+
+    number: int
+    origin: str
+    started_at: str
+    committed_at: str
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    bytes: int
+    stored_bytes: int
+    groups: int
+    losses: int
+    warnings: int
+    damaged: int = 0
+    pinned: bool = False
+    labels: tuple[str, ...] = ()
+
+
+def list_points(archive: Archive) -> list[PointOverview]:
+    """Every restore point, oldest first."""
+    damage = damaged_segments(archive.state)
+    return [
+        point_overview(point, archive.state, damage.get(point.number, 0)) for point in archive.restore_points
+    ]
+
+
+def damaged_segments(state: State) -> dict[int, int]:
+    """Count, by restore point, its segments that were found lost or damaged; restore points without any are left
+    out."""
+    numbers: list[int] = state.numbers.tolist()
+    last = state.last_points()
+    counts: dict[int, int] = {}
+    for row in state.losses.dicts():
+        if row["kind"] == "damaged":
+            end = last.get((row["topic"], row["incarnation"]), 0)
+            for number in numbers[bisect_left(numbers, row["point"]) : bisect_left(numbers, end + 1)]:
+                counts[number] = counts.get(number, 0) + 1
+    return counts
+
+
+def point_overview(point: Point, state: State, damaged: int = 0) -> PointOverview:
+    columns = {name: value for name, value in point._asdict().items() if name in PointOverview.__slots__}
+    return PointOverview(
+        **columns,
+        damaged=damaged,
+        pinned=point.number in state.pins,
+        labels=tuple(sorted(name for name, number in state.labels.items() if number == point.number)),
+    )
+
+
+# Say what an archive can't have of a window that ends in time, for records in order of their timestamps.
+#
+# Otherwise the end of the archive would be taken for the end of the window.
+
+
+_NAMED = 10
+"""So many topics or partitions are named: a follower may hold back thousands."""
+
+
+def not_reached(
+    archive: Archive,
+    view: View,
+    content: Content,
+    window: Window,
+    asked: Callable[[str, int], bool] = lambda topic, partition: True,
+) -> tuple[str, ...]:
+    """Return what of `window` the runs up to `view.upto` can't have, in words: records later than they were, and what
+    they saw in partitions that are `asked` for and left for later. `content` is not cut to the window yet."""
+    if window.to_time is None:
+        return ()
+    states = {(t.name, t.incarnation): t for t in view.upto.topics}
+    known = [(t, s) for t in content.topics if (s := states.get((t.name, t.incarnation))) is not None]
+    notes = [
+        f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{partition.partition}, or some of them, are not "
+        f"in restore point {view.upto.number}"
+        for topic, seen in known
+        for partition, state in _unarchived(topic, seen)
+        if asked(topic.name, partition.partition) and not _reaches(partition, window.to_time)
+    ]
+    if len(notes) > _NAMED:
+        notes[_NAMED:] = [f"nor are offsets of {len(notes) - _NAMED} more partitions"]
+    return (*_ends(archive, view, [state for _, state in known], window.to_time), *notes)
+
+
+def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
+    """Yield a note for each run that began before the window ends and was the last to capture a topic."""
+    begun = {
+        number: archive.capture(number).started_at
+        for number in {s.captured for s in states} | {view.upto.number}
+    }
+    last = view.upto.number
+    if ms_of(begun[last]) < to_time:
+        yield f"restore point {last} was begun at {begun[last]}, before the window ends: it has no later records"
+    for seq in sorted({s.captured for s in states} - {last}):
+        if ms_of(begun[seq]) < to_time:
+            names = sorted(s.name for s in states if s.captured == seq)
+            yield (
+                f"restore point {last} has topics as of restore point {seq}, which was begun at {begun[seq]}, before "
+                f"the window ends, without later records: {join_names(names, _NAMED)}"
+            )
+
+
+def _unarchived(topic: ArchivedTopic, seen: TopicState) -> list[tuple[ArchivedPartition, PartitionState]]:
+    partitions = {p.partition: p for p in topic.partitions}
+    return [
+        (partitions[p.partition], p)
+        for p in seen.partitions
+        if p.end < p.log_end and p.partition in partitions
+    ]
+
+
+def _reaches(partition: ArchivedPartition, to_time: int) -> bool:
+    """Return whether the last archived segment has a record from after the window."""
+    stamps = [s.max_timestamp for s in partition.segments if s.max_timestamp is not None]
+    return bool(stamps) and stamps[-1] > to_time
+
+
+# Ranges of offsets whose records an archive lacks, by partition.
+
+
+_ABSENT = ("retention", "damaged")
+"""Kinds of losses whose records the archive lacks."""
+
+
+def lost_ranges(archive: Archive, manifest: Manifest) -> dict[IncarnationPartition, list[tuple[int, int]]]:
+    """Return ranges of offsets (end exclusive) that were lost up to a restore point, as far as they are known."""
+    ranges: dict[IncarnationPartition, list[tuple[int, int]]] = {}
+    for row in archive.state.losses.dicts():
+        known = None not in (row["partition"], row["start"], row["end"])
+        if known and row["kind"] in _ABSENT and row["point"] <= manifest.number:
+            key = row["topic"], row["incarnation"], row["partition"]
+            ranges.setdefault(key, []).append((row["start"], row["end"]))
+    return ranges
+
+
+# Growth of topics, by the catalog's table of segments alone: no object of a restore point is read.
+
+
+Growth = list[tuple[int, int]]
+"""Pairs of a restore point's number and the stored bytes that it and earlier restore points added."""
+
+
+def growth_of(
+    archive: Archive, manifest: Manifest, topics: Collection[Incarnation]
+) -> dict[Incarnation, Growth]:
+    """Return the growth of topics up to a restore point, of the segments that the archive still has.
+
+    A number may be that of a restore point that expired."""
+    names = {name for name, _ in topics}
+    table = of_topics(archive.table(manifest.number, ["topic", "incarnation", "point", "stored"]), names)
+    summed = _sum(table, ["topic", "incarnation", "point"]).sort_by(
+        [("topic", "ascending"), ("incarnation", "ascending"), ("point", "ascending")]
+    )
+    columns = (summed.column(n).to_pylist() for n in ("topic", "incarnation", "point", "stored_sum"))
+    growth: dict[Incarnation, Growth] = {}
+    for key, rows in groupby(zip(*columns, strict=True), lambda row: (row[0], row[1])):
+        if key in topics:
+            total = 0
+            growth[key] = [(point, total := total + stored) for _, _, point, stored in rows]
+    return growth
+
+
+def added_after(archive: Archive, manifest: Manifest, number: int) -> dict[Incarnation, int]:
+    """Return the stored bytes that restore points after `number` added, by topic; topics without any are left out."""
+    table = archive.table(manifest.number, ["topic", "incarnation", "stored"], number)
+    summed = _sum(table, ["topic", "incarnation"])
+    columns = (summed.column(n).to_pylist() for n in ("topic", "incarnation", "stored_sum"))
+    return {(topic, incarnation): stored for topic, incarnation, stored in zip(*columns, strict=True)}
+
+
+def _sum(table: pa.Table, keys: list[str]) -> pa.Table:
+    return table.group_by(keys).aggregate([("stored", "sum")])
+
+
+# Sum up an archive from manifests and segment tables; no record is read.
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from kbackup.errors import UsageError, suggest_name
 from kbackup.util.linear_regex import LinearRegex
-from kbackup.util.printable import printable
+from kbackup.util.text import printable
 
 Kind = Literal["topic", "group"]
 

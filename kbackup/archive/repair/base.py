@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.commit import FAR, Committed, far_numbers, read_catalog, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.opening import FAR, Committed, far_numbers, read_catalog, state_of
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.tables import Rows, read_ref
 from kbackup.archive.models import (

@@ -14,7 +14,6 @@ import msgspec
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import loss_of
-from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.models import (
     Capture,
@@ -29,14 +28,15 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.new_point import point_of
 from kbackup.archive.repair.base import Documents
-from kbackup.archive.repair.point import partitions_not_known
-from kbackup.archive.repair.topic_states import (
+from kbackup.archive.repair.points import (
     Row,
     captured_topics,
     lost_topic,
+    partitions_not_known,
     rows_by_incarnation,
     topic_at,
 )
+from kbackup.archive.run import WritingRun
 from kbackup.metadata.entities import NotCarried
 from kbackup.types import Incarnation
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+import pyarrow as pa
 
-from kbackup.archive.java.content import JAVA, is_java_archive
-from kbackup.archive.models import Document, GroupOffset, Member
-from kbackup.archive.query.window import Choice, Window
+from kbackup.archive import layout
+from kbackup.archive.models import Document, GroupOffset, Member, load
+from kbackup.archive.query.java import JAVA, is_java_archive
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.segments.table import Segment
-from kbackup.errors import NoArchiveError, RefusedError
+from kbackup.archive.segments.window import Choice, Window
+from kbackup.errors import NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -33,7 +36,7 @@ class PlannedTopic(Member, frozen=True, kw_only=True):
 
 class UnitRange(Member, frozen=True, kw_only=True):
     """One source partition and where its records go; `segments` are in order of offset. Only records in `window`
-    are wanted; None: all of them. `kbackup.jobs.replay.read` reads them."""
+    are wanted; None: all of them. `kbackup.jobs.replay` reads them."""
 
     topic: str
     partition: int
@@ -117,3 +120,25 @@ def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
             f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
             "use another --restore-id",
         )
+
+
+# Read what a finished restore left in an archive.
+
+
+def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Table]:
+    """A restore's plan and its whole offset map."""
+    plan_key, map_key = (layout.restore_key(restore_id, name) for name in (layout.PLAN, layout.OFFSETS))
+    try:
+        plan = load(RestorePlan, state.get(plan_key), plan_key)
+    except NotFoundError as error:
+        raise UsageError(
+            f"there is no restore {restore_id} at {state.url}",
+            "check the id, and --state if the restore was given one",
+        ) from error
+    try:
+        return plan, decode(state.get(map_key), map_key)
+    except NotFoundError as error:
+        raise RefusedError(
+            f"restore {restore_id} is not finished: it has no offset map yet",
+            f"resume it with kbackup restore --restore-id {restore_id}",
+        ) from error

@@ -9,11 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from kbackup.archive.query.tables import to_table_batch
-from kbackup.archive.query.window import Window
-from kbackup.archive.segments.ranged import SegmentRanges
-from kbackup.archive.segments.read import read_segment
+from kbackup.archive.segments.read import SegmentRanges, read_segment
+from kbackup.archive.segments.rows import to_table_batch
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.formats.block import slice_block
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock

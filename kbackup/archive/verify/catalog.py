@@ -1,26 +1,127 @@
-"""Verification of catalogs and restore points: each document and table is read, and what is damaged is named."""
+"""The segments of the catalog against the manifests' vectors of offsets. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from msgspec.structs import asdict, replace
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, far_numbers, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.opening import Committed, check_archive, check_catalog, far_numbers, state_of
-from kbackup.archive.catalog.orphans import referred_keys
-from kbackup.archive.catalog.state import SCHEMAS, Point, State
+from kbackup.archive.catalog.state import SCHEMAS, LogStart, Point, State
+from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.archive.catalog.tables import Chunk, open_rows, read_ref
-from kbackup.archive.encryption import check_encryption
-from kbackup.archive.info import ANOTHER_COPY
-from kbackup.archive.models import ArchiveInfo, Lease, Manifest, load
+from kbackup.archive.identity import ANOTHER_COPY, check_encryption
+from kbackup.archive.models import ArchiveInfo, Lease, Manifest, PartitionState, load
 from kbackup.archive.reader import Archive
-from kbackup.archive.verify.findings import CHANGED, Findings, of_error
+from kbackup.archive.segments.table import Segment, in_order
+from kbackup.archive.verify.findings import CHANGED, REBUILD, Findings, ToRead, of_error
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
+from kbackup.types import IncarnationPartition
+
+
+@dataclass
+class _Sum:
+    records: int = 0
+    bytes: int = 0
+    last: int = -1
+    key: str = ""
+
+
+def check_vectors(
+    state: State, manifests: Mapping[int, Manifest], segments: Mapping[int, list[Segment]], findings: Findings
+) -> None:
+    """Segments lie in order within what their restore point says was archived, and add up to its totals.
+
+    `segments` are by the restore point that added them. Restore points that were let go count for later ones.
+    """
+    sums: dict[IncarnationPartition, _Sum] = defaultdict(_Sum)
+    damaged = {
+        (row["topic"], row["incarnation"], row["partition"])
+        for row in state.losses.dicts()
+        if row["kind"] == "damaged"
+    }
+    pending = sorted(segments)
+    since = 0
+    for number, manifest in sorted(manifests.items()):
+        states = _captured(manifest, since)
+        row = state.point(number)
+        manifest_key = row.documents[0] if row is not None else ""
+        while pending and pending[0] <= number:
+            for segment in sorted(segments[pending.pop(0)], key=in_order):
+                key = segment.incarnation_partition
+                _check_segment(segment, states.get(key), manifest, findings)
+                _add(segment, sums[key], findings)
+        for key, partition in states.items():
+            if key not in damaged:
+                _check_sum(key, partition, manifest_key, sums[key], state.starts.get(key), findings)
+        since = number
+
+
+def _captured(manifest: Manifest, since: int) -> dict[IncarnationPartition, PartitionState]:
+    """The partitions that were captured after restore point `since`."""
+    return {
+        (t.name, t.incarnation, p.partition): p
+        for t in manifest.topics
+        if since < t.captured <= manifest.number
+        for p in t.partitions
+    }
+
+
+def _check_segment(
+    segment: Segment, state: PartitionState | None, manifest: Manifest, findings: Findings
+) -> None:
+    if state is None:
+        return  # of an incarnation that was over by then
+    if segment.first < state.start or segment.last >= state.end:
+        findings.add(
+            segment.key,
+            f"holds offsets {segment.first} to {segment.last}, outside of {state.start} to {state.end - 1} "
+            f"that restore point {manifest.number} says were archived",
+            CHANGED,
+        )
+
+
+def _add(segment: Segment, before: _Sum, findings: Findings) -> None:
+    if segment.first <= before.last:
+        findings.add(
+            segment.key, f"begins at offset {segment.first}, but {before.key} ends at {before.last}", CHANGED
+        )
+    before.records += segment.count
+    before.bytes += segment.bytes
+    before.last, before.key = segment.last, segment.key
+
+
+def _check_sum(
+    key: IncarnationPartition,
+    state: PartitionState,
+    manifest_key: str,
+    total: _Sum,
+    start: LogStart | None,
+    findings: Findings,
+) -> None:
+    """A manifest counts what was let go as well: all of it or, where it ends before the log start, all that it has."""
+    records, size = total.records, total.bytes
+    if start is not None and state.end >= start.start:
+        records, size = records + start.records, size + start.bytes
+    elif start is not None and not records:
+        return
+    if (state.records, state.bytes) != (records, size):
+        findings.add(
+            manifest_key,
+            f"says that {key[0]}-{key[2]} has {state.records} records in {state.bytes} bytes, "
+            f"its segments have {records} in {size}",
+            CHANGED,
+        )
+
+
+# Verification of catalogs and restore points: each document and table is read, and what is damaged is named.
+
 
 _THREADS = 16
 
@@ -248,3 +349,128 @@ def _manifest(
                 archive.read_document(ref)
     findings.entries |= damaged.entries
     return manifest, not damaged.entries
+
+
+# The objects that are there against those that restore points promise.
+
+
+_READERS = 32
+_ROOT = {layout.ARCHIVE, layout.LOCK, layout.LATEST, layout.DERIVED}
+_FOLDERS = (
+    layout.RESTORES,
+    layout.DRILLS,
+    layout.VERIFICATIONS,
+    layout.MIRRORS,
+    layout.SCRATCH,
+    layout.KEYS,
+)
+INDEX_HINT = f"{ANOTHER_COPY}, or run kbackup repair --confirm: it follows from the records file beside it"
+
+
+def index_size(segment: Segment) -> int:
+    return 1 + 24 * segment.count
+
+
+def check_present(segments: Iterable[Segment], sizes: Sizes, findings: Findings) -> list[ToRead]:
+    """Both files of every segment, by size; returns what there is to read of them."""
+    to_read: list[ToRead] = []
+    for segment in segments:
+        index = layout.index_key_of(segment.key)
+        item = ToRead(
+            segment,
+            _has(segment.key, segment.stored, sizes, ANOTHER_COPY, findings),
+            _has(index, index_size(segment), sizes, INDEX_HINT, findings),
+        )
+        if item.records or item.index:
+            to_read.append(item)
+    return to_read
+
+
+def _has(key: str, size: int, sizes: Sizes, hint: str, findings: Findings) -> bool:
+    stored = sizes.get(key)
+    if stored is None:
+        findings.add(key, "is missing", hint)
+    elif stored != size:
+        findings.add(key, f"has {stored} bytes, not {size}", CHANGED)
+    return stored == size
+
+
+def check_stored_checksums(store: Store, items: Iterable[ToRead], findings: Findings) -> int:
+    """Checksums that the store keeps against the tables'; returns how many it keeps none for."""
+    expected = [(i.segment.key, i.segment.crc) for i in items if i.records]
+    expected += [(layout.index_key_of(i.segment.key), i.segment.index_crc) for i in items if i.index]
+
+    def compare(entry: tuple[str, str]) -> bool:
+        key, due = entry
+        with findings.catching(key):
+            kept = store.checksum(key)
+            if kept is None:
+                return False
+            if due and f"{kept:016x}" != due:
+                findings.add(key, f"has checksum {kept:016x} in the store, not {due}", CHANGED)
+        return True
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return sum(not compared for compared in pool.map(compare, expected))
+
+
+def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings: Findings) -> None:
+    """Objects that no catalog refers to. They harm nobody, but take room until a sweep."""
+    for key, size in sizes.items():
+        if key in referred:
+            continue
+        if key.startswith((layout.TOPICS, layout.POINTS, layout.TABLES)):
+            more = "" if whole else " that can be read"
+            findings.note(key, f"is an orphan: no catalog{more} refers to it", size)
+        elif not _is_ours(key):
+            findings.note(key, "is not a file of an archive", size)
+
+
+def _is_ours(key: str) -> bool:
+    return key in _ROOT or layout.parse_catalog_key(key) is not None or key.startswith(_FOLDERS)
+
+
+# Partition indexes and group offset files against what follows from the catalog.
+
+
+def check_derived(
+    store: Store, files: dict[str, bytes], sizes: Sizes, deep: bool, findings: Findings
+) -> None:
+    """Check derived files by their size, or by their bytes when `deep`."""
+    same: list[str] = []
+    for key, data in files.items():
+        if key not in sizes:
+            findings.add(key, "is missing", REBUILD)
+        elif sizes[key] != len(data):
+            findings.add(key, f"has {sizes[key]} bytes, not {len(data)}", REBUILD)
+        else:
+            same.append(key)
+
+    def compare(key: str) -> None:
+        with findings.catching(key):
+            if store.get(key) != files[key]:
+                what = "segments" if "/index_" in key else "groups"
+                findings.add(key, f"is not what follows from the {what} of its topic", REBUILD)
+
+    if deep:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(compare, same))
+
+
+def can_judge(store: Store, result: Survey) -> bool:
+    """Return whether the derived files were written for the newest catalog, or for one with the same segments and
+    restore points, and no other catalog was committed since."""
+    if result.archive is None or result.archive.committed.catalog is None:
+        return False
+    newest = result.archive.committed.catalog
+    written_for = result.catalogs.get(result.derived_for or 0)
+    if written_for is None or _sources(written_for) != _sources(newest):
+        return False
+    listed = store.list(layout.CATALOG, layout.catalog_key(newest.number))
+    later = {number for entry in listed if (number := layout.parse_catalog_key(entry.key)) is not None}
+    return later == far_numbers(later, newest.number)
+
+
+def _sources(catalog: Catalog) -> object:
+    """The tables that the derived files follow from."""
+    return catalog.tables.points, catalog.tables.segments, catalog.tables.log_starts

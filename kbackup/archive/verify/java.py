@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kbackup.archive import layout
-from kbackup.archive.info import ANOTHER_COPY
-from kbackup.archive.java.content import empty_groups, segment_of
-from kbackup.archive.java.folder import JavaFolder
-from kbackup.archive.java.segment import Flaw
+from kbackup.archive.identity import ANOTHER_COPY
+from kbackup.archive.java import Flaw, JavaFolder
 from kbackup.archive.layout import SegmentName
+from kbackup.archive.query.java import empty_groups, segment_of
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.verify.catalog import INDEX_HINT
 from kbackup.archive.verify.findings import Findings, ToRead
-from kbackup.archive.verify.objects import INDEX_HINT
-from kbackup.formats.index import decode_partition_index, encode_partition_index
-from kbackup.formats.offsets import decode_group_offsets
+from kbackup.formats.index import decode_group_offsets, decode_partition_index, encode_partition_index
 from kbackup.store.base import ObjectInfo, Store
 
 _THREADS = 16

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from kbackup.archive.query.window import Window
+from kbackup.archive.segments.window import Window
+from kbackup.cli.common.output import Reporter
 from kbackup.config.windows import ADDRESSES, TIMES, Address, parse_time
 from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from kbackup.archive.segments.window import Choice
 
 
 def parse_address(text: str) -> Address:
@@ -58,3 +63,24 @@ def moment_of(option: str, text: str | None, *, up: bool = False) -> int | None:
         return parse_time(text, int(time.time() * 1000), up=up)
     except ValueError:
         raise UsageError(f"{option} {text} is not a time", f"give {TIMES}") from None
+
+
+# Show the window of times and offsets that a restore would read.
+
+
+def show_window(choice: Choice, reporter: Reporter) -> None:
+    """Print the bounds and their reasons as notes, and excluded records as warnings."""
+    from kbackup.util.times import time_text
+
+    bounds = [
+        *([f"from {time_text(choice.from_time)}"] if choice.from_time is not None else []),
+        *([f"up to {time_text(choice.to_time)}"] if choice.to_time is not None else []),
+    ]
+    if bounds:
+        reporter.note(f"  records {' '.join(bounds)}, {'both ' if len(bounds) > 1 else ''}included")
+    if choice.ranges:
+        reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
+    for note in choice.notes:
+        reporter.note(f"  {note}")
+    for words in choice.left_out:
+        reporter.warning(words)

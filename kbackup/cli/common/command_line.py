@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from kbackup.config import KEYS, Key
+from kbackup.cli.common.frame import State
+from kbackup.config import KEYS, Key, exposes_secret
 from kbackup.config.values import escape_references
 from kbackup.errors import UsageError
-from kbackup.util.commands import shell_line
+from kbackup.util.text import kbackup_command, shell_line
 
 
 def command_line(command: click.Command, settings: Mapping[str, object], *flags: str) -> str:
@@ -57,3 +58,18 @@ def _toml(text: str) -> str:
     """Return a TOML string of printable characters that holds no reference to a variable or a file."""
     plain = (sign if sign.isprintable() and sign not in '"\\\\$' else f"\\U{ord(sign):08x}" for sign in text)
     return f'"{"".join(plain)}"'
+
+
+# The command line of this run, changed by one option, for messages.
+
+
+def own_command(*, add: str = "", drop: str = "") -> str:
+    """Return this run's command line with the option `add`, or without the option `drop`.
+
+    Where it holds a secret, all arguments but the command are dots."""
+    context = click.get_current_context()
+    state = context.ensure_object(State)
+    added = [add] if add else []
+    if any(exposes_secret(setting.path, setting.value) for setting in state.settings):
+        return " ".join([context.command_path, "…", *added])
+    return kbackup_command(*(word for word in state.arguments if word != drop), *added)

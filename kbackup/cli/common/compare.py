@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import State
-from kbackup.cli.common.human import human_duration, human_size, plural
-from kbackup.cli.common.key_options import key_option, key_options, options
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.point_options import time_key_options
+from kbackup.cli.common.options import key_option, key_options, options, time_key_options
+from kbackup.cli.common.output import Reporter, human_duration, human_size
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.compare.report import AgainstReport
-    from kbackup.jobs.compare.result import Comparison, Difference
+    from kbackup.jobs.compare.side import Comparison, Difference
 
 show_option = click.option(
     "--show",

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.key_options import key_option, options
+from kbackup.cli.common.options import key_option, options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.formats.rows import Row
-from kbackup.schemas.decoder import ByFile, ByRegistry, DecodedRecord, Decoder, Made, Undecoded
-from kbackup.schemas.frame import HEADERS
+from kbackup.formats.record import Row
+from kbackup.schemas.decoder import HEADERS, ByFile, ByRegistry, DecodedRecord, Decoder, Made, Undecoded
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Decoding:
 
     def _decoder(self, topic: str, part: str) -> Decoder | None:
         if self.mm2:
-            from kbackup.kafka.mirror_records.decoder import decoder_of
+            from kbackup.kafka.mirror_records import decoder_of
 
             if decoder := decoder_of(topic, part):
                 return decoder
@@ -161,7 +160,7 @@ _NOTHING = DecodedRecord()
 
 
 def _by_file(file: str, message: str | None) -> Decoder:
-    from kbackup.schemas.files import file_codec
+    from kbackup.schemas.decoder import file_codec
 
     return ByFile(file_codec(Path(file), message))
 

@@ -1,22 +1,149 @@
-"""The frame that every command runs in: its configuration and its reporter."""
+"""Turn exceptions into kbackup's errors, and print errors on stderr."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 
 from kbackup.cli.common.output import Reporter, configure_logging
 from kbackup.config import Config, Files, Loaded, Setting, exposes_secret, load
-from kbackup.errors import KbackupError, UsageError
+from kbackup.errors import EXIT_OK, InterruptedByUserError, KbackupError, UsageError, from_text
+from kbackup.metrics.registry import counted
+from kbackup.util.text import printable
 
 if TYPE_CHECKING:
-    from kbackup.cli.common.notify.notifier import Notifier
-    from kbackup.metrics.exposition import MetricsFile
+    from kbackup.cli.common.notify import Notifier
+    from kbackup.metrics.server import MetricsFile
+
+
+def as_error(raised: BaseException) -> KbackupError:
+    """Return the error to print: kbackup's own, also if it comes in an executor's traceback."""
+    if _is_interrupt(raised):
+        return InterruptedByUserError("interrupted")
+    if isinstance(raised, KbackupError):
+        return raised
+    if isinstance(raised, click.ClickException):
+        context = getattr(raised, "ctx", None)
+        path = context.command_path if context else "kbackup"
+        return UsageError(raised.format_message().rstrip("."), f"try '{path} --help'")
+    if known := from_text(str(raised)):
+        return known
+    last_line = "".join(traceback.format_exception_only(raised)).strip().partition("\n")[0]
+    return KbackupError(f"internal error: {last_line}", "run again with --debug to see the traceback")
+
+
+def _is_interrupt(raised: BaseException | None) -> bool:
+    """Return whether an interrupt caused the exception: Spark's cancelled job raises another one over it."""
+    while raised is not None:
+        if isinstance(raised, KeyboardInterrupt | click.Abort):
+            return True
+        raised = raised.__context__
+    return False
+
+
+def print_error(error: KbackupError) -> None:
+    """Print the message and the hint of an error."""
+    for label, text in (("kbackup", error.message), ("hint", error.hint)):
+        if text:
+            print(f"{label}: {_lines(text)}", file=sys.stderr)
+
+
+def _lines(text: str) -> str:
+    """Return a text with all lines but the first indented: a line feed in a name can't fake a line of output."""
+    first, *others = map(printable, text.split("\n"))
+    return "\n".join([first, *(line if line.startswith("  ") else f"  {line}" for line in others)])
+
+
+# Count the end of a command, and write the file of `--metrics-file`, also after an error.
+
+
+OPTION = "--metrics-file"
+
+
+def requested_metrics_file(args: Sequence[str], command: str) -> MetricsFile | None:
+    """Return the file of `--metrics-file`, or None. Raises `UsageError` if it can't be written.
+
+    Reads the raw arguments: a command line that click can't parse is counted, too."""
+    path = ""
+    for at, argument in enumerate(args):
+        if argument == OPTION:
+            path = "".join(args[at + 1 : at + 2])
+        elif argument.startswith(f"{OPTION}="):
+            path = argument.partition("=")[2]
+    if not path:
+        return None
+    from kbackup.metrics.server import MetricsFile
+
+    return MetricsFile(path, command)
+
+
+def finish_metrics(code: int, file: MetricsFile | None) -> int:
+    """Count the end, write the metrics and return the exit code: an error if only writing the metrics failed."""
+    counted.end(code)
+    if file is None:
+        return code
+    try:
+        file.write(counted.snapshot())
+    except OSError as error:
+        print(f"kbackup: {printable(f'the metrics were not written: {error}')}", file=sys.stderr)
+        return KbackupError.exit_code if code == EXIT_OK else code
+    return code
+
+
+# Commands that are imported when they are called or asked for help.
+
+
+def load_command(module: str) -> click.Command:
+    """Import a module and return its object `command`, or the one that `module:object` names."""
+    name, _, attribute = module.partition(":")
+    command: click.Command = getattr(importlib.import_module(name), attribute or "command")
+    return command
+
+
+class LazySubcommands(click.Group):
+    """A group whose subcommand NAME is the object `command` of the module `package`.NAME, listed in the order given."""
+
+    def __init__(self, *args: Any, package: str, subcommands: Sequence[str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.package = package
+        self.subcommands = subcommands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.subcommands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load_command(f"{self.package}.{cmd_name}") if cmd_name in self.subcommands else None
+
+
+# The meaning of each exit code; the codes themselves belong to the classes in `kbackup.errors`.
+
+
+EXIT_CODES: dict[int, str] = {
+    0: "done",
+    1: "error, or refused by a check before any write",
+    2: "a flag, key or value is invalid",
+    3: "done, with a loss, a difference, a setting that could not be set or a finding of status; "
+    "the report names each",
+    10: "no archive, not the expected archive or cluster, a finished restore that the target no "
+    "longer holds, or a cluster that is not ready to migrate or can't go back",
+    11: "another writer holds the archive's lease, or took it over",
+    12: "the key of an encrypted archive is wrong or missing",
+    13: "damage: bytes differ from format or manifest; or the sides of a migration differ",
+    14: "source, target, store or schema registry can't be reached or denies access",
+    130: "interrupted by SIGINT or SIGTERM",
+}
+
+
+# The frame that every command runs in: its configuration and its reporter.
+
 
 P = ParamSpec("P")
 log = logging.getLogger(__name__)
@@ -106,6 +233,6 @@ def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable
 def _notifier(config: Config, context: click.Context) -> Notifier | None:
     if not config.notify.url:
         return None
-    from kbackup.cli.common.notify.notifier import notifier_for
+    from kbackup.cli.common.notify import notifier_for
 
     return notifier_for(config, context.command_path.partition(" ")[2], context.params)

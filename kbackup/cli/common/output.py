@@ -1,24 +1,307 @@
-"""Print the output of a command: data on stdout, everything else on stderr.
-
-With `--json` stdout holds exactly one JSON document, printed at the end of the command with its exit code; tables and
-lines print nothing. Without `--json` the document prints nothing. A command calls both.
-"""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 import msgspec
 
-from kbackup.cli.common.progress import Progress
-from kbackup.cli.common.table import Cell, Column, cell_text, print_table
 from kbackup.errors import KbackupError
-from kbackup.util.printable import printable, printable_lines
+from kbackup.util.text import printable, printable_lines, shorten
+from kbackup.util.times import duration_text, ms_of
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+
+def human_size(nbytes: float) -> str:
+    """1536 is "1.5 KiB"."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(value) < 1024 or unit == "PiB":
+            break
+        value /= 1024
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def human_count(number: float) -> str:
+    """1234567 is "1,234,567"; from ten million on "12.3M"."""
+    if abs(number) < 10_000_000:
+        return f"{number:,.0f}"
+    for limit, divisor, unit in ((1e9, 1e6, "M"), (1e12, 1e9, "G"), (float("inf"), 1e12, "T")):
+        if abs(number) < limit:
+            return f"{number / divisor:.1f}{unit}"
+    raise ValueError(f"{number} is not a number to count with")
+
+
+def human_duration(seconds: float) -> str:
+    """3725 is "1h02m", 65 is "1m05s", 4 is "4s"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def human_age(moment: str) -> str:
+    """Return the age of a time in RFC 3339 in its largest unit: "3h ago"; "0s ago" for a time to come."""
+    return f"{duration_text(time.time() - ms_of(moment) / 1000, units=1)} ago"
+
+
+# Print tables on stdout: plain in pipes and files, fitted to the width of a terminal.
+
+
+Cell = str | int | float | None
+
+_NAME = 24  # characters of a name that a table keeps on a terminal, however narrow
+_PADDED = 60  # characters up to which a column of text is padded
+_GAP = 2  # blanks between columns
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column with rules of its own; a column without any is its name.
+
+    `optional` hides it if every cell is zero or empty, unless the table has no rows. `alarming` prints its cells in red
+    on a terminal, but for zeros and empty cells.
+    """
+
+    name: str
+    optional: bool = False
+    alarming: bool = False
+
+
+def print_table(columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a table; columns of numbers are aligned right, None is "-".
+
+    On a narrow terminal, names lose their middle. Elsewhere nothing is cut."""
+    named = [column if isinstance(column, Column) else Column(column) for column in columns]
+    shown = [
+        at
+        for at, column in enumerate(named)
+        if not column.optional or not rows or any(row[at] for row in rows)
+    ]
+    heads = [named[at] for at in shown]
+    cells = [[row[at] for at in shown] for row in rows]
+    right = [all(isinstance(row[at], int | float | None) for row in cells) for at in range(len(heads))]
+    if sys.stdout.isatty():
+        _rich_table(heads, cells, right)
+    else:
+        _plain_table([head.name for head in heads], [_texts(row) for row in cells], right)
+
+
+def cell_text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+
+
+def _texts(row: Sequence[Cell]) -> list[str]:
+    return [printable(cell_text(cell)) for cell in row]
+
+
+def _plain_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]) -> None:
+    lines = [[name.upper() for name in columns], *rows]
+    widths = [
+        width if to_right else max((len(line[at]) for line in lines if len(line[at]) <= _PADDED), default=0)
+        for at, (width, to_right) in enumerate(zip(_widths(lines), right, strict=True))
+    ]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        )
+        print((" " * _GAP).join(cells).rstrip(), flush=True)
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _fitted(columns: Sequence[str], rows: list[list[str]], room: int) -> list[list[str]]:
+    """Return the rows with names shortened to fit `room` characters, the widest column first.
+
+    Text with blanks is not shortened: it is wrapped."""
+    widths = _widths([columns, *rows])
+    for at in sorted(range(len(columns)), key=lambda at: -widths[at]):
+        excess = sum(widths) + _GAP * (len(columns) - 1) - room
+        if excess > 0 and not any(" " in row[at] for row in rows):
+            widths[at] = min(widths[at], max(widths[at] - excess, _NAME))
+    return [
+        [cell if " " in cell else shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+
+
+def _rich_table(columns: Sequence[Column], rows: list[list[Cell]], right: list[bool]) -> None:
+    """Rich prints no color if NO_COLOR is set or the terminal has none."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column, to_right in zip(columns, right, strict=True):
+        table.add_column(column.name, justify="right" if to_right else "left", overflow="fold")
+    console = Console(file=sys.stdout)
+    texts = _fitted([column.name for column in columns], list(map(_texts, rows)), console.width)
+    for row, line in zip(rows, texts, strict=True):
+        styles = (
+            "red" if column.alarming and cell else "" for column, cell in zip(columns, row, strict=True)
+        )
+        table.add_row(*map(Text, line, styles))
+    console.print(table)
+
+
+# Show progress on stderr: a bar on a terminal, elsewhere a plain line every ten seconds.
+
+
+PLAIN_INTERVAL = 10.0
+_BAR = 20  # columns
+
+
+class Progress:
+    """Counts records and bytes; thread-safe.
+
+    The bar shows the share of bytes if their total is known, else of records."""
+
+    def __init__(
+        self,
+        label: str,
+        records: int | None,
+        nbytes: int | None,
+        *,
+        shown: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.label = printable(label)
+        self.total_records, self.total_bytes = records, nbytes
+        self.records = self.nbytes = 0
+        self._shown, self._clock = shown, clock
+        self._started = self._printed_at = clock()
+        self._lock = threading.Lock()
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        self._started = self._printed_at = self._clock()
+        if self._shown and sys.stderr.isatty():
+            self._bar = _rich_bar(self.label)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._show()
+            self._bar.stop()
+
+    @contextmanager
+    def hidden(self, *, restart: bool = True) -> Iterator[None]:
+        """Hide the bar while the caller prints to stdout, if stdout is the same terminal.
+
+        `restart` shows the bar afterwards, on a line that must be empty. (Rich would print the output above the
+        bar, and add line feeds.)"""
+        bar = self._bar if sys.stdout.isatty() else None
+        if bar is not None:
+            bar.stop()
+        try:
+            yield
+        finally:
+            if bar is not None and restart:
+                bar.start()
+
+    def advance(self, records: int = 0, nbytes: int = 0) -> None:
+        """Add records and bytes."""
+        with self._lock:
+            self._reach(self.records + records, self.nbytes + nbytes)
+
+    def reach(self, records: int, nbytes: int, expected: int) -> None:
+        """Set the records and bytes that are done, and the expected number of records."""
+        with self._lock:
+            self.total_records = expected
+            self._reach(records, nbytes)
+
+    def _reach(self, records: int, nbytes: int) -> None:
+        self.records, self.nbytes = records, nbytes
+        if self._bar is not None:
+            self._show()
+        elif self._shown and self._clock() - self._printed_at >= PLAIN_INTERVAL:
+            self._printed_at = self._clock()
+            print(f"{self.label}: {self.status()}", file=sys.stderr, flush=True)
+
+    def status(self, room: int | None = None) -> str:
+        """Return records, bytes, rates and the remaining time, in at most `room` columns.
+
+        Leaves out the least important parts if they don't fit, but never the remaining time."""
+        seconds = max(self._clock() - self._started, 1e-3)
+        records = f"{_of(self.records, self.total_records, human_count)} records"
+        size = _of(self.nbytes, self.total_bytes, human_size)
+        record_rate = f"{human_count(self.records / seconds)} records/s"
+        rate = f"{human_size(self.nbytes / seconds)}/s"
+        parts = [records, size, record_rate, rate]
+        share = self._share()
+        if share:
+            parts.append(f"{human_duration(seconds / share - seconds)} left")
+        for least in (record_rate, size, rate, records):
+            if room is None or len(", ".join(parts)) <= room:
+                break
+            parts.remove(least)
+        return ", ".join(parts)
+
+    def _share(self) -> float | None:
+        """Return the share that is done, from 0 to 1; None without a total."""
+        done, total = (
+            (self.nbytes, self.total_bytes) if self.total_bytes else (self.records, self.total_records)
+        )
+        return min(done / total, 1.0) if total else None
+
+    def _show(self) -> None:
+        if self._bar is None:
+            return
+        share = self._share()
+        total = None if share is None else 1.0
+        room = self._bar.console.width - len(self.label) - _BAR - 2  # a space beside the bar on each side
+        self._bar.update(
+            self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0))
+        )
+
+
+def _of(done: int, total: int | None, text: Callable[[float], str]) -> str:
+    return f"{text(done)} of {text(total)}" if total else text(done)
+
+
+def _rich_bar(label: str) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=_BAR),
+        TextColumn("{task.fields[status]}", markup=False),
+    )
+    # rich would redirect output for a file or a pipe to stderr
+    bar = Progress(
+        *columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=sys.stdout.isatty()
+    )
+    bar.add_task(label, total=None, status="")
+    return bar
+
+
+# Print the output of a command: data on stdout, everything else on stderr.
+#
+# With `--json` stdout holds exactly one JSON document, printed at the end of the command with its exit code; tables
+# and lines print nothing. Without `--json` the document prints nothing. A command calls both.
+
 
 KEPT_WARNINGS = 20
 
@@ -174,3 +457,39 @@ def configure_logging(verbose: int = 0) -> None:
     logging.getLogger("urllib3.connection").setLevel(logging.NOTSET if verbose > 1 else logging.ERROR)
     # librdkafka logs ten lines a second while a broker is down; our errors hold its last message
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)
+
+
+# Show a job's progress on stderr (`kbackup.metrics.registry.Listener`).
+
+
+class ShownProgress:
+    """A job's listener: one progress for each phase, from its first count on.
+
+    Use it as a context manager: the end removes the bar."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._name = ""
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def phase(self, name: str) -> None:
+        self._end()
+        self._name = name
+
+    def progress(self, records: int, size: int, expected: int) -> None:
+        if self._progress is None:
+            self._progress = self._reporter.progress(self._name).__enter__()
+        self._progress.reach(records, size, expected)
+
+    def _end(self) -> None:
+        if self._progress is not None:
+            self._progress.__exit__(None, None, None)
+            self._progress = None

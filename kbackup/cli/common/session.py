@@ -1,7 +1,9 @@
-"""Open the stores and the Spark session of a command."""
+"""Files of commands on this machine: a cache of metadata, and the newest catalog that they read."""
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import threading
 import time
@@ -10,20 +12,65 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
+import click
 import msgspec
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.seen import SeenCatalog
 from kbackup.archive.identity import check_archive_id
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.local_cache import check_seen
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Config
 from kbackup.errors import KbackupError
+from kbackup.jobs.common import Stop
 from kbackup.metrics.registry import counted
 from kbackup.store import Store, open_store
+from kbackup.util.system import cache_folder
 
 if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession, Starting
+
+
+log = logging.getLogger(__name__)
+
+
+def cached_archive_store(frame: Frame, address: str | None = None) -> Store:
+    """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
+    config = frame.config
+    folder = cache_folder() if config.metadata_cache else None
+    key = config.encryption.key or ""
+    metadata = folder / "archives" if folder is not None else None
+    store = open_store(
+        address or frame.archive, config.s3, key, metadata, config.archive_id, key_class=layout.key_class
+    )
+    counted.archive(store.url)
+    check_archive_id(store, config.archive_id)
+    check_seen(frame, store)
+    return store
+
+
+def check_seen(frame: Frame, store: Store, *, commits: bool = False) -> None:
+    """Compare the newest catalog with the newest that this machine has read.
+
+    A command that `commits` stores the number of the newest catalog at its end."""
+    folder = cache_folder() if frame.config.metadata_cache else None
+    if folder is None:
+        return
+    seen = SeenCatalog(store, folder / "seen")
+    seen.check(frame.accept_rollback)
+
+    def remember() -> None:
+        try:
+            seen.remember()
+        except KbackupError as error:
+            log.info("can't read the number of the newest catalog: %s", error)
+
+    if commits:
+        click.get_current_context().call_on_close(remember)
+
+
+# Open the stores and the Spark session of a command.
+
 
 _MOST_ENDS = 3
 """So many ends of Spark's JVM within an hour end a command that goes on."""
@@ -107,8 +154,7 @@ def spark_session(
                 if reporter is not None:
                     reporter.warning("Spark's JVM has ended: another session starts")
             if not started:
-                from kbackup.spark.session import Starting
-                from kbackup.spark.settings import ALLOW_PLAIN_SECRETS
+                from kbackup.spark.session import ALLOW_PLAIN_SECRETS, Starting
 
                 conf = config.spark.conf
                 if config.spark.allow_plain_secrets:
@@ -163,3 +209,40 @@ def _on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# Stop long-running commands at SIGTERM and SIGINT.
+
+
+GRACE = 25.0
+"""Seconds for the work after a stop. By default Kubernetes kills after 30 s and Docker after 10 s."""
+
+
+@contextmanager
+def stop_at_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
+    """Ask `stop` at SIGTERM and SIGINT. A second signal, or the end of `grace` seconds, interrupts the work.
+
+    Only a main thread receives signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupt = signal.getsignal(signal.SIGINT)
+    grace_timer = threading.Timer(grace, os.kill, (os.getpid(), signal.SIGINT))
+    grace_timer.daemon = True
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if not stop.asked:
+            stop.ask()
+            grace_timer.start()
+        else:
+            if callable(interrupt):
+                interrupt(signal.SIGINT, frame)
+            raise KeyboardInterrupt  # a shell ignores SIGINT for jobs in the background
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        grace_timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)

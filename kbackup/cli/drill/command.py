@@ -9,23 +9,23 @@ import click
 from kbackup.archive import layout
 from kbackup.cli.common.compare import selection_options, show_comparison, show_option
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import key_option, key_options
-from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
+    key_option,
+    key_options,
+    point_key_option,
     s3_options,
     spark_options,
     target_options,
 )
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.point_options import point_key_option
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.drill.report import DrillReport, count_drill, store_report
 from kbackup.store import Store
-from kbackup.util.commands import kafka_command
+from kbackup.util.text import kafka_command
 
 
 @click.command("drill")
@@ -79,8 +79,10 @@ def command(
 
     show_connecting(frame, "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.drill.job import drill  # while the JVM starts
-        from kbackup.jobs.drill.run import Drill  # while the JVM starts
+        from kbackup.jobs.drill.job import (
+            Drill,  # while the JVM starts
+            drill,  # while the JVM starts
+        )
 
         options = Drill(config.restore, prefix, keep, on_source, show)
         report = drill(options, config.target, store, state, session, shown, publish)

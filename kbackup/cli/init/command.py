@@ -1,25 +1,23 @@
-"""`kbackup init`: ask for a backup's configuration, try each answer, write files."""
+"""Write new files, all or none of them."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
 import click
 
+from kbackup.cli.check import show_step
 from kbackup.cli.common.frame import State, start_reporter
-from kbackup.cli.common.key_options import key_option
-from kbackup.cli.common.options import common_options, s3_options
+from kbackup.cli.common.options import common_options, key_option, record_key, s3_options
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.state_callbacks import record_key
-from kbackup.cli.common.step_lines import show_step
 from kbackup.cli.init import questions
-from kbackup.cli.init.draft import Draft
-from kbackup.cli.init.files import write_files
+from kbackup.cli.init.questions import Draft, toml_text
 from kbackup.cli.init.schedule import (
     ENVIRONMENT,
     KINDS,
@@ -31,10 +29,64 @@ from kbackup.cli.init.schedule import (
     parse_at,
     schedule_files,
 )
-from kbackup.cli.init.toml_text import toml_text
 from kbackup.config import KEYS
 from kbackup.errors import EXIT_OK, RefusedError, UsageError
-from kbackup.jobs.check.trials import Step, Steps
+from kbackup.jobs.check import Step, Steps
+
+MODE = 0o600
+
+
+def write_files(texts: Mapping[Path, str], replaced: Collection[Path]) -> None:
+    """Write files that only their owner reads. After an error or an interrupt none of the new files is there.
+
+    Existing files are replaced only if `replaced` names them. Raises `UsageError` if a file can't be written."""
+    drafts: dict[Path, Path] = {}
+    made: list[Path] = []
+    try:
+        for path, text in texts.items():
+            drafts[path] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            _write(drafts[path], text)
+        for path, draft in drafts.items():
+            if path in replaced:
+                draft.replace(path)
+            else:
+                made.append(path)
+                _publish(draft, path, made)
+    except OSError as error:
+        _remove([*made, *drafts.values()])
+        name = Path(error.filename2 or error.filename or "").name
+        raise UsageError(
+            f"{name}: {(error.strerror or str(error)).lower()}", "name a file in a folder that you can write"
+        ) from error
+    except BaseException:
+        _remove([*made, *drafts.values()])
+        raise
+
+
+def _write(path: Path, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    with os.fdopen(handle, "w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _publish(draft: Path, path: Path, made: list[Path]) -> None:
+    """Give a file its name, unless another file has it."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        made.remove(path)
+        raise
+    draft.unlink()
+
+
+def _remove(paths: Collection[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+# `kbackup init`: ask for a backup's configuration, try each answer, write files.
 
 
 @dataclass(frozen=True)
@@ -148,12 +200,12 @@ class _Dialog:
 
     def fill(self, draft: Draft) -> None:
         """Ask for the answers of each section until they work or are to be kept."""
-        from kbackup.jobs.check import trials  # imports clients of Kafka and S3
+        from kbackup.jobs import check  # imports clients of Kafka and S3
 
-        sections: tuple[tuple[Callable[[Draft], None], Callable[[Steps, trials.Configured], None]], ...] = (
-            (questions.ask_cluster, trials.try_cluster),
-            (questions.ask_archive, trials.try_archive),
-            (questions.ask_selection, trials.try_selection),
+        sections: tuple[tuple[Callable[[Draft], None], Callable[[Steps, check.Configured], None]], ...] = (
+            (questions.ask_cluster, check.try_cluster),
+            (questions.ask_archive, check.try_archive),
+            (questions.ask_selection, check.try_selection),
         )
         for ask, attempt in sections if self.asks else sections[1:]:  # the last begins with the first trial
             steps = Steps(self._show)

@@ -1,17 +1,116 @@
-"""The questions of `kbackup init`. Each shows the present answer and changes the draft."""
+"""Write a configuration as TOML."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
-from kbackup.cli.init.draft import Draft
 from kbackup.cli.init.schedule import KINDS, Kind, Schedule, parse_at
+from kbackup.config import KEYS, Config, Files, Origin, Setting, exposes_secret, load
+from kbackup.config.values import convert
 from kbackup.errors import UsageError
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_HEAD = "# Written by kbackup init. All keys: kbackup config --keys\n"
+
+
+def toml_text(settings: Mapping[str, object]) -> str:
+    """Return kbackup.toml with values by key path: text, or lists of text."""
+    sections: dict[str, list[str]] = {"": []}
+    for path, value in settings.items():
+        section, dot, name = path.partition(".")
+        if not dot:
+            section, name = "", path
+        sections.setdefault(section, []).append(f"{_key(name)} = {_value(value)}\n")
+    lines = sections.pop("")
+    return (
+        _HEAD
+        + "".join(lines)
+        + "".join(f"\n[{_key(section)}]\n{''.join(entries)}" for section, entries in sections.items())
+    )
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _string(name)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_string(str(item)) for item in value)}]"
+    return _string(str(value))
+
+
+def _string(text: str) -> str:
+    """Return a basic string of TOML, which has the escapes of JSON, and one more character to escape."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# The configuration that `kbackup init` is about to write.
+
+
+_ORIGIN = Origin("option", "kbackup init")
+_VARIABLE = re.compile(r"\$\{env:([^}]*)\}")
+
+
+@dataclass
+class Draft:
+    """`settings` are values as they are written, by key path; an empty value is not written. `environ` also has the
+    secrets that were typed for a trial."""
+
+    settings: dict[str, object] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @classmethod
+    def of(cls, settings: Iterable[Setting]) -> Draft:
+        """Return the draft of flags. Raises `UsageError` for a secret: the file holds references to secrets alone."""
+        draft = cls()
+        for path, value, _ in settings:
+            if exposes_secret(path, value):
+                raise UsageError(
+                    f"{path} is a secret, which is not written to a file",
+                    "name where it is: ${env:NAME} or ${file:/path}",
+                )
+            draft.settings[path] = value
+        return draft
+
+    def text(self, path: str) -> str:
+        """Return the value of a key as text; "" if it has none."""
+        value = self.settings.get(path, "")
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+    def put(self, path: str, text: str) -> None:
+        """Set a key; an empty text removes it. Raises `UsageError` for an invalid value."""
+        if not text:
+            self.settings.pop(path, None)
+        elif path in KEYS:
+            value = convert(KEYS[path], text, str(_ORIGIN))
+            self.settings[path] = list(value) if isinstance(value, tuple) else text
+        else:
+            self.settings[path] = text
+
+    def remove_all(self, prefix: str) -> None:
+        """Remove the keys that begin with a prefix."""
+        self.settings = {path: value for path, value in self.settings.items() if not path.startswith(prefix)}
+
+    def config(self) -> Config:
+        """Return the configuration of the draft. Raises `UsageError` for an invalid value."""
+        settings = [Setting(path, value, _ORIGIN) for path, value in self.settings.items()]
+        return load(settings, Files(config=os.devnull), self.environ).config
+
+    def variables(self) -> list[str]:
+        """Return the variables that values refer to."""
+        return sorted({name for path in self.settings for name in _VARIABLE.findall(self.text(path))})
+
+
+# The questions of `kbackup init`. Each shows the present answer and changes the draft.
+
 
 T = TypeVar("T")
 

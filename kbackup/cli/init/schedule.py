@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from kbackup.errors import UsageError
-from kbackup.util.printable import printable
+from kbackup.util.text import printable
 
 Kind = Literal["systemd", "kubernetes", "none"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

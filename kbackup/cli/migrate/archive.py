@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import key_options
-from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.options import archive_option, common_options, key_options, s3_options, source_options
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def command(frame: Frame, label: str | None) -> None:
     from kbackup.jobs.migrate.archive import archive_metadata
 
     if label:
-        from kbackup.jobs.points.job import check_label
+        from kbackup.jobs.points import check_label
 
         check_label(label)
     store = archive_store(frame)

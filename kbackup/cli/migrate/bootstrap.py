@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import plural
-from kbackup.cli.common.options import archive_option, common_options, s3_options
+from kbackup.cli.common.options import archive_option, common_options, point_option, s3_options
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.point_options import point_option
 from kbackup.cli.common.session import archive_store
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.migrate.bootstrap import BootstrapReport
+    from kbackup.jobs.migrate.archive import BootstrapReport
 
 
 @click.command("bootstrap")
@@ -46,7 +45,7 @@ def command(frame: Frame, restore_point: str, base: Path, out: Path) -> None:
     archive with the secrets.
     """
     from kbackup.archive.reader import open_archive
-    from kbackup.jobs.migrate.bootstrap import make_bootstrap
+    from kbackup.jobs.migrate.archive import make_bootstrap
 
     report = make_bootstrap(open_archive(archive_store(frame)), restore_point, base, out)
     show(report, frame.reporter)

@@ -9,7 +9,7 @@ import click
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
 from kbackup.cli.common.session import archive_store, show_connecting
-from kbackup.cli.migrate.options import controller_config_option
+from kbackup.cli.migrate import controller_config_option
 
 
 @click.command("preflight")
@@ -26,8 +26,8 @@ def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     Prints each check with a hint. Ends with exit code 0 when the cluster is ready, 3 with warnings, 10 when it is not
     ready.
     """
-    from kbackup.jobs.migrate.preflight.checks import judge
-    from kbackup.jobs.migrate.preflight.read import read_preflight
+    from kbackup.jobs.migrate.preflight import judge
+    from kbackup.jobs.migrate.readings import read_preflight
 
     reporter = frame.reporter
     show_connecting(frame, "source")

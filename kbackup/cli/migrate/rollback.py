@@ -11,16 +11,15 @@ from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, show_connecting
-from kbackup.cli.migrate.options import controller_config_option, metrics_option
-from kbackup.cli.migrate.state_text import state_document, state_words
+from kbackup.cli.migrate import controller_config_option, metrics_option
+from kbackup.cli.migrate.status import state_document, state_words
 from kbackup.errors import MismatchError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kbackup.jobs.migrate.rollback.guards import Guard
-    from kbackup.jobs.migrate.rollback.runbook import Step
-    from kbackup.jobs.migrate.rollback.situation import Situation, ZnodeContent
+    from kbackup.jobs.migrate.rollback import Guard, Step
+    from kbackup.jobs.migrate.znodes import Situation, ZnodeContent
 
 
 @click.command("rollback")
@@ -69,11 +68,14 @@ def command(
     ZooKeeper must have all that a majority of the controllers' metadata logs has. Ends with exit code 10 when refused,
     or without a way back.
     """
-    from kbackup.jobs.migrate.rollback.delete import delete_znodes
-    from kbackup.jobs.migrate.rollback.guards import guards_of
-    from kbackup.jobs.migrate.rollback.read import RollbackOptions, read_situation
-    from kbackup.jobs.migrate.rollback.runbook import runbook
-    from kbackup.zookeeper.connection import open_session
+    from kbackup.jobs.migrate.rollback import (
+        RollbackOptions,
+        delete_znodes,
+        guards_of,
+        read_situation,
+        runbook,
+    )
+    from kbackup.zookeeper.session import open_session
 
     sources, reporter = frame.config.sources, frame.reporter
     if sources.zookeeper is None:

@@ -1,22 +1,157 @@
-"""`kbackup migrate status`: show the state of a migration."""
+"""Format the state of a migration for people and for `--json`."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import common_options, source_options
-from kbackup.cli.migrate.following import follow as follow_states
-from kbackup.cli.migrate.options import metrics_option
-from kbackup.cli.migrate.state_text import show_state, state_document
+from kbackup.cli.common.output import Cell, Reporter, cell_text, json_line
+from kbackup.cli.common.session import stop_at_signals
+from kbackup.cli.migrate import metrics_option
 from kbackup.errors import EXIT_LOSS, EXIT_OK
+from kbackup.jobs.common import Stop
+from kbackup.jobs.migrate.states import StateReport
+from kbackup.util.text import join_names, plural, printable
+from kbackup.util.times import now
 
 if TYPE_CHECKING:
-    from kbackup.jobs.migrate.states.judge import StateReport
-    from kbackup.jobs.migrate.states.witnesses import Witnesses
+    from rich.table import Table
+
+    from kbackup.jobs.migrate.states import StateReport, Witnesses
+
+
+_NAMED = 3
+
+
+def state_document(report: StateReport) -> dict[str, object]:
+    """Return the report for `--json`."""
+    return {
+        "state": report.state,
+        "certain": report.is_certain,
+        "possible": report.possible,
+        "way_back": report.way_back,
+        "zookeeper_brokers": report.zk_brokers,
+        "records_behind": report.lag,
+        "waits_for": report.waits_for,
+        "witnesses": [
+            {"witness": claim.witness, "says": claim.says, "allows": sorted(claim.states)}
+            for claim in report.claims
+        ],
+        "disagreements": report.disagreements,
+        "not_looked_at": [{"why": unread.why, "hint": unread.hint} for unread in report.not_looked_at],
+        "next_step": report.next_step,
+    }
+
+
+def state_words(report: StateReport) -> str:
+    """Return the state as words: 'dual write', or 'unknown: dual write or brokers moved'."""
+    if report.state != "unknown":
+        return report.state if report.is_certain else f"{report.state}, not certain"
+    return f"unknown: {' or '.join(report.possible)}" if report.possible else "unknown"
+
+
+def state_fields(report: StateReport) -> list[tuple[str, Cell]]:
+    """Return the fields that `status` shows."""
+    way_back = "yes" if report.way_back else "not certain" if report.state == "unknown" else "no"
+    behind = "-" if report.lag is None else plural(report.lag, "record")
+    return [
+        ("state", state_words(report)),
+        ("way back", way_back),
+        ("brokers in ZooKeeper mode", report.zk_brokers),
+        ("ZooKeeper is behind", behind),
+        *(("waits for", text) for text in report.waits_for),
+        *((claim.witness, claim.says) for claim in report.claims),
+        *(("not looked at", f"{unread.why}; {unread.hint}") for unread in report.not_looked_at),
+        *(("disagreement", text) for text in report.disagreements),
+        ("next step", report.next_step),
+    ]
+
+
+def state_line(report: StateReport) -> str:
+    """Return the state in one line, for `--follow` without a terminal."""
+    parts = [state_words(report)]
+    if report.zk_brokers is not None:
+        parts.append(f"{plural(report.zk_brokers, 'broker')} in ZooKeeper mode")
+    if report.lag is not None:
+        parts.append(f"{plural(report.lag, 'record')} behind")
+    if report.waits_for:
+        parts.append(f"waits for {join_names(report.waits_for, _NAMED, '; ')}")
+    if report.disagreements:
+        parts.append(plural(len(report.disagreements), "disagreement"))
+    return ", ".join(parts)
+
+
+def show_state(report: StateReport, reporter: Reporter) -> None:
+    reporter.fields(state_fields(report))
+
+
+# `kbackup migrate status --follow`: read the state repeatedly until stopped.
+
+
+ReadState = Callable[[], "StateReport"]
+
+
+def follow_state(read_state: ReadState, interval: float, reporter: Reporter) -> None:
+    """Redraw on a terminal; else print a line, or a JSON document in a line, for each change.
+
+    A change of ZooKeeper's lag alone prints nothing."""
+    with closing(Stop()) as stop, stop_at_signals(stop):
+        reports = _reports(read_state, interval, stop)
+        if sys.stdout.isatty() and not reporter.json:
+            _redraw(reports)
+        else:
+            _print_changes(reports, reporter)
+
+
+def _reports(read_state: ReadState, interval: float, stop: Stop) -> Iterator[StateReport]:
+    yield read_state()
+    while not stop.wait(interval):
+        yield read_state()
+
+
+def _print_changes(reports: Iterator[StateReport], reporter: Reporter) -> None:
+    shown: object = None
+    for report in reports:
+        change = (
+            *(report.state, report.possible, report.is_certain, report.way_back),
+            *(report.zk_brokers, report.waits_for),
+        )
+        if change == shown:
+            continue
+        shown = change
+        if reporter.json:
+            print(json_line({"at": now(), **state_document(report)}), flush=True)
+        else:
+            reporter.line(f"{now()} {state_line(report)}")
+
+
+def _redraw(reports: Iterator[StateReport]) -> None:
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        for report in reports:
+            live.update(_table(report), refresh=True)
+
+
+def _table(report: StateReport) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in (*state_fields(report), ("as of", now())):
+        table.add_row(Text(f"{name}:", style="bold"), Text(printable(cell_text(value))))
+    return table
+
+
+# `kbackup migrate status`: show the state of a migration.
+
 
 _PAUSE = 2.0  # s between two looks at a ZooKeeper that is behind
 
@@ -44,9 +179,8 @@ def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval:
 
     --follow redraws a terminal; elsewhere it prints a line or a JSON document for each change.
     """
-    from kbackup.jobs.migrate.states.judge import judge
-    from kbackup.jobs.migrate.states.metrics import shown_url
-    from kbackup.jobs.migrate.states.read import read_witnesses
+    from kbackup.jobs.migrate.readings import read_witnesses, shown_url
+    from kbackup.jobs.migrate.states import judge
 
     for url in metrics_urls:
         shown_url(url)  # refuses an invalid URL before the first read
@@ -60,7 +194,7 @@ def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval:
         return judge(witnesses, before)
 
     if follow:
-        follow_states(read_state, interval, frame.reporter)
+        follow_state(read_state, interval, frame.reporter)
         return EXIT_OK
     report = read_state()
     if report.lag:  # it may be catching up: a second look shows whether it does

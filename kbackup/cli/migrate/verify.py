@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import plural
 from kbackup.cli.common.options import (
     archive_option,
     common_options,
+    point_option,
     s3_options,
     source_options,
 )
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.point_options import point_option
 from kbackup.cli.common.session import archive_store
 from kbackup.config import parse_duration
 from kbackup.errors import EXIT_OK, CorruptError, UsageError
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.migrate.verify import VerifyReport

@@ -1,5 +1,40 @@
-"""`kbackup mirror`: mirror clusters through an archive. Each subcommand is a module here."""
+"""The command `kbackup mirror` and its subcommands."""
 
-from kbackup.cli.mirror.group import command
+from __future__ import annotations
+
+import click
+
+from kbackup.cli.common.frame import LazySubcommands
+
+SUBCOMMANDS = ("run", "status", "translate")
+"""`kbackup mirror FILE` is `kbackup mirror run FILE`."""
+
+_DEFAULT = "run"
+
+
+class _Mirror(LazySubcommands):
+    """Runs the flows of a file, unless its first argument is a subcommand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in SUBCOMMANDS and args[0] not in ctx.help_option_names:
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in SUBCOMMANDS else [_DEFAULT, *args])
+
+
+@click.group("mirror", cls=_Mirror, package=__package__, subcommands=SUBCOMMANDS)
+def command() -> None:
+    """Mirror topics, groups, configs and ACLs between clusters through an archive.
+
+    'kbackup mirror mm2.properties' is short for 'kbackup mirror run mm2.properties'.
+    """
+
+
+# `kbackup mirror`: mirror clusters through an archive. Each subcommand is a module here.
+
 
 __all__ = ["command"]

@@ -1,31 +1,279 @@
-"""`kbackup mirror FILE`: run both halves of a mirror, or one of them."""
+"""`kbackup mirror FILE --dry-run`: show what a mirror would do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.cli.backup import RoundReporter, check_stale_after
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import key_option, options
-from kbackup.cli.common.options import archive_option, common_options, s3_options, spark_options
-from kbackup.cli.common.session import spark_session
-from kbackup.cli.common.stop_signals import stop_at_signals
+from kbackup.cli.common.options import (
+    archive_option,
+    common_options,
+    key_option,
+    options,
+    s3_options,
+    spark_options,
+)
+from kbackup.cli.common.output import Reporter, human_size
+from kbackup.cli.common.session import archive_store_at, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
-from kbackup.jobs.common.stop import Stop
-from kbackup.metrics.registry import counted
+from kbackup.jobs.backup.follow import Follower, FollowReport
+from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
+from kbackup.jobs.mirror.flow import Flow
+from kbackup.jobs.mirror.halves.apply import ApplyHalf, ApplyReport, RoundReport
+from kbackup.jobs.mirror.halves.take import Source, TakeHalf, mirror_selections, rhythm_of, sources_of
+from kbackup.jobs.mirror.properties import MirrorProperties
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.metrics.registry import Silent, counted
+from kbackup.metrics.server import Health, JointHealth, Server
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kbackup.config.models import Follow
     from kbackup.jobs.backup.follow import FollowReport
     from kbackup.jobs.mirror.flow import Flow
-    from kbackup.jobs.mirror.halves.apply import ApplyHalf
-    from kbackup.jobs.mirror.halves.reports import ApplyReport
+    from kbackup.jobs.mirror.halves.apply import ApplyHalf, ApplyReport
     from kbackup.jobs.mirror.halves.take import TakeHalf
     from kbackup.jobs.mirror.properties import MirrorProperties
+    from kbackup.spark.session import SparkSession
+
+
+def show_dry_runs(
+    frame: Frame, properties: MirrorProperties, flows: Iterable[Flow], *, take: bool, apply: bool
+) -> int:
+    """Show what a round of each flow would do, in the halves that are selected: `take`, `apply` or both."""
+    runs: list[DryRun] = []
+    for flow in flows:
+        store = archive_store_at(frame, flow.archive_address())
+        pairs = [pair for pair in properties.heartbeat_flows if take and pair.target == flow.source]
+        if apply:
+            target = Cluster(flow.client("target"), "target")
+            target.connect()
+            runs.append(dry_run(flow, store, target, pairs if flow.source_properties is not None else ()))
+        else:
+            runs.append(dry_run_of_take(flow, store, pairs))
+        for warning in runs[-1].warnings:
+            frame.reporter.warning(warning)
+        _show(runs[-1], frame.reporter)
+    frame.reporter.document({"flows": runs})
+    return EXIT_OK
+
+
+def _show(run: DryRun, reporter: Reporter) -> None:
+    seen = f"restore point {run.restore_point}" if run.restore_point else "the source as it is now"
+    reporter.line(f"flow {run.flow}, by {seen} ({run.archive}):")
+    reporter.table(
+        ("topic", "remote topic", "partitions", "target"),
+        [(t.source, t.remote, t.partitions, _change(run, t.remote)) for t in run.topics],
+    )
+    if run.internal:
+        reporter.line()
+        reporter.table(
+            ("internal topic", "cluster", "half", "state"),
+            [(t.topic, t.cluster, t.half, _STATES[t.exists]) for t in run.internal],
+        )
+    if run.skipped:
+        reporter.line()
+        reporter.table(("not mirrored", "why"), [(s.topic, s.reason) for s in run.skipped])
+    if run.configs:
+        reporter.line()
+        reporter.table(
+            ("remote topic", "config", "becomes"),
+            [
+                (topic, name, "the default" if value is None else value)
+                for topic, changes in run.configs.items()
+                for name, value in changes.items()
+            ],
+        )
+    if run.acls:
+        reporter.line(f"{plural(len(run.acls), 'ACL')} would be created:")
+        for acl in run.acls:
+            reporter.line(f"  {acl}")
+    reporter.line()
+
+
+_STATES = {None: "not asked", True: "is there", False: "is created"}
+
+
+def _change(run: DryRun, remote: str) -> str:
+    if run.created is None or run.grown is None:
+        return _STATES[None]
+    if remote in run.created:
+        return _STATES[False]
+    return "gets partitions" if remote in run.grown else _STATES[True]
+
+
+# Print the rounds of a mirror's halves on stderr while they run, and their totals at the end.
+
+
+class TakeRoundReporter(RoundReporter):
+    """Prints the result of each round of a take half."""
+
+    def __init__(self, frame: Frame, health: Health | None, name: str) -> None:
+        super().__init__(frame, health, f"{name.partition(' into ')[0]}: ")
+
+
+class ApplyRoundReporter(RoundReporter):
+    """Prints the result of each round of an apply half, and updates health and metrics file."""
+
+    def __init__(self, frame: Frame, health: Health | None) -> None:
+        super().__init__(frame, health)
+        self._refused: dict[str, frozenset[str]] = {}
+
+    def _count_success(self) -> None:
+        """Do nothing: flows have the metric `kbackup_mirror_last_round_timestamp_seconds`."""
+
+    def waiting(self, flow: Flow, why: str) -> None:
+        self._reporter.note(f"flow {flow.name} waits: {why}")
+        if self._health is not None:
+            self._health.failed(why)
+        self._write()
+
+    def warned(self, text: str) -> None:
+        self._reporter.warning(text)
+
+    def applied(self, flow: Flow, report: RoundReport) -> None:
+        for topic in report.created:
+            self._reporter.note(f"flow {flow.name}: created topic {topic}")
+        for topic, partitions in report.grown.items():
+            self._reporter.note(f"flow {flow.name}: topic {topic} has {plural(partitions, 'partition')} now")
+        messages = [
+            *(r.message for r in report.applied.recreated),
+            *(r.message for r in report.applied.too_late),
+        ]
+        incidents = tuple(f"flow {flow.name}: {message}" for message in messages)
+        for text in incidents:
+            self._reporter.warning(text)
+        if incidents:
+            self._notify_loss(incidents, report)
+        for deleted in report.applied.deleted:
+            self._reporter.warning(f"flow {flow.name}: {deleted.message}")
+        self._warn_of_refusals(flow, report)
+        if report.applied.records:
+            self._reporter.note(
+                f"flow {flow.name}: restore point {report.restore_point} applied, "
+                f"{plural(report.applied.records, 'record')}, {human_size(report.applied.bytes)}"
+            )
+
+    def _warn_of_refusals(self, flow: Flow, report: RoundReport) -> None:
+        """Print each refusal once, until it ends. A round reports only the subjects that it set."""
+        for subject in report.refused:
+            refused = frozenset(report.refusals(subject))
+            for text in sorted(refused - self._refused.get(subject, frozenset())):
+                self._reporter.warning(f"flow {flow.name}: {text}")
+            self._refused[subject] = refused
+
+
+def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]) -> bool:
+    """Print the totals of each half. Return whether anything was lost or refused."""
+    is_loss = False
+    for name, report in reports.items():
+        if isinstance(report, FollowReport):
+            is_loss = is_loss or (bool(report.losses) and not frame.config.backup.allow_loss)
+            summary = (
+                f"{plural(report.restore_points, 'restore point')}; newest {report.restore_point or 'none'}"
+            )
+        else:
+            is_loss = is_loss or report.is_loss
+            summary = (
+                f"{plural(report.rounds, 'round')}; applied restore point {report.restore_point or 'none'}"
+            )
+        frame.reporter.line(
+            f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {summary}"
+        )
+    frame.reporter.document({"halves": reports})
+    return is_loss
+
+
+# Make the halves of a mirror from the command line and the configuration.
+
+
+@dataclass
+class Building:
+    """Makes halves that share a Spark session and a server of health and metrics. `stack` closes the server.
+
+    Take halves end at `stop`, apply halves at `last`. If both run, `last` comes later: the apply halves then apply the
+    last restore points of the take halves."""
+
+    frame: Frame
+    properties: MirrorProperties
+    spark: Callable[[], SparkSession]
+    stop: Stop
+    last: Stop
+    stack: ExitStack
+    health: JointHealth | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        follow = self.rhythm
+        if follow.listen:
+            check_stale_after(follow)
+            self.health = JointHealth(follow.stale_after_seconds)
+            server = self.stack.enter_context(Server(follow.listen, self.health))
+            self.frame.reporter.note(f"metrics on port {server.port}")
+
+    @property
+    def rhythm(self) -> Follow:
+        """The `[follow]` section with a mirror's own defaults."""
+        unset = [path for path, origin in self.frame.loaded.origins.items() if origin.kind == "default"]
+        return rhythm_of(self.frame.config.follow, unset)
+
+    def halves(self, flows: Iterable[Flow], *, take: bool, apply: bool) -> dict[str, TakeHalf | ApplyHalf]:
+        """Return the halves by name, in the order of `clusters`.
+
+        A source's take half comes before the apply halves of its flows."""
+        members = tuple(flows)
+        sources = sources_of(members) if take else []
+        halves: dict[str, TakeHalf | ApplyHalf] = {}
+        for alias in self.properties.clusters:
+            for source in sources:
+                if source.alias == alias:
+                    name = f"take {alias} into {source.archive}"
+                    halves[name] = self._take(source, name)
+            for flow in members:
+                if apply and flow.source == alias:
+                    name = f"apply {flow.name}"
+                    halves[name] = self._apply(flow, name)
+        return halves
+
+    def _health_of(self, half: str) -> Health | None:
+        return self.health.add_component(half) if self.health is not None else None
+
+    def _take(self, source: Source, name: str) -> TakeHalf:
+        config = self.frame.config
+        heartbeats = tuple(flow for flow in self.properties.heartbeat_flows if flow.target == source.alias)
+        follower = Follower(
+            config.backup,
+            self.rhythm,
+            source.properties,
+            archive_store_at(self.frame, source.archive),
+            self.spark,
+            Silent(),
+            TakeRoundReporter(self.frame, self._health_of(name), name),
+            self.stop,
+            mirror_selections(config.backup, source.flows),
+        )
+        return TakeHalf(source, heartbeats, follower)
+
+    def _apply(self, flow: Flow, name: str) -> ApplyHalf:
+        flow.client("target")  # refuse now, not after the first restore point
+        store = archive_store_at(self.frame, flow.archive_address())
+        state = state_store(self.frame, store)
+        watcher = ApplyRoundReporter(self.frame, self._health_of(name))
+        finish = self.last is not self.stop
+        with counted.of_archive(store.url):
+            return ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)
+
+
+# `kbackup mirror FILE`: run both halves of a mirror, or one of them.
 
 
 @click.command("run")
@@ -69,7 +317,7 @@ def command(
     for warning in properties.warnings:
         frame.reporter.warning(warning)
     if dry_run:
-        from kbackup.cli.mirror.dry_run import show_dry_runs
+        pass
 
         return show_dry_runs(frame, properties, flows, take=not apply, apply=not take)
     return _run(frame, properties, flows, once=once, take=not apply, apply=not take)
@@ -84,8 +332,8 @@ def _run(
     take: bool,
     apply: bool,
 ) -> int:
-    from kbackup.cli.mirror.halves import Building
-    from kbackup.cli.mirror.round_reporters import show_reports
+    pass
+    pass
 
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
@@ -99,8 +347,7 @@ def _run(
             reports = {name: _counted(half)() for name, half in halves.items()}
         else:
             from kbackup.jobs.mirror.halves.apply import ApplyHalf
-            from kbackup.jobs.mirror.halves.take import TakeHalf
-            from kbackup.jobs.mirror.halves.together import run_together
+            from kbackup.jobs.mirror.halves.take import TakeHalf, run_together
 
             stack.enter_context(stop_at_signals(stop))
             takes = {name: _counted(half) for name, half in halves.items() if isinstance(half, TakeHalf)}

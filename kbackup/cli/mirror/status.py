@@ -9,13 +9,18 @@ import click
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_duration, human_size, plural
-from kbackup.cli.common.key_options import key_option
-from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    common_options,
+    key_option,
+    s3_options,
+)
+from kbackup.cli.common.output import Reporter, human_duration, human_size
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError, suggest_name
 from kbackup.store import open_store
+from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.mirror.status import FlowOverview

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import key_option
-from kbackup.cli.common.local_cache import cached_archive_store
-from kbackup.cli.common.options import archive_option, common_options, s3_options
+from kbackup.cli.common.options import archive_option, common_options, key_option, s3_options
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import state_store
+from kbackup.cli.common.session import cached_archive_store, state_store
 
 if TYPE_CHECKING:
-    from kbackup.jobs.mirror.positions.report import Translation
+    from kbackup.jobs.mirror.positions import Translation
 
 
 @click.command("translate")
@@ -33,7 +31,7 @@ def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> Non
     'exact' is the position by the offset map, 'checkpoint' the answer of RemoteClusterUtils.translateOffsets.
     """
     from kbackup.archive.reader import open_archive
-    from kbackup.jobs.mirror.positions.report import translate_group
+    from kbackup.jobs.mirror.positions import translate_group
     from kbackup.jobs.mirror.properties import load_flows
     from kbackup.kafka.admin.cluster import Cluster
 

@@ -11,30 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.selection import Selections
-from kbackup.config.jobs import Backup, Follow
+from kbackup.archive.run import open_or_create
+from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
-from kbackup.jobs.backup import metering
-from kbackup.jobs.backup.commit import refresh
-from kbackup.jobs.backup.hold_back import (
-    NO_PATIENCE,
-    Patience,
-    held_back,
-    hold_back,
-    new_bytes,
-    waiting,
-)
-from kbackup.jobs.backup.job import begin, connect, selections_of
-from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.backup.restore_point import capture_cluster, take
+from kbackup.jobs.backup import run as metering
+from kbackup.jobs.backup.job import begin, capture_cluster, connect, refresh, selections_of, take
+from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, Plan, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.backup.run import BackupReport, Run
-from kbackup.jobs.common.rounds import run_rounds
-from kbackup.jobs.common.stop import Stop
-from kbackup.kafka.client.client import Properties
-from kbackup.metrics.events import Listener, Phases
-from kbackup.metrics.registry import counted, failed
+from kbackup.jobs.common import Stop, run_rounds
+from kbackup.kafka.client import Properties
+from kbackup.metrics.registry import Listener, Phases, counted, failed
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition, TopicPartition

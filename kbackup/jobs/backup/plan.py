@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
-from msgspec.structs import replace
+import msgspec
 
-from kbackup.archive.models import Loss, Manifest, PartitionState, TopicState
-from kbackup.jobs.capture.live import Live, LiveTopic
-from kbackup.types import OffsetRange, TopicPartition
+from kbackup.archive.last_record import FEW
+from kbackup.archive.models import (
+    EpochEnd,
+    Group,
+    Groups,
+    LastRecord,
+    Loss,
+    Manifest,
+    Metadata,
+    PartitionState,
+    TopicState,
+)
+from kbackup.archive.segments.table import Segment
+from kbackup.jobs.capture import Live, LiveTopic
+from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +97,14 @@ def make_plan(
         if state.name in names:
             continue
         if state.name in on_source:
-            carried.append(replace(state, state="unselected"))
+            carried.append(msgspec.structs.replace(state, state="unselected"))
             continue
         if state.state != "deleted":
             warnings.append(
                 f"topic {state.name} no longer exists at the source; what was archived of it is kept"
             )
             losses += _lost_with_topic(state)
-        carried.append(replace(state, state="deleted"))
+        carried.append(msgspec.structs.replace(state, state="deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
 
 
@@ -200,3 +215,275 @@ def retention_loss(tp: TopicPartition, start: int, end: int) -> Loss:
         end=end,
         message=f"offsets {start} to {end - 1} of {tp} were deleted at the source before they were archived",
     )
+
+
+# Distribute the offsets that a backup reads over Spark tasks. Pure.
+
+
+PACK_PARTITIONS = 256  # partitions that share a task and its consumer, at most
+
+
+def without(
+    ranges: Iterable[OffsetRange], taken: Mapping[TopicPartition, Sequence[tuple[int, int]]]
+) -> list[OffsetRange]:
+    """Return `ranges` without the intervals (first, last), both inclusive and disjoint, that are `taken`."""
+    remaining: list[OffsetRange] = []
+    for offsets in ranges:
+        at = offsets.start
+        for first, last in sorted(taken.get(offsets.tp, ())):
+            if first > at:
+                remaining.append(offsets._replace(start=at, end=min(first, offsets.end)))
+            at = max(at, last + 1)
+        remaining.append(offsets._replace(start=min(at, offsets.end)))
+    return [r for r in remaining if r.start < r.end]
+
+
+def make_tasks(
+    ranges: Iterable[OffsetRange], split_records: int, pack_records: int
+) -> list[list[OffsetRange]]:
+    """Distribute ranges over tasks.
+
+    A range of more than `split_records` offsets is cut; ranges of fewer than `pack_records` share a task. `ranges` of
+    one partition are neighbours; no task has two of them, since its consumer reads one range of a partition.
+    Sizes are in offsets, since the records of a range are unknown before it is read. Big tasks come first, so that no
+    long task runs alone at the end.
+    """
+    alone: list[list[OffsetRange]] = []
+    packs: list[list[OffsetRange]] = []
+    room = 0
+    for offsets in ranges:
+        size = offsets.end - offsets.start
+        if size >= pack_records:
+            alone += [[stretch] for stretch in _cut(offsets, split_records)]
+        elif size > 0:
+            if (
+                not packs
+                or size > room
+                or len(packs[-1]) == PACK_PARTITIONS
+                or packs[-1][-1].tp == offsets.tp
+            ):
+                packs.append([])
+                room = pack_records
+            packs[-1].append(offsets)
+            room -= size
+    return sorted(alone + packs, key=lambda task: -sum(r.end - r.start for r in task))
+
+
+def _cut(offsets: OffsetRange, split_records: int) -> list[OffsetRange]:
+    size = offsets.end - offsets.start
+    count = -(-size // split_records)
+    marks = [offsets.start + size * i // count for i in range(count + 1)]
+    return [offsets._replace(start=a, end=b) for a, b in pairwise(marks)]
+
+
+# Which partitions wait for more records before a segment is made of them. Pure.
+#
+# 10,000 partitions with a record a minute each would make 10,000 segments a minute. A partition that is held back is
+# left where the archive has it: its `end` stays, the log's end is what it is, so the restore point is true. So are
+# group offsets, though they may lie past that `end`: a restore of this point puts such a group behind the last
+# record, and one by time, whose records come from later runs as well, at its own.
+
+
+TYPICAL_RECORD = 1024  # bytes; of a partition of which nothing is archived yet
+
+
+class Patience(NamedTuple):
+    """A partition with fewer than `small_bytes` of new records is small and waits, for `max_age` seconds at most. Of
+    the small ones, the longest waiting first, `small_segments` or the `share` go with each restore point all the
+    same: with a share of a round in `max_age`, those that began to wait together don't come of age together.
+    """
+
+    small_bytes: int
+    max_age: float
+    small_segments: int
+    share: float = 0.0
+
+
+NO_PATIENCE = Patience(0, 0.0, 0)
+
+
+def new_bytes(offsets: int, before: PartitionState | None) -> float:
+    """Estimate the bytes of `offsets` new offsets by the mean of the archived records."""
+    if before is None or not before.records:
+        return offsets * float(TYPICAL_RECORD)
+    return offsets * before.bytes / before.records
+
+
+def waiting(plan: Plan) -> dict[IncarnationPartition, PartitionPlan]:
+    """Partitions that have something new to read."""
+    return {
+        (t.name, t.incarnation, p.partition): p
+        for t in plan.topics
+        for p in t.partitions
+        if p.live.end > p.start
+    }
+
+
+def hold_back(
+    plan: Plan, patience: Patience, since: Mapping[IncarnationPartition, float], now: float
+) -> Plan:
+    """Return `plan` without the partitions that wait. `since` has the time, in seconds like `now`, from which each
+    partition has new records; a partition that it lacks has them from now on."""
+    small = {
+        place: since.get(place, now)
+        for place, p in waiting(plan).items()
+        if new_bytes(p.end - p.start, p.before) < patience.small_bytes
+    }
+    longest = sorted(small, key=lambda place: (small[place], place))
+    of_age = sum(now - begun >= patience.max_age for begun in small.values())
+    go = max(of_age, patience.small_segments, int(patience.share * len(small)))
+    return hold_partitions(plan, set(longest[go:]))
+
+
+def hold_partitions(plan: Plan, held: set[IncarnationPartition]) -> Plan:
+    if not held:
+        return plan
+    topics = tuple(
+        replace(
+            t,
+            partitions=tuple(
+                # from after a loss, which is reported now and must not be reported twice
+                replace(p, end=p.start) if (t.name, t.incarnation, p.partition) in held else p
+                for p in t.partitions
+            ),
+        )
+        for t in plan.topics
+    )
+    return replace(plan, topics=topics)
+
+
+def held_back(plan: Plan) -> dict[IncarnationPartition, int]:
+    """Return the archived end of each partition that waits."""
+    return {
+        (t.name, t.incarnation, p.partition): p.end
+        for t in plan.topics
+        for p in t.partitions
+        if p.end < p.live.end
+    }
+
+
+def clamp(groups: Groups, plan: Plan) -> Groups:
+    """Return `groups` with no position past the end of a partition that is held back."""
+    ends = {(topic, partition): end for (topic, _, partition), end in held_back(plan).items()}
+    if not ends:
+        return groups
+
+    def clamped(group: Group) -> Group:
+        offsets = tuple(
+            msgspec.structs.replace(o, offset=min(o.offset, ends.get((o.topic, o.partition), o.offset)))
+            for o in group.offsets
+        )
+        return msgspec.structs.replace(group, offsets=offsets)
+
+    return msgspec.structs.replace(groups, groups=tuple(map(clamped, groups.groups)))
+
+
+# Compute the archive's next topic states from a run's plan and segments. Pure.
+
+
+_EPOCHS = 8  # of a partition that a manifest remembers
+
+
+@dataclass
+class _Added:
+    """Records that a run added to a partition, and the offset of the last one (-1: none)."""
+
+    records: int = 0
+    bytes: int = 0
+    last: int = -1
+
+
+def next_states(
+    number: int,
+    plan: Plan,
+    segments: Sequence[Segment],
+    lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = MappingProxyType({}),
+    compacted: Collection[str] = (),
+) -> tuple[TopicState, ...]:
+    """Return the new vector of archived offsets: the captured partitions, and the others unchanged. `lasts` are the
+    last records that this run read; `compacted` are the topics that remember more than one of them."""
+    added: dict[TopicPartition, _Added] = defaultdict(_Added)
+    for segment in segments:
+        sums = added[TopicPartition(segment.topic, segment.partition)]
+        sums.records += segment.count
+        sums.bytes += segment.bytes
+        sums.last = max(sums.last, segment.last)
+    captured = [
+        TopicState(
+            name=topic.name,
+            id=topic.id,
+            incarnation=topic.incarnation,
+            captured=number,
+            state="present",
+            partitions=tuple(
+                _partition(p, added[tp], lasts.get(tp, ()), FEW if topic.name in compacted else 1)
+                for p in topic.partitions
+                for tp in [TopicPartition(topic.name, p.partition)]
+            ),
+        )
+        for topic in plan.topics
+    ]
+    return tuple(sorted([*captured, *plan.carried], key=lambda t: t.name))
+
+
+def _partition(plan: PartitionPlan, added: _Added, read: Sequence[LastRecord], few: int) -> PartitionState:
+    before = plan.before
+    known = (*before.tail, before.last) if before is not None and before.last is not None else ()
+    epochs = before.epochs if before is not None else ()
+    if added.last < 0:
+        records = known
+    elif not read or read[-1].offset != added.last:
+        records = ()  # the last segment was taken over, not read
+    else:
+        records = (*known, *read) if added.records == len(read) else tuple(read)
+    last = records[-1] if records else None
+    epoch = known[-1].leader_epoch if known else None
+    if epoch is not None and (last is None or last.leader_epoch != epoch):
+        epochs = (*epochs, EpochEnd(leader_epoch=epoch, offset=known[-1].offset))[-_EPOCHS:]
+    return PartitionState(
+        partition=plan.partition,
+        start=before.start if before is not None else plan.start,
+        end=plan.end,
+        log_start=plan.live.start,
+        log_end=plan.live.high,
+        records=added.records + (before.records if before is not None else 0),
+        bytes=added.bytes + (before.bytes if before is not None else 0),
+        last=last,
+        tail=records[-few:-1],
+        epochs=epochs,
+    )
+
+
+def says_more(plan: Plan, parent: Manifest | None) -> bool:
+    """Return whether a restore point of `plan` differs from `parent` in topics, records or losses."""
+    if parent is None or plan.losses:
+        return True
+    return _vector(next_states(parent.number, plan, ())) != _vector(parent.topics)
+
+
+def _vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
+    return [
+        (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end) for p in t.partitions])
+        for t in topics
+    ]
+
+
+def same_groups(one: Groups, other: Groups) -> bool:
+    """Return whether both captures have the same groups with the same committed offsets, whatever their time."""
+
+    def stand(groups: Groups) -> tuple[object, ...]:
+        return {g.group: (g.type, g.offsets) for g in groups.groups}, set(groups.not_carried)
+
+    return stand(one) == stand(other)
+
+
+def same_settings(one: Metadata, other: Metadata) -> bool:
+    """Return whether both captures are equal but for their time and the next producer id.
+
+    Each new producer raises this id.
+    """
+
+    def timeless(metadata: Metadata) -> Metadata:
+        return msgspec.structs.replace(metadata, captured_at="", checksum="", next_producer_id=None)
+
+    return timeless(one) == timeless(other)

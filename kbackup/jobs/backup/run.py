@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
 
-from kbackup.archive.catalog.run import WritingRun
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Groups, LastRecord, Loss, Manifest, Metadata, TopicState, Totals
 from kbackup.archive.reader import Archive
+from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.table import Segment
-from kbackup.config.jobs import Backup
-from kbackup.jobs.backup.hold_back import clamp
-from kbackup.jobs.backup.next_state import same_groups, same_settings, says_more
-from kbackup.jobs.backup.plan import Plan
+from kbackup.config.models import Backup
+from kbackup.errors import ClusterError, MismatchError, RefusedError
+from kbackup.jobs.backup.plan import Plan, clamp, same_groups, same_settings, says_more
+from kbackup.jobs.capture import LiveTopic
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client.client import Properties
-from kbackup.kafka.consume.read import Vanished
+from kbackup.kafka.client import Properties
+from kbackup.kafka.consume import Vanished
 from kbackup.metadata.sources import Sources
+from kbackup.metrics.registry import LOSSES, ROUNDS, counted
 from kbackup.types import TopicPartition
+from kbackup.util.text import join_names
+
+if TYPE_CHECKING:
+    from kbackup.archive.models import TopicState
 
 
 @dataclass(frozen=True)
@@ -102,3 +109,117 @@ class Captured:
         # a group that moves on in what is held back is none the better for a restore point
         groups = clamp(self.groups, self.plan), clamp(run.groups, self.plan)
         return not (same_groups(*groups) and same_settings(self.settings, run.settings))
+
+
+# Count backups for Prometheus: what was added, the losses, and the lag behind the cluster.
+
+
+_FROM_THE_START = (
+    "kbackup_records_total",
+    "kbackup_bytes_total",
+    "kbackup_stored_bytes_total",
+    "kbackup_segments_total",
+    "kbackup_restore_points_total",
+    "kbackup_retries_total",
+    "kbackup_lost_offsets_total",
+)
+
+
+def backup_begins() -> None:
+    """Set the counters to 0 at the start, so that the first loss is seen as an increase."""
+    for name in _FROM_THE_START:
+        counted.add(name, 0)
+    for kind in LOSSES:
+        counted.add("kbackup_losses_total", 0, kind)
+
+
+def following_begins() -> None:
+    """Count no round yet: alerts know a follower by its rounds, also one whose first round never ends."""
+    for result in ROUNDS:
+        counted.add("kbackup_rounds_total", 0, result)
+
+
+def backed_up(report: BackupReport) -> None:
+    totals = report.totals
+    counted.add("kbackup_restore_points_total")
+    counted.add("kbackup_records_total", totals.records)
+    counted.add("kbackup_bytes_total", totals.bytes)
+    counted.add("kbackup_stored_bytes_total", totals.stored_bytes)
+    counted.add("kbackup_segments_total", totals.segments)
+    counted.put("kbackup_restore_point", report.restore_point)
+    committed = datetime.fromisoformat(report.committed_at).timestamp()
+    counted.put("kbackup_restore_point_timestamp_seconds", committed)
+    counted.put("kbackup_topics", totals.topics)
+    counted.put("kbackup_partitions", totals.partitions)
+    counted.put("kbackup_groups", totals.groups)
+    counted.put("kbackup_held_back_partitions", report.held_back)
+    for loss in report.losses:
+        counted.add("kbackup_losses_total", 1, loss.kind)
+        if loss.start is not None and loss.end is not None:
+            counted.add("kbackup_lost_offsets_total", loss.end - loss.start)
+    lag(lag_of(report.topics))
+
+
+def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
+    """Return, by topic, the records that each of its partitions lacked at its last capture; only topics that are
+    captured."""
+    return {t.name: [max(0, p.log_end - p.end) for p in t.partitions] for t in topics if t.state == "present"}
+
+
+def lag(by_topic: Mapping[str, Iterable[int]]) -> None:
+    every = [n for partitions in by_topic.values() for n in partitions]
+    counted.put("kbackup_lag_offsets", sum(every))
+    counted.put("kbackup_lag_max_offsets", max(every, default=0))
+
+
+def topic_lag(by_topic: Mapping[str, Iterable[int]]) -> None:
+    counted.replace("kbackup_topic_lag_offsets", {name: sum(lags) for name, lags in by_topic.items()})
+
+
+# Check that an archive belongs to the cluster and the topics that a backup would go on with. Pure.
+
+
+_SHOWN = 5
+
+
+def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
+    """Raise `MismatchError` where the newest restore point is of another cluster than `cluster_id`.
+
+    An unknown id ('') fits every cluster: an adopted folder and some sources have none.
+    """
+    if head is None or adopt or not head.cluster_id or not cluster_id or head.cluster_id == cluster_id:
+        return
+    raise MismatchError(
+        f"archive {archive} is of cluster {head.cluster_id}, the source is cluster {cluster_id}",
+        "check bootstrap.servers, or back up this cluster to an address of its own; "
+        "where it is the same cluster, rebuilt, run one backup with --adopt-cluster",
+    )
+
+
+def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: bool) -> None:
+    """Raise `RefusedError` where the archive has a topic without an id (after an adoption, or a repair without it) and
+    the cluster has the topic with an id: records of another topic of that name would follow."""
+    if head is None or adopt:
+        return
+    unknown = {t.name for t in head.topics if not t.id}
+    unidentified = [t.name for t in selected if t.id and t.name in unknown]
+    if not unidentified:
+        return
+    raise RefusedError(
+        f"nothing in the archive tells whether topic {join_names(unidentified, _SHOWN)} of the source is "
+        "the one that it has records of",
+        "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
+        "--adopt-topics",
+    )
+
+
+def check_same_topics(cluster: Cluster, plan: Plan) -> None:
+    """Raise `ClusterError` where a topic was created anew during the read: its records may be of either topic."""
+    now_there = cluster.topics(t.name for t in plan.topics)
+    for topic in plan.topics:
+        present = now_there.get(topic.name)
+        if present is not None and present.id != topic.id:
+            raise ClusterError(
+                f"topic {topic.name} was deleted and created again while it was backed up",
+                "run the backup once more: it archives the topic as a new incarnation; nothing is committed",
+            )

@@ -1,17 +1,31 @@
-"""Job of `verify --against`: compare a cluster with an archive, record by record.
-
-The archive's records are those of a restore (its plan and offset map), of a restore point as it would be restored, or
-of a restore point whose source cluster is compared.
-"""
+"""Compare partitions of an archive with partitions of a cluster, in a Spark task of `verify --against`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from kbackup.archive.java.content import readable
-from kbackup.jobs.compare.groups import check_groups
-from kbackup.jobs.compare.plan import ComparePlan, CompareRequest, inspect_cluster, plan_comparison
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.query.java import readable
+from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.offset_map import How, by_partition
+from kbackup.archive.restores.plan import (
+    RestorePlan,
+    UnitRange,
+    check_same_archive,
+    check_same_target,
+    finished_restore,
+)
+from kbackup.config.models import Restore
+from kbackup.errors import NoArchiveError, UsageError
+from kbackup.jobs.compare.partition import PartitionComparer
 from kbackup.jobs.compare.report import (
+    Against,
     AgainstReport,
     GroupOffsetCheck,
     fewer_named,
@@ -20,14 +34,312 @@ from kbackup.jobs.compare.report import (
     sum_counts,
     topics_of,
 )
-from kbackup.jobs.compare.result import Comparison
-from kbackup.jobs.compare.task import CompareWork
-from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS
+from kbackup.jobs.compare.side import Comparison, Open, Rules, Side, TargetOffsets
+from kbackup.jobs.replay import ahead, read_range
+from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client.client import Properties
-from kbackup.metrics.events import Listener, Phases
-from kbackup.spark.tasks import Spark, pack, run_counted
+from kbackup.kafka.client import Properties
+from kbackup.kafka.consume import RangeReader
+from kbackup.metrics.registry import Listener, Phases
+from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
+from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+
+_AHEAD = 1  # blocks of the archive that wait while one is compared
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPartition:
+    """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target.
+
+    `start` = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`.
+    """
+
+    archived: UnitRange
+    first: int
+    start: int
+    end: int
+    stamps: bool
+    target_offsets: TargetOffsets | None
+
+
+@dataclass(frozen=True)
+class CompareWork:
+    """Function of all tasks.
+
+    `role` is the cluster's; `restored`: the cluster's records come from a restore. `timeout` in seconds, as
+    `RangeReader` has it.
+    """
+
+    cluster: Properties = field(repr=False)
+    role: str
+    isolation: str
+    restored: bool
+    store: Store
+    show: int
+    timeout: float
+
+    def __call__(self, task: tuple[ComparedPartition, ...], progress: ProgressSender) -> Iterator[Comparison]:
+        group = layout.reader_group("verify", uuid.uuid4().hex)
+        reader = RangeReader(self.cluster, self.isolation, group, self.timeout, role=self.role)
+        try:
+            for part in task:
+                yield self._compare(part, reader, progress)
+        finally:
+            reader.close()
+
+    def _compare(
+        self, compared: ComparedPartition, reader: RangeReader, progress: ProgressSender
+    ) -> Comparison:
+        part = compared.archived
+        archive = Side(self._archived(part), compared.first, Rules(compared.stamps, self.restored))
+        topic = Side(topic_blocks(reader, compared), compared.start, Rules(compared.stamps))
+        try:
+            comparing = PartitionComparer(archive, topic, compared.target_offsets, self.show, progress.add)
+            return comparing.run(part.topic, part.partition, part.target)
+        finally:
+            archive.close()
+            topic.close()
+
+    def _archived(self, part: UnitRange) -> Open:
+        def blocks(start: int) -> Iterator[RecordBlock]:
+            for piece in read_range(self.store, part, start):
+                if piece.block is not None:
+                    yield piece.block
+
+        return lambda start: ahead(blocks(start), _AHEAD)
+
+
+def topic_blocks(reader: RangeReader, compared: ComparedPartition) -> Open:
+    """Return a function that reads the target's records; `reader` reads one partition at a time."""
+
+    def blocks(start: int) -> Iterator[RecordBlock]:
+        for _, block in reader.read([OffsetRange(*compared.archived.tp, start, compared.end)]):
+            yield block
+
+    return blocks
+
+
+# Check that consumer groups have committed the offsets that follow from a restore's offset map.
+
+
+NO_OFFSETS = TargetOffsets(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+def check_groups(
+    cluster: Cluster,
+    plan: RestorePlan,
+    target_offsets: Mapping[TopicPartition, TargetOffsets],
+    ends: Mapping[TopicPartition, int],
+) -> tuple[tuple[GroupOffsetCheck, ...], list[str]]:
+    """Compare every planned offset with the committed offset on the target.
+
+    Returns the checks, and a finding for each group that can't be read. `target_offsets` and `ends` (log ends, as
+    consumers see them) are by target partition.
+    """
+    names = {t.source: t.target for t in plan.topics}
+    committed, failed = cluster.groups.committed([g.target for g in plan.groups])
+    checks: list[GroupOffsetCheck] = []
+    for group in plan.groups:
+        if group.target in failed:
+            continue
+        positions = {c.tp: c.offset for c in committed.get(group.target, [])}
+        for offset in group.offsets:
+            tp = TopicPartition(names[offset.topic], offset.partition)
+            due, how = due_offset(target_offsets.get(tp, NO_OFFSETS), offset.offset)
+            position = positions.get(tp)
+            checks.append(
+                GroupOffsetCheck(
+                    group=group.target,
+                    source_group=group.source,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    committed=offset.offset,
+                    due=due,
+                    found=position,
+                    how=how,
+                    ok=position is not None and _is_right_position(position, due, how, ends.get(tp, 0)),
+                )
+            )
+    return tuple(checks), [f"group {group} can't be read: {why}" for group, why in sorted(failed.items())]
+
+
+def due_offset(target_offsets: TargetOffsets, committed: int) -> tuple[int, How]:
+    """Return the target offset of the first restored record at or after source offset `committed`.
+
+    After the last restored record: the offset that follows the last record.
+    """
+    if not len(target_offsets.source):
+        return 0, "empty"
+    at = int(np.searchsorted(target_offsets.source, committed, side="right")) - 1
+    if at < 0:
+        return int(target_offsets.target[0]), "log start"
+    into = committed - int(target_offsets.source[at])
+    if into < target_offsets.count[at]:
+        return int(target_offsets.target[at]) + into, "exact"
+    if at + 1 < len(target_offsets.source):
+        return int(target_offsets.target[at + 1]), "next record"
+    return int(target_offsets.target[at] + target_offsets.count[at]), "log end"
+
+
+def _is_right_position(position: int, due: int, how: How, end: int) -> bool:
+    """Compare a position with the due one; past the last record any offset up to the log end is right.
+
+    Transaction markers lie between the last record and the log end.
+    """
+    return due <= position <= end if how in ("log end", "empty") else position == due
+
+
+# Plan a comparison of `verify --against`: partitions of the archive, and the cluster's offsets to read for each.
+
+
+_SAME_OFFSETS = TargetOffsets(*(np.array([n], np.int64) for n in (0, 0, 1 << 62)))
+"""Every record at its own offset."""
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """Options of a comparison.
+
+    `options` select restore point, topics and names, or (`restore_id`) a restore. `exact`: records of the topics after
+    the archive's last record are differences, too. `show` differences are named.
+    """
+
+    against: Against
+    options: Restore
+    groups: bool = False
+    exact: bool = False
+    show: int = 20
+
+
+@dataclass
+class ComparePlan:
+    """Partitions to compare, and what is known before. `target_offsets` by target partition; None: unknown."""
+
+    plan: RestorePlan
+    target_offsets: dict[TopicPartition, TargetOffsets] | None
+    isolation: str
+    partitions: list[ComparedPartition] = field(default_factory=list)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    unstamped: set[str] = field(default_factory=set)
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster_id: str) -> ComparePlan:
+    options = request.options
+    if request.groups and not options.restore_id:
+        raise UsageError("groups are compared by a restore's offset map", "give --restore-id")
+    if request.against == "source":
+        if options.restore_id:
+            raise UsageError("a restore is compared with its target", "use --against target")
+        if options.to_time or options.from_time or options.range:
+            raise UsageError(
+                "the source is compared with all of a restore point", "leave out times and ranges"
+            )
+        options = msgspec.structs.replace(options, map={}, map_regex=())
+    elif options.restore_id:
+        return _of_restore(options.restore_id, store, state, cluster_id)
+    content = select_content(options, store)
+    plan = plan_restore(msgspec.structs.replace(options, no_groups=True), content, cluster_id)
+    if request.against == "target":
+        return ComparePlan(plan, None, "read_committed")
+    target_offsets = {part.tp: _SAME_OFFSETS for part in _all_partitions(plan)}
+    return ComparePlan(plan, target_offsets, _isolation(store, plan.restore_point))
+
+
+def _of_restore(restore_id: str, store: Store, state: Store, cluster_id: str) -> ComparePlan:
+    plan, runs = finished_restore(state, restore_id)
+    check_same_target(plan, cluster_id)
+    check_same_archive(plan, store)
+    return ComparePlan(plan, _restored_offsets(plan, runs), "read_committed")
+
+
+def _restored_offsets(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, TargetOffsets]:
+    """Return the offset map of each target partition; an empty one where no record was restored."""
+    bare = {part.tp: NO_OFFSETS for part in _all_partitions(plan)}
+    return bare | {tp: TargetOffsets(*columns) for tp, columns in by_partition(runs)}
+
+
+def _isolation(store: Store, restore_point: int) -> str:
+    """Return the isolation level of the backup; a folder of the Java tool does not record it."""
+    try:
+        return open_archive(store).restore_point(restore_point).isolation_level
+    except NoArchiveError:
+        return "read_committed"
+
+
+def _all_partitions(plan: RestorePlan) -> list[UnitRange]:
+    """Return all partitions of the plan, also the empty ones."""
+    parts = {part.tp: part for unit in plan.units for part in unit}
+    bare = (
+        UnitRange(topic=topic.source, partition=number, target=topic.target, segments=())
+        for topic in plan.topics
+        for number in range(topic.partitions)
+    )
+    return [*parts.values(), *(part for part in bare if part.tp not in parts)]
+
+
+def inspect_cluster(compare_plan: ComparePlan, cluster: Cluster, against: Against) -> None:
+    """Add to the plan the offsets to read of each partition of the cluster, and its missing topics."""
+    names = [t.target for t in compare_plan.plan.topics]
+    topics = cluster.topics(names)
+    compare_plan.absent = set(names) - topics.keys()
+    compare_plan.findings += [
+        f"topic {name} is not in the {against} cluster" for name in sorted(compare_plan.absent)
+    ]
+    parts = _all_partitions(compare_plan.plan)
+    known = [p.tp for p in parts if p.target in topics and p.partition in topics[p.target].partitions]
+    compare_plan.findings += [
+        f"partition {p.tp} is not in the {against} cluster"
+        for p in parts
+        if p.target in topics and p.partition not in topics[p.target].partitions
+    ]
+    starts, compare_plan.ends = cluster.log_starts(known), cluster.log_ends(known, compare_plan.isolation)
+    if against == "target":
+        compare_plan.unstamped = _unstamped(cluster, topics)
+    for part in parts:
+        compare_plan.partitions.append(_compared(compare_plan, part, starts.get(part.tp, 0), against))
+
+
+def _unstamped(cluster: Cluster, names: Iterable[str]) -> set[str]:
+    """Return the topics whose records get the broker's time (LogAppendTime)."""
+    types = cluster.one_config(names, "message.timestamp.type")
+    return {topic for topic, value in types.items() if value == "LogAppendTime"}
+
+
+def _compared(
+    compare_plan: ComparePlan, part: UnitRange, log_start: int, against: Against
+) -> ComparedPartition:
+    end, first = compare_plan.ends.get(part.tp, 0), 0
+    target_offsets = (
+        compare_plan.target_offsets.get(part.tp, NO_OFFSETS)
+        if compare_plan.target_offsets is not None
+        else None
+    )
+    start = log_start
+    if against == "source":
+        begin = part.segments[0].first if part.segments else 0
+        first = start = max(begin, log_start)
+        end = max(start, min(end, part.segments[-1].last + 1)) if part.segments else start
+        if log_start > begin and part.segments:
+            compare_plan.notes.append(
+                f"{part.tp}: what was archived before offset {log_start} is no longer in the source: not compared"
+            )
+    elif target_offsets is not None and len(target_offsets.target) and compare_plan.plan.into_existing:
+        # else the topic was empty: a record before the first restored record is an extra record
+        start = max(log_start, int(target_offsets.target.min()))
+    return ComparedPartition(
+        part, first, min(start, end), end, part.target not in compare_plan.unstamped, target_offsets
+    )
+
+
+# Job of `verify --against`: compare a cluster with an archive, record by record.
+#
+# The archive's records are those of a restore (its plan and offset map), of a restore point as it would be restored,
+# or of a restore point whose source cluster is compared.
+
 
 _TIMEOUT = 60.0  # s without anything from the cluster
 

@@ -9,9 +9,9 @@ from typing import Literal
 from msgspec.structs import replace
 
 from kbackup.archive.models import Member
+from kbackup.archive.restores.offset_map import How
 from kbackup.archive.restores.plan import PlannedTopic
-from kbackup.archive.restores.remap import How
-from kbackup.jobs.compare.result import Comparison, Kind
+from kbackup.jobs.compare.side import Comparison, Kind
 from kbackup.metrics.registry import counted
 
 Against = Literal["target", "source"]

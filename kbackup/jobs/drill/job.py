@@ -1,20 +1,400 @@
-"""Job of a drill, a restore for practice.
-
-A drill restores a restore point under scratch names, compares every record and group with the archive, deletes its
-topics and groups, and reports.
-"""
+"""Options of a drill's restore: the drill's selection under scratch names, whatever is archived meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import platform
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import version
 
-from kbackup.errors import InterruptedByUserError, KbackupError, NoArchiveError, UsageError
-from kbackup.jobs.drill.report import DrillReport
-from kbackup.jobs.drill.run import Drill, DrillRun
-from kbackup.kafka.client.client import Properties
-from kbackup.metrics.events import Listener
+import msgspec
+
+from kbackup import __version__
+from kbackup.archive import layout
+from kbackup.archive.models import Manifest
+from kbackup.archive.query.content import Content
+from kbackup.archive.query.overview import damaged_segments
+from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.segments.window import Choice
+from kbackup.config.models import Restore
+from kbackup.errors import (
+    ClusterError,
+    InterruptedByUserError,
+    KbackupError,
+    NoArchiveError,
+    RefusedError,
+    UsageError,
+)
+from kbackup.jobs.compare.job import CompareRequest, verify_against
+from kbackup.jobs.compare.report import AgainstReport
+from kbackup.jobs.drill.report import DrillError, DrillReport, Result
+from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.plan import select_content
+from kbackup.jobs.restore.report import RestoreReport
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.metrics.registry import Listener, Phases
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
+from kbackup.util.text import join_names
+from kbackup.util.times import now
+
+CONFIGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+}
+"""Configs under which no record expires or changes before it is compared."""
+
+
+def scratch_options(options: Restore, content: Content, prefix: str, restore_id: str) -> Restore:
+    """Names under `prefix` for all topics there are, and for the groups of `content`."""
+    return msgspec.structs.replace(
+        pinned(options, content),
+        map={},
+        map_regex=(f"^={prefix}",),
+        map_group={group: prefix + group for group in content.groups},
+        topic_config={**CONFIGS, **options.topic_config},
+        into_existing=False,
+        settings=(),
+        restore_id=restore_id,
+    )
+
+
+def pinned(options: Restore, content: Content) -> Restore:
+    """Return options that select `content` once more.
+
+    A selection that ends by time names no restore point: a run that began before this time may still add records.
+    """
+    choice = content.choice or Choice()
+    fixed = msgspec.structs.replace(options, from_time=_text(choice.from_time), to_time=_text(choice.to_time))
+    if choice.to_time is not None:  # then a number asks for other topics than the moment does
+        return fixed
+    return msgspec.structs.replace(fixed, restore_point=content.restore_point or options.restore_point)
+
+
+def _text(ms: int | None) -> str | None:
+    """Return a number with leading zeros, as ten digits would look like seconds."""
+    return None if ms is None else f"{ms:013d}"
+
+
+# Scratch topics and groups of a drill: the names of its plan, under a prefix that is free when the drill begins.
+#
+# Other topics and groups with the prefix that appear later are not deleted.
+
+
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")
+_PATIENCE = 60.0  # s, for topics to be gone
+_CALM = 1.0  # s without any: a producer that was cut off may have asked for its topic once more
+_PAUSE = 0.25  # s
+
+
+@dataclass(frozen=True)
+class Names:
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: RestorePlan) -> Names:
+        """Return all names that the restore `plan` creates, also its progress group."""
+        groups = (*(g.target for g in plan.groups), layout.progress_group(plan.restore_id))
+        return cls(tuple(t.target for t in plan.topics), groups)
+
+    def labels(self) -> tuple[str, ...]:
+        """Return each name with its kind."""
+        return (*(f"topic {name}" for name in self.topics), *(f"group {name}" for name in self.groups))
+
+
+@dataclass(frozen=True)
+class Scratch:
+    cluster: Cluster
+    prefix: str
+
+    def check_free(self) -> None:
+        """Raise `RefusedError` where anything has the prefix already: a drill must not write into it."""
+        if not _PREFIX.fullmatch(self.prefix):
+            raise UsageError(
+                f"prefix {self.prefix!r} can't be used", "use 4 to 100 letters, digits, '.', '_' and '-'"
+            )
+        if taken := self.there().labels():
+            raise RefusedError(
+                f"prefix {self.prefix!r} is not free: {join_names(taken, 3)}",
+                "give another --prefix, or delete them",
+            )
+
+    def there(self) -> Names:
+        """Return all names with the prefix, of the drill or not. `ClusterError` where a broker does not answer."""
+        topics = [name for name in self.cluster.topic_names() if name.startswith(self.prefix)]
+        listed, failed = self.cluster.groups.listed()
+        for name, why in failed.items():
+            if name.startswith("("):  # a broker, not a group
+                raise ClusterError(
+                    f"not every group of the target could be listed: {why}",
+                    f"repeat the drill when all brokers answer: it is unknown whether {self.prefix!r} is free",
+                )
+        groups = {*failed, *(each.group for each in listed)}
+        return Names(tuple(topics), tuple(sorted(g for g in groups if g.startswith(self.prefix))))
+
+    def remaining(self, made: Names) -> tuple[str, ...]:
+        """Return the labels of `made` that exist."""
+        ours = set(made.labels())
+        return tuple(name for name in self.there().labels() if name in ours)
+
+    def others(self, made: Names) -> list[str]:
+        """Return a warning for each name with the prefix that is not of `made`; never raises."""
+        ours = set(made.labels())
+        try:
+            others = [name for name in self.there().labels() if name not in ours]
+        except KbackupError as error:
+            return [f"whether others have names {self.prefix}* could not be seen: {error.message}"]
+        return [f"{name} has the drill's prefix and is not of it: it was left alone" for name in others]
+
+    def delete(self, made: Names) -> tuple[str, ...]:
+        """Delete all of `made`; return the names that could not be deleted, with the reason.
+
+        A failed deletion raises nothing; a second interrupt does.
+        """
+        topics = self._delete_topics(frozenset(made.topics))
+        # after them: a task that is being cut off may still commit its progress, which makes the group anew
+        return (*self._delete_groups(made.groups), *topics)
+
+    def _delete_groups(self, made: Iterable[str]) -> list[str]:
+        try:
+            failures = self.cluster.groups.delete_each(made)
+        except KbackupError as error:
+            return [f"groups {self.prefix}*: {error.message}"]
+        return [f"group {group}: {why}" for group, why in failures.items() if why]
+
+    def _delete_topics(self, made: frozenset[str]) -> list[str]:
+        """Delete topics until none has existed for a while; return the failures."""
+        until = time.monotonic() + _PATIENCE
+        calm = time.monotonic() + _CALM
+        failures: dict[str, str] = {}
+        try:
+            while time.monotonic() < calm:
+                if names := [name for name in self.cluster.topic_names() if name in made]:
+                    failures = self.cluster.delete_topics(names)
+                    if time.monotonic() > until:
+                        return [f"topic {name}: {failures[name] or 'it is still there'}" for name in names]
+                    calm = time.monotonic() + _CALM
+                time.sleep(_PAUSE)
+        except KbackupError as error:
+            return [f"topics {self.prefix}*: {error.message}"]
+        return []
+
+
+# A drill under way: its steps, and what is known by now.
+
+
+@dataclass(frozen=True)
+class Drill:
+    """Options of a drill.
+
+    `options` select restore point, topics and groups; their names and ids are not used. `retain`: the scratch topics
+    are not deleted. `on_source` allows the cluster that was backed up.
+    """
+
+    options: Restore
+    prefix: str | None = None
+    retain: bool = False
+    on_source: bool = False
+    show: int = 20
+
+
+@dataclass
+class DrillRun:
+    """A running drill, and its results so far."""
+
+    request: Drill
+    target: Properties
+    store: Store
+    state: Store
+    spark: Spark
+    listener: Listener
+    id: str = field(default_factory=lambda: f"drill-{now()[:10]}-{uuid.uuid4().hex[:8]}")
+    started_at: str = field(default_factory=now)
+    cluster_id: str = ""
+    scratch: Scratch | None = None
+    made: Names | None = None
+    content: Content | None = None
+    plan: RestorePlan | None = None
+    point: Manifest | None = None
+    restored: RestoreReport | None = None
+    comparison: AgainstReport | None = None
+    warnings: list[str] = field(default_factory=list)
+    damaged: tuple[int, ...] = ()
+    undeleted: tuple[str, ...] = ()
+    retained: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.phases = Phases(self.listener)
+        self.prefix = self.id + "." if self.request.prefix is None else self.request.prefix
+
+    def prepare(self) -> None:
+        """Check everything that can be refused before the first topic is created."""
+        with self.phases.step("connect"):
+            cluster = Cluster(self.target, "target")
+            self.cluster_id, _ = cluster.connect()
+        with self.phases.step("plan"):
+            self.content = select_content(self.request.options, self.store)
+            self.point = _restore_point(self.store, self.content.restore_point)
+            self._look_for_damage()
+            self._check_cluster()
+            scratch = Scratch(cluster, self.prefix)
+            scratch.check_free()
+            self.scratch = scratch
+
+    def _look_for_damage(self) -> None:
+        if self.point is None:
+            return
+        self.damaged = tuple(sorted(damaged_segments(open_archive(self.store).state)))
+        others = [str(number) for number in self.damaged if number != self.point.number]
+        if others:
+            self.warnings.append(
+                f"restore points {', '.join(others)} lack records that were found missing or damaged: "
+                "see 'kbackup list'"
+            )
+
+    def _check_cluster(self) -> None:
+        if self.point is None or self.point.cluster_id != self.cluster_id or self.request.on_source:
+            return
+        raise RefusedError(
+            f"the target is cluster {self.cluster_id}, which was backed up",
+            "drill on another cluster, or here with --on-source: it takes room, and as much traffic as the restore",
+        )
+
+    def restore(self) -> None:
+        ends = self._options(), self.target, self.store, self.state
+        self.restored = restore(RestoreJob(*ends, self.spark, self.listener, show_plan=self._begin))
+        self.phases.seconds |= {f"restore: {name}": s for name, s in self.restored.seconds.items()}
+        self.warnings += self.restored.warnings
+
+    def _begin(self, plan: RestorePlan, _warnings: list[str]) -> None:
+        """Check the prefix once more, and note the names to delete, before the first topic is created.
+
+        Others may have created topics with the prefix since the first check.
+        """
+        assert self.scratch is not None  # noqa: S101 (everything is prepared)
+        self.scratch.check_free()
+        self._check_names(plan)
+        self.plan, self.made = plan, Names.of(plan)
+        self.point = _restore_point(self.store, plan.restore_point)
+
+    def _check_names(self, plan: RestorePlan) -> None:
+        """A group that a run archived since the names were made would be set under its own."""
+        for name in (*(t.target for t in plan.topics), *(g.target for g in plan.groups)):
+            if not name.startswith(self.prefix):
+                raise RefusedError(
+                    f"{name} came into the archive while the drill began: it has no scratch name",
+                    "run the drill again",
+                )
+
+    def compare(self) -> None:
+        request = CompareRequest(
+            "target",
+            self._options(),
+            groups=not self.request.options.no_groups,
+            exact=True,
+            show=self.request.show,
+        )
+        with self.phases.step("verify"):
+            self.comparison = verify_against(
+                request, self.target, self.store, self.state, self.spark, self.listener
+            )
+        self.warnings += self.comparison.notes
+
+    def _options(self) -> Restore:
+        assert self.content is not None  # noqa: S101 (everything is prepared)
+        return scratch_options(self.request.options, self.content, self.prefix, self.id)
+
+    def clean_up(self) -> None:
+        if self.scratch is None or self.made is None:
+            return
+        with self.phases.step("clean up"):
+            if self.request.retain:
+                self.retained = self.scratch.remaining(self.made)
+                return
+            self.undeleted = (f"topics and groups {self.prefix}*: not looked at any more",)
+            self.undeleted = self.scratch.delete(self.made)
+            self.warnings += self.scratch.others(self.made)
+
+    def findings(self) -> list[str]:
+        missing = self.restored.missing if self.restored is not None else ()
+        # the drill deletes its groups: the command that would set a group has nothing to set
+        lines = [message.partition(", then: kbackup ")[0] for message in missing]
+        if self.comparison is not None:
+            lines += self.comparison.findings
+            if not self.comparison.records:
+                lines.append("nothing was compared: there is no record in what was chosen")
+        return lines + [f"left on the target: {name}" for name in self.undeleted]
+
+    def report(self, error: KbackupError | None) -> DrillReport:
+        findings = self.findings()
+        result: Result = "failed" if error is not None or findings else "passed"
+        if isinstance(error, InterruptedByUserError):
+            result = "interrupted"
+        at = self.point.committed_at if self.point is not None else None
+        chosen = self.plan or self.content
+        return DrillReport(
+            drill_id=self.id,
+            result=result,
+            started_at=self.started_at,
+            ended_at=now(),
+            archive=self.store.url,
+            archive_id=chosen.archive_id if chosen is not None else "",
+            restore_point=chosen.restore_point if chosen is not None else 0,
+            restore_point_at=at,
+            choice=chosen.choice if chosen is not None else None,
+            data_age=_seconds_between(at, self.started_at) if at is not None else None,
+            target=self.target.get("bootstrap.servers", ""),
+            target_cluster_id=self.cluster_id,
+            prefix=self.prefix,
+            restored_records=self.restored.records if self.restored is not None else 0,
+            restored_bytes=self.restored.bytes if self.restored is not None else 0,
+            comparison=self.comparison,
+            findings=tuple(findings),
+            warnings=tuple(dict.fromkeys(self.warnings)),
+            losses=tuple(loss.message for loss in self.content.damaged) if self.content is not None else (),
+            damaged=self.damaged,
+            left=self.undeleted,
+            kept=self.retained,
+            error=DrillError.of(error) if error is not None else None,
+            versions=_versions(),
+            seconds=self.phases.seconds,
+        )
+
+
+def _restore_point(store: Store, number: int) -> Manifest | None:
+    """Return the restore point of the drill; None for a folder of the Java tool."""
+    try:
+        return open_archive(store).restore_point(number)
+    except NoArchiveError:
+        return None
+
+
+def _seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "kbackup": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("pyspark", "confluent-kafka")},
+    }
+
+
+# Job of a drill, a restore for practice.
+#
+# A drill restores a restore point under scratch names, compares every record and group with the archive, deletes its
+# topics and groups, and reports.
 
 
 def drill(

@@ -18,14 +18,12 @@ from functools import cached_property
 from typing import Literal
 
 from kbackup.archive import layout
-from kbackup.archive.followers import check_same_point
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Document, Member, dump, load
-from kbackup.archive.reader import Archive
+from kbackup.archive.reader import Archive, check_same_point
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.address import parse_url
-from kbackup.store.apart import check_apart
+from kbackup.store.base import check_apart, parse_url
 
 FOLDER = "_kbackup"
 _EXPORT = "export.json"

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from kbackup.archive.models import Document, GroupOffset, Member
-from kbackup.jobs.common.numbered_captures import NumberedCaptures
+from kbackup.jobs.common import NumberedCaptures
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.admin import Committed
+from kbackup.kafka.groups.calls import Committed
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.times import now
@@ -65,7 +65,7 @@ class Captures(NumberedCaptures[GroupsBefore]):
         )
 
 
-def capture(
+def capture_groups(
     cluster: Cluster, writes: Mapping[str, Sequence[GroupOffset]]
 ) -> tuple[list[GroupBefore], dict[str, str]]:
     """Return the committed offsets of the groups of `writes`; and the reason for each group that can't be read, which

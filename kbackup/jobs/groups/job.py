@@ -1,30 +1,376 @@
-"""Planning and setting groups on their own: after a restore, however long ago, or on the source cluster itself."""
+"""Set consumer groups on the target to the same records as in the source. Their committed offsets are captured
+before (`groups_before`).
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
+import numpy as np
+import pyarrow as pa
 from msgspec.structs import asdict
 
-from kbackup.archive.models import Manifest, Member
+from kbackup.archive.models import GroupOffset, Manifest, Member
+from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import open_archive
-from kbackup.archive.restores.finished import finished_restore
-from kbackup.archive.restores.plan import check_same_target
-from kbackup.archive.restores.remap import SameLog
-from kbackup.config.jobs import Restore
-from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.groups.apply import GroupResult, not_applied, plan_by_map, set_groups
-from kbackup.jobs.groups.before import Captures
-from kbackup.jobs.groups.plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.groups.selection import GroupSelection, Moment, select_for_restore, select_same_cluster
-from kbackup.jobs.groups.undo import UndoReport, undo
+from kbackup.archive.restores.offset_map import OffsetMap, SameLog, by_partition
+from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, check_same_target, finished_restore
+from kbackup.config.models import Restore
+from kbackup.errors import NotFoundError, RefusedError, UsageError
+from kbackup.jobs.groups.before import (
+    NONE,
+    By,
+    Captures,
+    GroupBefore,
+    GroupsBefore,
+    as_committed,
+    as_stored,
+    by_topic_partition,
+    capture_groups,
+    resumed,
+)
+from kbackup.jobs.groups.plan import (
+    GroupOffsetResult,
+    GroupPlan,
+    GroupSelection,
+    Moment,
+    OffsetPlan,
+    plan_groups,
+    select_for_restore,
+    select_same_cluster,
+    wants_epoch,
+    with_epochs,
+)
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from kbackup.util.text import plural
+from kbackup.util.text import kbackup_command, plural
 from kbackup.util.times import now
+
+
+class GroupResult(Member, frozen=True, kw_only=True):
+    """The outcome of a group; `why` is the reason where it was not set. `left_out` names offsets that it
+    can't get, each with the reason."""
+
+    source: str
+    group: str
+    status: Literal["applied", "left alone", "refused"]
+    why: str = ""
+    offsets: tuple[GroupOffsetResult, ...]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TargetMaps:
+    """By target partition: the offset maps, and the reason where a partition has no usable one."""
+
+    maps: dict[TopicPartition, OffsetMap]
+    unusable: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+def restore_groups(
+    cluster: Cluster, state: Store, plan: RestorePlan, whole: pa.Table
+) -> tuple[GroupResult, ...]:
+    """Set the groups of a restore, by its whole offset map; captured before."""
+    plans = plan_by_map(cluster, plan, plan.groups, whole)
+    captures = Captures(state, plan.restore_id)
+    return set_groups(cluster, captures, "restore", plan.target_cluster_id, plans)[0]
+
+
+def plan_by_map(
+    cluster: Cluster,
+    plan: RestorePlan,
+    groups: Sequence[PlannedGroup],
+    whole: pa.Table,
+    unusable: Mapping[TopicPartition, str] | None = None,
+) -> tuple[GroupPlan, ...]:
+    """Plan the offsets of `groups` on the target of the restore `plan`, by the offset map `whole`."""
+    targets = {t.source: t.target for t in plan.topics}
+    partitions = {TopicPartition(targets[o.topic], o.partition) for g in groups for o in g.offsets}
+    target_maps = offset_maps(cluster, plan, partitions - (unusable or {}).keys(), whole)
+    plans = plan_groups(groups, targets, target_maps.maps, {**target_maps.unusable, **(unusable or {})})
+    return with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=False)
+
+
+def offset_maps(
+    cluster: Cluster, plan: RestorePlan, partitions: Iterable[TopicPartition], whole: pa.Table
+) -> TargetMaps:
+    """Return the offset maps of target partitions, as their logs are now."""
+    there = cluster.topics({tp.topic for tp in partitions})
+    unusable: dict[TopicPartition, str] = {}
+    usable: list[TopicPartition] = []
+    for tp in sorted(partitions):
+        if tp.topic in there and tp.partition in there[tp.topic].partitions:
+            usable.append(tp)
+        else:
+            unusable[tp] = f"{tp} is not on the target"
+    starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_committed")
+    maps: dict[TopicPartition, OffsetMap] = {}
+    runs, none = dict(by_partition(whole)), np.empty(0, np.int64)
+    for tp in usable:
+        source, target, count = runs.get(tp, (none, none, none))
+        after = int(target[-1] + count[-1]) if len(target) else None
+        if after is not None and after > ends[tp]:
+            unusable[tp] = f"{tp} ends at {ends[tp]}, and was restored up to {after}: it was made anew since"
+            continue
+        following = _next(after, starts[tp], ends[tp], plan)
+        maps[tp] = OffsetMap(source, target, count, following, starts[tp])
+    return TargetMaps(maps, unusable)
+
+
+def _next(after: int | None, start: int, end: int, plan: RestorePlan) -> int:
+    """Return the target's next offset: `after` the last restored record, or after the marker behind it. Records
+    that others have written since are not skipped, unless they were there before (`into_existing`)."""
+    if after is None:
+        return end if plan.into_existing else start
+    return end if plan.transactions and end == after + 1 else after
+
+
+def set_groups(
+    cluster: Cluster, captures: Captures, by: By, cluster_id: str, plans: Sequence[GroupPlan]
+) -> tuple[tuple[GroupResult, ...], int]:
+    """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
+    where nothing was written. A group with live members is left alone."""
+    writes = {p.group: tuple(map(_write, p.offsets)) for p in plans if p.offsets}
+    members, refused = cluster.groups.members(writes)
+    alone = {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
+    before, unread = capture_groups(cluster, {g: writes[g] for g, n in members.items() if not n})
+    if by == "restore":
+        earlier = [group for known in captures.every() if known.by == by for group in known.groups]
+        before = resumed(before, earlier)
+    number = captures.write(by, cluster_id, before) if before else 0
+    going = {group.group for group in before}
+    commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in going}
+    refused |= unread | {g: why for g, why in cluster.groups.commit_all(commits).items() if why}
+    return tuple(_result(p, alone.get(p.group, ""), refused.get(p.group, "")) for p in plans), number
+
+
+def _write(planned: OffsetPlan) -> GroupOffset:
+    return GroupOffset(
+        topic=planned.topic,
+        partition=planned.partition,
+        offset=planned.target,
+        leader_epoch=planned.leader_epoch,
+        metadata=planned.metadata,
+    )
+
+
+def _result(plan: GroupPlan, alone: str, refused: str) -> GroupResult:
+    why = refused or alone or ("" if plan.offsets else "it gets no offset")
+    return GroupResult(
+        source=plan.source,
+        group=plan.group,
+        status="refused" if refused else "left alone" if why else "applied",
+        why=why,
+        offsets=tuple(
+            GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
+            for o in plan.offsets
+        ),
+        left_out=plan.skipped,
+    )
+
+
+def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
+    """Return what was not set, each with the command that sets it. `options` are those of that `groups apply`."""
+    return [
+        *(_not_set(result, options) for result in results if result.status != "applied"),
+        *(f"group {r.group} lacks an offset: {why}" for r in results for why in r.left_out),
+    ]
+
+
+def _not_set(result: GroupResult, options: Sequence[str]) -> str:
+    message = f"group {result.group} was not set: {result.why}"
+    if not result.offsets:
+        return message
+    renamed = () if result.group == result.source else ("--map-group", f"{result.source}={result.group}")
+    command = kbackup_command("groups", "apply", *options, "--group", result.source, *renamed)
+    first = "stop it" if result.status == "left alone" else "mend the cause"
+    return f"{message}; {first}, then: {command}"
+
+
+# Undo what was written to groups. The first half is pure.
+
+
+UndoStatus = Literal["put back", "deleted", "nothing to do", "left alone", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """`sets` are commits to make; `removes` are partitions without a commit before, which have one now. `unchanged` are
+    the offsets that the group has elsewhere, or has there already."""
+
+    group: str
+    sets: tuple[GroupOffset, ...]
+    removes: tuple[GroupOffset, ...]
+    unchanged: tuple[GroupOffset, ...]
+
+    @property
+    def deletes(self) -> bool:
+        """Return whether the undo deletes the whole group."""
+        return bool(self.removes) and not self.sets and not self.unchanged
+
+    @property
+    def writes(self) -> tuple[GroupOffset, ...]:
+        """Return the changed offsets as a capture stores them."""
+        removed = (GroupOffset(topic=o.topic, partition=o.partition, offset=NONE) for o in self.removes)
+        return (*self.sets, *removed)
+
+
+def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
+    """Return the undo that turns `now` back into `before`, in the partitions that were written to."""
+    had, has = by_topic_partition(before.offsets), by_topic_partition(now)
+    touched = set(by_topic_partition(before.writes))
+    sets = [
+        had[partition] for partition in sorted(touched & had.keys()) if has.get(partition) != had[partition]
+    ]
+    removes = [has[partition] for partition in sorted((touched & has.keys()) - had.keys())]
+    written = set(by_topic_partition(sets)) | set(by_topic_partition(removes))
+    unchanged = [o for partition, o in sorted(has.items()) if partition not in written]
+    return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged))
+
+
+class UndoResult(Member, frozen=True, kw_only=True):
+    """Partitions: `set_back` to what they had, `removed` for having had nothing, `kept` as they are."""
+
+    group: str
+    status: UndoStatus
+    why: str = ""
+    set_back: int
+    removed: int
+    kept: int
+
+
+class UndoReport(Member, frozen=True, kw_only=True):
+    """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written)."""
+
+    restore_id: str
+    undone: int
+    by: str
+    captured_at: str
+    number: int
+    groups: tuple[UndoResult, ...]
+
+    @property
+    def missing(self) -> list[str]:
+        return [self._not_put_back(g) for g in self.groups if g.why]
+
+    def _not_put_back(self, result: UndoResult) -> str:
+        first = "stop it" if result.status == "left alone" else "mend the cause"
+        options = "--restore-id", self.restore_id, str(self.undone), "--group", result.group
+        command = kbackup_command("groups", "undo", *options)
+        return f"group {result.group} was not put back: {result.why}; {first}, then: {command}"
+
+
+def undo(
+    cluster: Cluster, state: Store, restore_id: str, number: int | None, selection: Selection
+) -> UndoReport:
+    """Put capture `number` back (default: the newest that was not made by an undo). A group with live members is
+    left alone. A group that had nothing is deleted."""
+    cluster_id, _ = cluster.connect()
+    captures = Captures(state, restore_id)
+    before = _chosen(captures, number)
+    if before.target_cluster_id != cluster_id:
+        raise RefusedError(
+            f"capture {before.number} of restore {restore_id} is of cluster {before.target_cluster_id}, "
+            f"this is {cluster_id}",
+            "name that cluster as the target",
+        )
+    check_selection(
+        selection,
+        "group",
+        [g.group for g in before.groups],
+        f"in capture {before.number} of restore {restore_id}",
+        "leave --group out to put back all of them",
+    )
+    selected = {g.group: g for g in before.groups if selection.matches(g.group)}
+    has, unread = cluster.groups.committed(selected)
+    now_there = {group: as_stored(offsets) for group, offsets in has.items()}
+    undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
+    members, unknown = cluster.groups.members(g for g, u in undos.items() if u.writes)
+    alone = {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
+    going = [undos[group] for group, n in members.items() if not n]
+    written = (
+        captures.write(
+            "undo",
+            cluster_id,
+            [GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going],
+        )
+        if going
+        else 0
+    )
+    refused = unread | unknown | _write_undos(cluster, going)
+    return UndoReport(
+        restore_id=restore_id,
+        undone=before.number,
+        by=before.by,
+        captured_at=before.captured_at,
+        number=written,
+        groups=tuple(
+            _undo_result(group, undos.get(group), alone.get(group, ""), refused.get(group, ""))
+            for group in selected
+        ),
+    )
+
+
+def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
+    if number is not None:
+        try:
+            return captures.read(number)
+        except NotFoundError as error:
+            known = ", ".join(map(str, captures.numbers())) or "none"
+            raise UsageError(
+                f"restore {captures.restore_id} has no capture {number} of its groups",
+                f"use one of its captures: {known}",
+            ) from error
+    for capture in reversed(captures.every()):
+        if capture.by != "undo":
+            return capture
+    raise UsageError(
+        f"nothing was written to groups by restore {captures.restore_id}",
+        "check the restore id, and --state if its files are not in the archive",
+    )
+
+
+def _write_undos(cluster: Cluster, going: Sequence[Undo]) -> dict[str, str]:
+    """Write the undos; return why groups were refused. Commits are set before others are removed."""
+    refused = _refused(cluster.groups.commit_all({u.group: as_committed(u.sets) for u in going if u.sets}))
+    removes = {u.group: as_committed(u.removes) for u in going if u.removes and u.group not in refused}
+    refused |= _refused(cluster.groups.remove(removes))
+    return refused | _refused(
+        cluster.groups.delete_each(u.group for u in going if u.deletes and u.group not in refused)
+    )
+
+
+def _refused(answers: Mapping[str, str]) -> dict[str, str]:
+    return {group: why for group, why in answers.items() if why}
+
+
+def _undo_result(group: str, undo: Undo | None, alone: str, refused: str) -> UndoResult:
+    status: UndoStatus = "put back"
+    if refused:
+        status = "refused"
+    elif alone:
+        status = "left alone"
+    elif undo is None or not undo.writes:
+        status = "nothing to do"
+    elif undo.deletes:
+        status = "deleted"
+    counts = (len(undo.sets), len(undo.removes), len(undo.unchanged)) if undo is not None else (0, 0, 0)
+    return UndoResult(
+        group=group,
+        status=status,
+        why=refused or alone,
+        set_back=counts[0],
+        removed=counts[1],
+        kept=counts[2],
+    )
+
+
+# Planning and setting groups on their own: after a restore, however long ago, or on the source cluster itself.
+
 
 __all__ = [
     "GroupResult",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
-from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Groups, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, check_written, new_point, put_capture, put_manifest
+from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.importing.rows import TableRange
 from kbackup.util.times import now

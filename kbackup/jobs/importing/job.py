@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Document, dump
 from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.config import parse_range
-from kbackup.config.jobs import Backup, Restore
+from kbackup.config.models import Backup, Restore
 from kbackup.errors import KbackupError, NoArchiveError, NotFoundError, UsageError
-from kbackup.jobs.export.delta_table import DeltaTable
 from kbackup.jobs.export.destination import FOLDER, Destination
+from kbackup.jobs.export.tables import DeltaTable
 from kbackup.jobs.importing.commit import commit_import
 from kbackup.jobs.importing.rows import TableRows
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client.client import Properties
-from kbackup.metrics.events import Listener, Phases
+from kbackup.kafka.client import Properties
+from kbackup.metrics.registry import Listener, Phases
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.query.export_rows import from_export_batch
 from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.segments.rows import from_export_batch
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches, to_batch
 from kbackup.archive.segments.writer import PartitionWriter, Target
-from kbackup.config.jobs import Backup
+from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, KbackupError, UsageError
 from kbackup.spark.tasks import spark_errors
 from kbackup.store.base import Store

@@ -12,17 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbackup.errors import CorruptError, KbackupError
-from kbackup.jobs.metadata.compare import COMPARED, Side, compare, in_words
-from kbackup.jobs.metadata.merge import check_one_cluster
-from kbackup.jobs.migrate.rollback.situation import Lag
-from kbackup.jobs.migrate.states.witnesses import KafkaState, ZnodesWitness
-from kbackup.jobs.migrate.unread import NotRead
-from kbackup.jobs.migrate.znodes import ZnodeReader, read_witness
+from kbackup.jobs.metadata import COMPARED, Side, check_one_cluster, compare, in_words
+from kbackup.jobs.migrate.states import KafkaState, NotRead, ZnodesWitness
+from kbackup.jobs.migrate.znodes import Lag, ZnodeReader, read_witness
 from kbackup.metadata.sources import Sources
-from kbackup.util.text import shorten
-from kbackup.zookeeper.connection import open_session
+from kbackup.util.text import join_names
 from kbackup.zookeeper.read import parse
-from kbackup.zookeeper.tree import read_tree
+from kbackup.zookeeper.session import open_session, read_tree
 
 if TYPE_CHECKING:
     from kbackup.kafka.metadata_log.image import MetadataImage
@@ -50,8 +46,7 @@ def is_written_by_kraft(witness: ZnodesWitness) -> bool:
 def read_lag(zookeeper: ZnodeReader, folders: Sequence[str], witness: ZnodesWitness) -> Lag | NotRead:
     """Compare ZooKeeper with the newest of the logs in `folders`, which must be those of a majority of the controllers:
     a minority may lack what was acknowledged. `CorruptError` for a damaged log."""
-    from kbackup.kafka.metadata_log.entities import reading_of
-    from kbackup.kafka.metadata_log.image import read_image, records_for_zookeeper
+    from kbackup.kafka.metadata_log.image import read_image, reading_of, records_for_zookeeper
     from kbackup.kafka.metadata_log.log import find_log, read_identity
 
     if not folders:
@@ -87,7 +82,7 @@ def read_lag(zookeeper: ZnodeReader, folders: Sequence[str], witness: ZnodesWitn
     ]
     if unread:
         return NotRead(
-            f"not all of ZooKeeper: {shorten([each.why for each in unread], 3, '; ')}",
+            f"not all of ZooKeeper: {join_names([each.why for each in unread], 3, '; ')}",
             "set the brokers' login, zookeeper.sasl.username, in [source]",
         )
     cluster_id = next((each["cluster.id"] for each in identities if "cluster.id" in each), "")

@@ -12,12 +12,20 @@ from kbackup.archive.models import Metadata
 from kbackup.archive.query.selection import is_internal
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
-from kbackup.jobs.metadata.compare import COMPARED, Difference, Side, compare, in_words, not_compared
-from kbackup.jobs.metadata.merge import check_one_cluster, mark_outdated, merge
-from kbackup.jobs.metadata.read import read_brokers, sources_beside
-from kbackup.metadata.entities import source_name
-from kbackup.metadata.parts import BROKER_SECRETS
-from kbackup.metadata.reading import Reading
+from kbackup.jobs.metadata import (
+    COMPARED,
+    Difference,
+    Side,
+    check_one_cluster,
+    compare,
+    in_words,
+    mark_outdated,
+    merge,
+    not_compared,
+    read_brokers,
+    sources_beside,
+)
+from kbackup.metadata.entities import BROKER_SECRETS, Reading, source_name
 from kbackup.metadata.sources import Sources
 
 _LEADERS = "leaders and in-sync replicas"

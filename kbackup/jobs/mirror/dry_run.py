@@ -9,8 +9,7 @@ from typing import Literal
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.mirror.internal import InternalTopics
-from kbackup.jobs.mirror.internal.names import InternalNames, InternalTopic
+from kbackup.jobs.mirror.internal import InternalNames, InternalTopic, InternalTopics
 from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.topics import (
     SkippedTopic,
@@ -21,7 +20,7 @@ from kbackup.jobs.mirror.topics import (
     topics_of_point,
 )
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client.client import Properties
+from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import Acl
 from kbackup.store.base import Store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from kbackup.jobs.mirror.apply import Applied
+from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.status import FlowLag
 from kbackup.metrics.registry import METRICS, counted

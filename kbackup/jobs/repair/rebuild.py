@@ -1,21 +1,23 @@
-"""The state that a repair commits: of catalogs, and of restore points and segments that no catalog lists."""
+"""A repair under way, and what it reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.opening import Committed
-from kbackup.archive.catalog.recovery import lose_segments
-from kbackup.archive.catalog.retention import drop_unreferenced
-from kbackup.archive.catalog.run import WritingRun
+from kbackup.archive.catalog.commit import Committed
+from kbackup.archive.catalog.retention import drop_unreferenced, lose_segments
 from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Manifest
 from kbackup.archive.new_point import point_of, put_manifest
-from kbackup.archive.repair.attribution import attribute, by_rank, unreached
+from kbackup.archive.repair.attribution import attribute, by_rank, missing_segments, named_starts, unreached
 from kbackup.archive.repair.base import Base, Documents
-from kbackup.archive.repair.inventory import (
+from kbackup.archive.repair.points import (
+    captured_topics,
+    draft_behind,
     listed_manifests,
     lives_of,
     losses_of,
@@ -25,16 +27,151 @@ from kbackup.archive.repair.inventory import (
     with_rows,
     without_let_go,
 )
-from kbackup.archive.repair.lost_segments import missing_segments, named_starts
-from kbackup.archive.repair.point import draft_behind
-from kbackup.archive.repair.scan import Damaged, Whole, to_scan
-from kbackup.archive.repair.topic_states import captured_topics
+from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan, to_scan
+from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
+from kbackup.archive.verify.catalog import check_present
 from kbackup.archive.verify.findings import Findings
-from kbackup.archive.verify.objects import check_present
-from kbackup.jobs.repair.read_back import scan_segments
-from kbackup.jobs.repair.report import RepairJob
+from kbackup.metrics.registry import Listener
+from kbackup.spark.tasks import ProgressSender, run_tasks
+from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mended:
+    """A file that was written again; `what` says how."""
+
+    file: str
+    what: str
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """Report of the changes, or (not `confirmed`) of the planned changes.
+
+    `read_data`: every segment was read and its checksum compared, else only its size. `restored` restore points are
+    listed again, `lost` ones no longer; `new_point` is the newest of new restore points, of the whole segments of lost
+    ones. `losses` are segments and documents that are lost now, in words. `catalog` is the base, None where there was
+    none. An adoption counts the `segments` and `records` of its restore point.
+    """
+
+    archive: str
+    archive_id: str
+    confirmed: bool
+    read_data: bool
+    catalog: int | None = None
+    restored: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    mended: tuple[Mended, ...] = ()
+    new_point: int | None = None
+    losses: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    segments: int = 0
+    records: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_loss(self) -> bool:
+        return bool(self.lost or self.losses)
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.restored or self.lost or self.losses or self.mended or self.new_point)
+
+
+@dataclass
+class RepairJob:
+    """One repair. `store` checks the lease before each write, or keeps writes in memory (a dry run)."""
+
+    plain: Store
+    store: Store
+    confirm: bool
+    read_data: bool
+    spark: Callable[[], SparkSession]
+    listener: Listener
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    modified: Mapping[str, float] = field(default_factory=dict)
+    unlisted: dict[str, Segment | None] = field(default_factory=dict)
+    """Records objects that no catalog lists, as they were read back; None for a damaged one."""
+    without_index: set[str] = field(default_factory=set)
+    """Keys of `unlisted` whose index is missing or damaged."""
+    mended: list[Mended] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    restored: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    losses: list[str] = field(default_factory=list)
+    new_points: dict[int, Manifest] = field(default_factory=dict)
+
+
+# Reading segments back: in this process where they are few, else on Spark.
+
+
+HERE_BYTES = 64 << 20
+"""So many bytes are read without Spark, which takes longer to start."""
+_TASK_BYTES = 64 << 20
+_TASK_OBJECTS = 256
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class ScanWork:
+    """A task: some records objects, each read whole; with `mend` a damaged index is written anew."""
+
+    store: Store
+    mend: bool
+
+    def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
+        for item in task:
+            found = scan(self.store, item, self.mend)
+            if isinstance(found, Whole):
+                progress.add(found.segment.count, found.segment.bytes)
+            yield found
+
+
+def scan_segments(job: RepairJob, items: Sequence[ToScan]) -> list[Whole | Damaged]:
+    scanned = read_back(items, ScanWork(job.plain, job.confirm), job.spark, job.listener)
+    job.mended += [
+        Mended(layout.index_key_of(each.segment.key), "rebuilt")
+        for each in scanned
+        if isinstance(each, Whole) and each.index != "whole" and each.vouched
+    ]
+    return scanned
+
+
+def read_back(
+    items: Sequence[ToScan],
+    work: Callable[[Sequence[ToScan], ProgressSender], Iterator[Whole | Damaged]],
+    spark: Callable[[], SparkSession],
+    listener: Listener,
+) -> list[Whole | Damaged]:
+    """Return the results of `work` for all items: in this process where they are small, else on Spark."""
+    if sum(item.size for item in items) <= HERE_BYTES:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            results = pool.map(lambda item: list(work([item], ProgressSender(None, 0))), items)
+            return [result for of_item in results for result in of_item]
+    expected = sum(item.row.count for item in items if item.row is not None)
+    return run_tasks(
+        spark(), _tasks(items), work, lambda records, size: listener.progress(records, size, expected)
+    )
+
+
+def _tasks(items: Sequence[ToScan]) -> list[tuple[ToScan, ...]]:
+    tasks: list[list[ToScan]] = []
+    room = 0
+    for item in items:
+        if not tasks or item.size > room or len(tasks[-1]) == _TASK_OBJECTS:
+            tasks.append([])
+            room = _TASK_BYTES
+        tasks[-1].append(item)
+        room -= item.size
+    return sorted(map(tuple, tasks), key=lambda task: -sum(item.size for item in task))
+
+
+# The state that a repair commits: of catalogs, and of restore points and segments that no catalog lists.
 
 
 def damaged_segments(job: RepairJob, state: State) -> dict[str, str]:

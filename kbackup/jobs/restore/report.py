@@ -11,10 +11,10 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from kbackup.archive.models import Document, Member
-from kbackup.archive.query.window import Choice
 from kbackup.archive.restores.offset_map import NOTHING, Cut
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
-from kbackup.jobs.groups.apply import GroupResult, not_applied
+from kbackup.archive.segments.window import Choice
+from kbackup.jobs.groups.job import GroupResult, not_applied
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition

@@ -20,12 +20,12 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError
-from kbackup.jobs.replay.earlier_commits import first_committed
-from kbackup.jobs.replay.unit import Reached, UnitRun
-from kbackup.kafka.client.client import Properties
+from kbackup.jobs.replay import Reached, UnitRun, first_committed
+from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
-from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
-from kbackup.spark.progress import ProgressSender
+from kbackup.kafka.kernel_protocol import Progress, Runs
+from kbackup.kafka.produce import BlockProducer
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 

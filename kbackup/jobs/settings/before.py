@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from kbackup.archive.models import Document
-from kbackup.jobs.common.numbered_captures import NumberedCaptures
-from kbackup.jobs.settings.changes import Changes
+from kbackup.jobs.common import NumberedCaptures
+from kbackup.jobs.settings.plan import Changes
 from kbackup.store.base import Store
 from kbackup.util.times import now
 

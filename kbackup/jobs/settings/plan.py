@@ -1,19 +1,16 @@
-"""Plan which settings of a restore point to set on a target. Pure.
-
-ACLs are only ever added; configs are set, never unset. What belongs to a host is never applied, whatever it says.
-"""
+"""Changes of settings, as a plan, a report and an undo have them. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Literal
+
+from msgspec.structs import replace
 
 from kbackup.archive.models import Member, Metadata
 from kbackup.archive.secrets import is_sensitive
-from kbackup.jobs.settings.acls import Names, SkippedSetting, denials_first, map_acls, pattern_warnings
-from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_changes
-from kbackup.jobs.settings.commands import user_command
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
@@ -21,8 +18,228 @@ from kbackup.metadata.entities import (
     ClientQuota,
     DelegationToken,
     GroupConfig,
+    QuotaEntity,
+    QuotaKey,
     ScramUser,
 )
+from kbackup.util.text import kafka_command
+
+Kind = Literal["broker", "group", "client metrics"]
+
+
+class ConfigChange(Member, frozen=True, kw_only=True):
+    """`before` is null where nothing was set at run time; `after` is null where the config is removed. `of_all`: the
+    default of all brokers, whose `owner` is empty. A subscription to client metrics is the `owner` of its configs."""
+
+    kind: Kind
+    owner: str
+    name: str
+    before: str | None
+    after: str | None
+    of_all: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return the owner and name of the setting."""
+        return self.kind, self.owner, self.name
+
+
+class QuotaChange(Member, frozen=True, kw_only=True):
+    """A quota of an entity (`ClientQuota`), such as producer_byte_rate; null: none."""
+
+    entity: QuotaEntity
+    name: str
+    before: float | None
+    after: float | None
+
+    @property
+    def key(self) -> tuple[QuotaKey, str]:
+        """Return the owner and name of the setting."""
+        return entity_key(self.entity), self.name
+
+
+def entity_key(entity: QuotaEntity) -> QuotaKey:
+    return tuple(sorted(entity.items()))
+
+
+def entity_words(entity: QuotaEntity) -> str:
+    """Return words such as 'user alice, default client-id'."""
+    return ", ".join(
+        f"default {kind}" if name is None else f"{kind} {name}"
+        for kind, name in sorted(entity.items(), reverse=True)
+    )
+
+
+def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaKey, str], float]:
+    return {(entity_key(q.entity), name): value for q in quotas for name, value in q.quotas.items()}
+
+
+def quota_changes(archived: Iterable[ClientQuota], there: Iterable[ClientQuota]) -> tuple[QuotaChange, ...]:
+    """Return the changes that set the quotas of `archived`; other quotas stay."""
+    now = quota_values(there)
+    return tuple(
+        QuotaChange(entity=dict(entity), name=name, before=now.get((entity, name)), after=value)
+        for (entity, name), value in sorted(quota_values(archived).items(), key=lambda item: repr(item[0]))
+        if now.get((entity, name)) != value
+    )
+
+
+class Changes(Member, frozen=True, kw_only=True):
+    """Changes to make on a target."""
+
+    acls: tuple[Acl, ...] = ()
+    deleted_acls: tuple[Acl, ...] = ()
+    configs: tuple[ConfigChange, ...] = ()
+    quotas: tuple[QuotaChange, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.acls or self.deleted_acls or self.configs or self.quotas)
+
+
+# ACLs under the names that topics and groups have on a target. Pure.
+
+
+class SkippedSetting(Member, frozen=True, kw_only=True):
+    """A setting that a restore does not apply, and the reason."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of topics and groups on the target, by their archived names. `skipped_topics` are topics that the restore
+    point has and that are not restored."""
+
+    topics: Mapping[str, str]
+    skipped_topics: Set[str]
+    groups: Mapping[str, str]
+
+    @property
+    def renamed(self) -> bool:
+        return any(old != new for names in (self.topics, self.groups) for old, new in names.items())
+
+
+def acl_words(acl: Acl) -> str:
+    return (
+        f"{acl.permission} {acl.operation} for {acl.principal} from {acl.host} "
+        f"on {acl.resource} {acl.name} ({acl.pattern})"
+    )
+
+
+def map_acls(acls: Iterable[Acl], names: Names) -> tuple[set[Acl], list[SkippedSetting]]:
+    """Return ACLs under the target's names, and the ACLs of topics that are not restored. An ACL of a name that the
+    archive doesn't have stays unchanged: its topic may be created later."""
+    mapped: set[Acl] = set()
+    skipped: list[SkippedSetting] = []
+    for acl in acls:
+        if acl.pattern != "literal" or acl.name == "*":
+            mapped.add(acl)
+        elif acl.resource == "topic" and acl.name in names.skipped_topics:
+            skipped.append(SkippedSetting(what=f"ACL: {acl_words(acl)}", why="the topic is not restored"))
+        elif acl.resource == "topic":
+            mapped.add(replace(acl, name=names.topics.get(acl.name, acl.name)))
+        elif acl.resource == "group":
+            mapped.add(replace(acl, name=names.groups.get(acl.name, acl.name)))
+        else:
+            mapped.add(acl)
+    return mapped, skipped
+
+
+def denials_first(acl: Acl) -> tuple[object, ...]:
+    fields = (acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
+    return acl.permission != "deny", fields
+
+
+def pattern_warnings(acls: Iterable[Acl], names: Names) -> list[str]:
+    """Return a warning for each pattern of ACLs that stays unchanged though names change."""
+    if not names.renamed:
+        return []
+    patterns = sorted(
+        {
+            f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
+            for acl in acls
+            if acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
+        }
+    )
+    return [
+        f"names change in this restore, but ACLs for patterns stay as they are: do {pattern} still mean the right ones?"
+        for pattern in patterns
+    ]
+
+
+# Commands of Kafka's own tools that change a setting, for messages about settings that kbackup could not change.
+
+
+_ENTITIES = {
+    "broker": "brokers",
+    "group": "groups",
+    "client metrics": "client-metrics",
+    "user": "users",
+    "client-id": "clients",
+    "ip": "ips",
+}
+_RESOURCES = {
+    "transactional_id": "transactional-id",
+    "delegation_token": "delegation-token",
+    "user": "user-principal",
+}
+
+
+def config_command(servers: str, change: ConfigChange) -> str:
+    """Return the command that sets a config, or removes it."""
+    entity = ("--entity-default",) if change.of_all else ("--entity-name", change.owner)
+    return _configs(servers, ("--entity-type", _ENTITIES[change.kind], *entity), change.name, change.after)
+
+
+def quota_command(servers: str, change: QuotaChange) -> str:
+    """Return the command that sets a quota, or removes it."""
+    entity: list[str] = []
+    for kind, name in sorted(change.entity.items(), reverse=True):
+        entity += [
+            "--entity-type",
+            _ENTITIES[kind],
+            *(["--entity-default"] if name is None else ["--entity-name", name]),
+        ]
+    return _configs(servers, entity, change.name, None if change.after is None else _number(change.after))
+
+
+def user_command(servers: str, user: ScramUser) -> str:
+    """Return the command that creates a SCRAM user, with dots for the password."""
+    secret = f"{user.mechanism}=[iterations={user.iterations},password=...]"
+    entity = ("--entity-type", "users", "--entity-name", user.user)
+    return kafka_command("kafka-configs", servers, "--alter", *entity, "--add-config", secret)
+
+
+def acl_command(servers: str, acl: Acl, action: str) -> str:
+    """Return the command that creates an ACL (`--add`) or deletes it (`--remove`)."""
+    side = acl.permission.lower()
+    resource = f"--{_RESOURCES.get(acl.resource, acl.resource)}"
+    return kafka_command(
+        "kafka-acls",
+        servers,
+        action,
+        *(f"--{side}-principal", acl.principal, f"--{side}-host", acl.host),
+        *("--operation", "".join(part.capitalize() for part in acl.operation.split("_"))),
+        *((resource,) if acl.resource == "cluster" else (resource, acl.name)),
+        *("--resource-pattern-type", acl.pattern),
+    )
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _configs(servers: str, entity: tuple[str, ...] | list[str], name: str, value: str | None) -> str:
+    pair = f"{name}=[{value}]" if value is not None and "," in value else f"{name}={value}"
+    change = ("--delete-config", name) if value is None else ("--add-config", pair)
+    return kafka_command("kafka-configs", servers, "--alter", *entity, *change)
+
+
+# Plan which settings of a restore point to set on a target. Pure.
+#
+# ACLs are only ever added; configs are set, never unset. What belongs to a host is never applied, whatever it says.
+
 
 HOST_SPECIFIC = re.compile(
     r"""(^|\.)(advertised\.)?listeners?(\.|$)  # also listener.name.<listener>.<any>

@@ -1,34 +1,186 @@
-"""The verify job: whether an archive still holds what its restore points promise. Every finding is listed."""
+"""Check the files of drills in an archive: a report, and the page that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.derived import derived_files
-from kbackup.archive.java.content import JAVA, is_java_archive, java_topics
-from kbackup.archive.java.folder import JavaFolder
-from kbackup.archive.segments.key_check import with_checked_key
-from kbackup.archive.segments.table import Segment, in_order
-from kbackup.archive.verify.catalog import Survey, check_earlier, survey
-from kbackup.archive.verify.derived import can_judge, check_derived
-from kbackup.archive.verify.findings import Findings, ToRead
+from kbackup.archive.derived import derived_files
+from kbackup.archive.identity import ANOTHER_COPY
+from kbackup.archive.java import JavaFolder
+from kbackup.archive.models import Document, file_sum, load
+from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
+from kbackup.archive.restores.flow_map import DOCUMENT, MAP_SCHEMA, FlowState
+from kbackup.archive.restores.offset_map import MapPartName, decode, previous_of
+from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.segments.table import Segment, in_order, with_checked_key
+from kbackup.archive.verify.catalog import (
+    Survey,
+    can_judge,
+    check_derived,
+    check_earlier,
+    check_present,
+    check_stored_checksums,
+    check_vectors,
+    note_orphans,
+    survey,
+)
+from kbackup.archive.verify.findings import CHANGED, Findings, SegmentResult, ToRead, check_segment
 from kbackup.archive.verify.java import survey_folder
-from kbackup.archive.verify.objects import check_present, check_stored_checksums, note_orphans
-from kbackup.archive.verify.segment import SegmentResult, check_segment
-from kbackup.archive.verify.vectors import check_vectors
-from kbackup.errors import NoArchiveError
-from kbackup.jobs.keys.job import check_data_keys
-from kbackup.jobs.verify.drills import check_drills
-from kbackup.jobs.verify.report import VerifyReport
-from kbackup.jobs.verify.restores import check_mirrors, check_restores
-from kbackup.jobs.verify.verifications import check_verifications
-from kbackup.metrics.events import Listener, Phases
-from kbackup.metrics.registry import counted
-from kbackup.spark.progress import ProgressSender
-from kbackup.spark.tasks import Spark, pack, run_counted
+from kbackup.errors import NoArchiveError, NotFoundError
+from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.groups.before import GroupsBefore
+from kbackup.jobs.keys import check_data_keys
+from kbackup.jobs.mirror.flow import FlowStatus
+from kbackup.jobs.restore.report import RestoreReport
+from kbackup.jobs.settings.before import SettingsBefore
+from kbackup.jobs.verify.report import Verification, VerifyReport
+from kbackup.metrics.registry import Listener, Phases, counted
+from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
+
+
+def check_drills(store: Store, keys: Collection[str], findings: Findings) -> None:
+    """Each report by its own sum and its page by the report's. A page alone is of a drill that was cut off just
+    then, and is nothing wrong."""
+    for key in keys:
+        if not key.startswith(layout.DRILLS):
+            continue
+        drill_id, _, name = key.removeprefix(layout.DRILLS).partition("/")
+        if name == layout.REPORT:
+            with findings.catching(key):
+                _check_drill(store, key, drill_id, findings)
+        elif name != layout.PAGE:
+            findings.note(key, "is no file of a drill")
+
+
+def _check_drill(store: Store, key: str, drill_id: str, findings: Findings) -> None:
+    report = load(DrillReport, store.get(key), key)
+    if report.drill_id != drill_id:
+        findings.add(key, f"is of drill {report.drill_id}, not of the folder it is in", CHANGED)
+    page = layout.drill_key(drill_id, layout.PAGE)
+    with findings.catching(page):
+        if file_sum(store.get(page)) != report.page:
+            findings.add(page, "is not what its report says", CHANGED)
+
+
+# Check the files of restores and mirrors in an archive: plans, offset maps, reports, captures, and states of flows.
+
+
+_THREADS = 16
+_KEY = re.compile(r"restores/([^/]+)/(.+)")
+_PART = re.compile(r"map/[0-9]+/[^/]+\.parquet")
+_BESIDE = {layout.REPORT: (layout.PLAN, layout.OFFSETS), layout.OFFSETS: (layout.PLAN,)}
+_DOCUMENTS: dict[str, type[Document]] = {
+    r"plan\.json": RestorePlan,
+    r"report\.json": RestoreReport,
+    r"groups-before-[0-9]+\.json": GroupsBefore,
+    r"settings-before-[0-9]+\.json": SettingsBefore,
+}
+
+
+def check_restores(store: Store, keys: Collection[str], archive_id: str, findings: Findings) -> None:
+    """Every file by its own sum, and that it is in the folder of its restore; what must be there beside others."""
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        for beside in _BESIDE.get(name, ()) if _KEY.fullmatch(key) else ():
+            if f"{folder}/{beside}" not in keys:
+                findings.add(f"{folder}/{beside}", f"is missing beside {name}", ANOTHER_COPY)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda key: _check_restore(store, key, keys, archive_id, findings), keys))
+
+
+def check_mirrors(store: Store, keys: Collection[str], findings: Findings) -> None:
+    """Check every file of a flow by its own sum. A running mirror deletes the offset-map parts that it has folded."""
+
+    def check(key: str) -> None:
+        name = key.rpartition("/")[2]
+        with findings.catching(key), suppress(NotFoundError):
+            if name == layout.STATUS:
+                load(FlowStatus, store.get(key), key)
+            elif name == DOCUMENT:
+                load(FlowState, store.get(key), key)
+            elif name.endswith(".parquet"):
+                decode(store.get(key), key, MAP_SCHEMA)
+            else:
+                findings.note(key, "is no file of a mirror")
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(check, (key for key in keys if key.startswith(layout.MIRRORS))))
+
+
+def _check_restore(
+    store: Store, key: str, keys: Collection[str], archive_id: str, findings: Findings
+) -> None:
+    found = _KEY.fullmatch(key)
+    if found is None:
+        return
+    restore_id, name = found.groups()
+    kind = next((kind for pattern, kind in _DOCUMENTS.items() if re.fullmatch(pattern, name)), None)
+    with findings.catching(key):
+        if kind is not None:
+            _check_document(load(kind, store.get(key), key), key, restore_id, archive_id, findings)
+        elif name == layout.OFFSETS:
+            decode(store.get(key), key)
+        elif _PART.fullmatch(name):
+            _check_part(store, key, keys, findings)
+        else:
+            findings.note(key, "is no file of a restore")
+
+
+def _check_part(store: Store, key: str, keys: Collection[str], findings: Findings) -> None:
+    """A part, and that those are there which count where it does: the one before it, and where its attempt began."""
+    folder, _, file = key.rpartition("/")
+    name, previous = (
+        MapPartName.parse(file.removesuffix(".parquet")),
+        previous_of(decode(store.get(key), key)),
+    )
+    before = previous if name is None or name.number == 0 else MapPartName(name.attempt, name.number - 1)
+    if before is not None and f"{folder}/{before}.parquet" not in keys:
+        findings.add(f"{folder}/{before}.parquet", f"is missing before {file}", ANOTHER_COPY)
+
+
+def _check_document(
+    document: Document, key: str, restore_id: str, archive_id: str, findings: Findings
+) -> None:
+    owner = getattr(document, "restore_id", None)
+    if owner != restore_id:
+        findings.add(key, f"is of restore {owner}, not of the folder it is in", CHANGED)
+    if isinstance(document, GroupsBefore | SettingsBefore) and not key.endswith(
+        f"-before-{document.number}.json"
+    ):
+        findings.add(key, f"is number {document.number} of its kind", CHANGED)
+    named = document.archive_id if isinstance(document, RestorePlan | RestoreReport) else ""
+    if named and archive_id and named != archive_id:
+        findings.add(key, f"is of a restore from archive {named}, this is {archive_id}", CHANGED)
+
+
+# Check the records of earlier verifications in an archive.
+
+
+def check_verifications(store: Store, keys: Collection[str], findings: Findings) -> None:
+    """Check each record by its own checksum, and that its folder has its id and scope."""
+    for key in keys:
+        if not key.startswith(layout.VERIFICATIONS):
+            continue
+        parsed = layout.parse_verification_key(key)
+        if parsed is None:
+            findings.note(key, "is no file of a verification")
+            continue
+        with findings.catching(key):
+            record = load(Verification, store.get(key), key)
+            if (record.verification_id, record.scope) != parsed:
+                findings.add(
+                    key, f"is of verification {record.verification_id}, not of the folder it is in", CHANGED
+                )
+
+
+# The verify job: whether an archive still holds what its restore points promise. Every finding is listed.
+
 
 _TASK_BYTES = 64 << 20
 _TASK_SEGMENTS = 256

@@ -8,8 +8,8 @@ from typing import Literal
 
 from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.java.content import JAVA
 from kbackup.archive.models import Document, Member, dump
+from kbackup.archive.query.java import JAVA
 from kbackup.archive.verify.findings import Finding, Note
 from kbackup.store.base import Store
 from kbackup.util.times import now

@@ -1,35 +1,34 @@
-"""A cluster as the admin API shows it: topics, offsets, configs; and the changes a restore makes.
-
-Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`, and `admin_protocol` for what
-confluent-kafka has no call for; changes to many topics: `topic_admin`.
-"""
+"""The brokers of a cluster as the admin API shows them: which there are, their configs, partitions without a leader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     ConfigSource,
     ListOffsetsResultInfo,
     NewTopic,
     OffsetSpec,
+    ResourceType,
     TopicDescription,
 )
+from confluent_kafka.cimpl import NewPartitions
 
-from kbackup.kafka.admin.brokers import any_broker_configs
-from kbackup.kafka.admin.properties import admin_properties
 from kbackup.kafka.admin.security import SecurityAdmin
-from kbackup.kafka.admin.security_types import Untold
-from kbackup.kafka.admin.topics import TopicAdmin
 from kbackup.kafka.admin_protocol.session import Session, admin_session
-from kbackup.kafka.client.client import Connection, Properties
-from kbackup.kafka.client.retry import (
+from kbackup.kafka.client import Connection, Properties, admin_properties
+from kbackup.kafka.groups.admin import GroupAdmin
+from kbackup.kafka.retry import (
     CONTROLLER_NOT_READY,
     LEADER_NOT_READY,
     TIMEOUT,
@@ -37,8 +36,184 @@ from kbackup.kafka.client.retry import (
     answered,
     ask_until_ready,
 )
-from kbackup.kafka.groups.admin import GroupAdmin
+from kbackup.kafka.security_types import Untold
 from kbackup.types import TopicPartition
+
+_ONE_OF_MANY = 10.0  # s, for a broker that others can answer for
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """`addresses` maps the ids of the brokers that are alive to host:port. `assigned` are the ids of all brokers that
+    hold replicas, `offline` the partitions without a leader, such as orders-0."""
+
+    cluster_id: str
+    addresses: Mapping[int, str]
+    assigned: frozenset[int]
+    offline: tuple[str, ...]
+
+
+class BrokerAdmin:
+    """Every method raises `UnreachableError` or `ClusterError` naming the cluster."""
+
+    def __init__(self, properties: Properties, role: str) -> None:
+        self._properties = properties
+        self.connection = Connection(properties, role)
+        self._admin = self.connection.admin()
+
+    def brokers(self) -> Brokers:
+        """All of it by one request."""
+        with self.connection.errors("listing brokers"):
+            metadata = self._admin.list_topics(timeout=TIMEOUT)
+        partitions = [
+            (f"{topic.topic}-{partition.id}", partition)
+            for topic in metadata.topics.values()
+            for partition in topic.partitions.values()
+        ]
+        return Brokers(
+            metadata.cluster_id or "",
+            {broker.id: f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()},
+            frozenset(broker for _, partition in partitions for broker in partition.replicas),
+            tuple(sorted(name for name, partition in partitions if partition.leader < 0)),
+        )
+
+    def fetch_version(self, address: str) -> int | Untold:
+        """The newest version of the Fetch request that the broker at host:port knows, which tells its release."""
+        connection = Connection({**self._properties, "bootstrap.servers": address}, self.connection.role)
+        with admin_session(connection) as session:
+            return session if isinstance(session, Untold) else session.read.fetch_version()
+
+    def reassignments(self) -> list[str] | Untold:
+        """The partitions that are on their way to other brokers, such as orders-0."""
+        with admin_session(self.connection) as session:
+            return session if isinstance(session, Untold) else session.read.reassignments()
+
+    def configs(self, broker: int) -> dict[str, str]:
+        """Every config of a broker, static ones and defaults included, without those that are not set. A sensitive one
+        that is set is "": brokers never tell its value. To them, each config that they don't know is sensitive."""
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        (future,) = self._admin.describe_configs([resource], request_timeout=TIMEOUT).values()
+        entries = self.connection.result(future, f"reading configs of broker {broker}")
+        default = ConfigSource.DEFAULT_CONFIG.value
+        return {
+            entry.name: "" if entry.value is None else entry.value
+            for entry in entries.values()
+            if entry.value is not None or (entry.is_sensitive and entry.source != default)
+        }
+
+
+def any_broker_configs(connection: Connection, admin: AdminClient) -> dict[str, str]:
+    """Return every config of the first broker that answers, without those that are not set, or secret."""
+
+    def ask(items: list[str]) -> Answers[str, Any]:
+        with connection.errors("listing brokers"):
+            brokers = sorted(admin.list_topics(timeout=TIMEOUT).brokers)
+        answer: Any = KafkaError(KafkaError._NOENT)
+        for broker in brokers:
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            (future,) = admin.describe_configs([resource], request_timeout=_ONE_OF_MANY).values()
+            _, answer = answered("", future)
+            if not isinstance(answer, KafkaError) or answer.code() not in LEADER_NOT_READY:
+                break  # no other broker would say anything else
+        yield items[0], answer
+
+    doing = "reading configs of brokers"
+    answers, refused = ask_until_ready([doing], ask, LEADER_NOT_READY)
+    for error in refused.values():
+        raise connection.error(error, doing)
+    return {entry.name: entry.value for entry in answers[doing].values() if entry.value is not None}
+
+
+# Changes to many topics at once: create them, add partitions, set configs.
+
+
+_TOPICS_AT_ONCE = 500  # topics in one request
+
+
+@dataclass(frozen=True, slots=True)
+class TopicToCreate:
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class TopicAdmin:
+    """Each method maps the topics that the brokers refused to the reason, and raises where no broker answers."""
+
+    def __init__(self, connection: Connection, admin: AdminClient) -> None:
+        self.connection = connection
+        self._admin = admin
+
+    def create(self, topics: Sequence[TopicToCreate]) -> dict[str, str]:
+        """Create topics. A topic that exists already counts as created: another process was faster."""
+        named = {topic.name: topic for topic in topics}
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            new = [_new_topic(named[name]) for name in names]
+            return self._admin.create_topics(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+
+        return self._change(named, ask, "creating topic", KafkaError.TOPIC_ALREADY_EXISTS)
+
+    def add_partitions(self, totals: Mapping[str, int]) -> dict[str, str]:
+        """Raise each topic's number of partitions to the total given."""
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            new = [NewPartitions(name, totals[name]) for name in names]
+            return self._admin.create_partitions(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+
+        return self._change(totals, ask, "adding partitions to topic")
+
+    def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, str]:
+        """Set configs of topics; None removes one, so that the default of the brokers holds."""
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            resources = [_alteration(name, changes[name]) for name in names]
+            futures = self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT)
+            return {resource.name: future for resource, future in futures.items()}
+
+        return self._change(changes, ask, "setting configs of topic")
+
+    def _change(
+        self,
+        names: Iterable[str],
+        ask: Callable[[list[str]], Mapping[str, Future[Any]]],
+        doing: str,
+        harmless: int | None = None,
+    ) -> dict[str, str]:
+        def ask_in_batches(waiting: list[str]) -> Answers[str, None]:
+            for at in range(0, len(waiting), _TOPICS_AT_ONCE):
+                futures = ask(waiting[at : at + _TOPICS_AT_ONCE])
+                yield from (answered(*asked) for asked in futures.items())
+
+        _, refused = ask_until_ready(names, ask_in_batches, CONTROLLER_NOT_READY)
+        reasons: dict[str, str] = {}
+        for name, error in refused.items():
+            explained = self.connection.error(error, f"{doing} {name}")
+            if error.code() < 0:  # an error of the client library's own: no broker answered
+                raise explained
+            if error.code() != harmless:
+                reasons[name] = explained.message
+        return reasons
+
+
+def _new_topic(topic: TopicToCreate) -> NewTopic:
+    return NewTopic(topic.name, topic.partitions, topic.replication_factor, config=dict(topic.configs))
+
+
+def _alteration(name: str, configs: Mapping[str, str | None]) -> ConfigResource:
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    for config, value in configs.items():
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        resource.add_incremental_config(ConfigEntry(config, value, incremental_operation=operation))
+    return resource
+
+
+# A cluster as the admin API shows it: topics, offsets, configs; and the changes a restore makes.
+#
+# Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`, and `admin_protocol` for
+# what confluent-kafka has no call for; changes to many topics: `topic_admin`.
+
 
 _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
 _REFRESH = 10.0  # s

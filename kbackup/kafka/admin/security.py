@@ -31,7 +31,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kbackup.kafka.admin.security_types import (
+from kbackup.kafka.client import Connection
+from kbackup.kafka.retry import TIMEOUT
+from kbackup.kafka.security_types import (
     ACLS_AT_ONCE,
     AclRule,
     Credential,
@@ -41,8 +43,6 @@ from kbackup.kafka.admin.security_types import (
     binding_of,
     rule_of,
 )
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.client.retry import TIMEOUT
 
 _BATCH = 1000  # groups in one request
 

@@ -9,9 +9,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from kbackup.kafka.admin_protocol.connection import BrokerConnection, connect
-from kbackup.kafka.admin_protocol.endpoint import Endpoint
-from kbackup.kafka.admin_protocol.errors import NoConnectionError, RefusedRequestError
+from kbackup.kafka.admin_protocol.connection import (
+    BrokerConnection,
+    Endpoint,
+    NoConnectionError,
+    RefusedRequestError,
+    connect,
+)
 from kbackup.kafka.admin_protocol.messages import FetchRequest
 from kbackup.types import TopicPartition
 

@@ -1,19 +1,15 @@
-"""Read delegation tokens, quotas and the like by requests that confluent-kafka has no call for.
-
-A refusal of the brokers is an answer (`Untold`), not an error.
-"""
+"""Entities of metadata from what brokers answered. Pure; everything comes sorted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError
 
-from kbackup.kafka.admin.security_types import AclRule, Setting, Untold
-from kbackup.kafka.admin_protocol import answers, words
-from kbackup.kafka.admin_protocol.connection import BrokerConnection
-from kbackup.kafka.admin_protocol.errors import NoConnectionError, RefusedRequestError
+from kbackup.kafka.admin_protocol import messages
+from kbackup.kafka.admin_protocol.connection import BrokerConnection, NoConnectionError, RefusedRequestError
 from kbackup.kafka.admin_protocol.messages import (
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
@@ -24,9 +20,144 @@ from kbackup.kafka.admin_protocol.messages import (
     ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
 )
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.client.retry import TIMEOUT
-from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Feature, Registration
+from kbackup.kafka.client import Connection
+from kbackup.kafka.retry import TIMEOUT
+from kbackup.kafka.security_types import AclRule, Setting, Untold
+from kbackup.metadata.entities import (
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    Feature,
+    Listener,
+    Registration,
+)
+
+
+def quotas_of(answer: Any) -> list[ClientQuota]:
+    quotas = [
+        ClientQuota(
+            entity=dict(sorted((part.entity_type, part.entity_name) for part in entry.entity)),
+            quotas=dict(sorted((value.key, value.value) for value in entry.values)),
+        )
+        for entry in answer.entries or ()
+    ]
+    return sorted(quotas, key=quota_order)
+
+
+def quota_order(quota: ClientQuota) -> list[tuple[str, bool, str]]:
+    """Return the key to sort quotas by: by entity, defaults first."""
+    return [(kind, name is not None, name or "") for kind, name in sorted(quota.entity.items())]
+
+
+def tokens_of(answer: Any) -> list[DelegationToken]:
+    tokens = [
+        DelegationToken(
+            id=token.token_id,
+            owner=f"{token.principal_type}:{token.principal_name}",
+            requester=_requester(token),
+            renewers=tuple(sorted(f"{r.principal_type}:{r.principal_name}" for r in token.renewers)),
+            issued_at=token.issue_timestamp,
+            expires_at=token.expiry_timestamp,
+            max_at=token.max_timestamp,
+            hmac=base64.b64encode(token.hmac).decode(),
+        )
+        for token in answer.tokens
+    ]
+    return sorted(tokens, key=lambda token: token.id)
+
+
+def _requester(token: Any) -> str:
+    """Known since Kafka 3.3; before, the owner of a token is who made it."""
+    kind, name = token.token_requester_principal_type, token.token_requester_principal_name
+    return f"{kind}:{name}" if name else f"{token.principal_type}:{token.principal_name}"
+
+
+def acls_of(answer: Any) -> tuple[list[AclRule], list[str]]:
+    """Every ACL, and in words those of a kind that is not known here."""
+    rules: list[AclRule] = []
+    strange: list[str] = []
+    for resource in answer.resources:
+        for acl in resource.acls:
+            numbers = (resource.resource_type, resource.pattern_type, acl.operation, acl.permission_type)
+            try:
+                kind, pattern, operation, permission = (
+                    table[n] for table, n in zip(_TABLES, numbers, strict=True)
+                )
+            except KeyError:
+                strange.append(f"for {acl.principal} on {resource.resource_name}, by numbers {numbers}")
+                continue
+            name = resource.resource_name
+            rules.append(AclRule(kind, name, pattern, acl.principal, acl.host, operation, permission))
+    return sorted(rules), sorted(strange)
+
+
+_TABLES = (messages.RESOURCES, messages.PATTERNS, messages.OPERATIONS, messages.PERMISSIONS)
+
+
+def defaults_of(configs: Iterable[Any]) -> list[Setting]:
+    """The cluster-wide default of brokers."""
+    return sorted(
+        Setting("", c.name, None if c.is_sensitive else c.value)
+        for c in configs
+        if c.config_source == messages.DEFAULT_OF_BROKERS
+    )
+
+
+def metrics_of(described: Iterable[Any]) -> list[ClientMetrics]:
+    metrics = [
+        ClientMetrics(
+            name=each.resource_name,
+            configs={
+                name: value
+                for name, value in sorted(
+                    (c.name, c.value)
+                    for c in each.configs
+                    if c.config_source == messages.SET_ON_CLIENT_METRICS
+                )
+                if value is not None
+            },
+        )
+        for each in described
+    ]
+    return sorted(metrics, key=lambda each: each.name)
+
+
+def brokers_of(answer: Any, protocol: str) -> list[Registration]:
+    """`protocol` is that of the listener which the brokers were asked by: they name no other."""
+    brokers = [
+        Registration(
+            id=broker.broker_id,
+            role="broker",
+            listeners=(Listener(name="", host=broker.host, port=broker.port, security_protocol=protocol),),
+            rack=broker.rack,
+            alive=not broker.is_fenced,
+        )
+        for broker in answer.brokers
+    ]
+    return sorted(brokers, key=lambda each: each.id)
+
+
+def controllers_of(answer: Any) -> list[Registration]:
+    """The voters of the quorum of a metadata log."""
+    listeners = {node.node_id: node.listeners for node in answer.nodes or ()}
+    voters = {v.replica_id for t in answer.topics for p in t.partitions for v in p.current_voters}
+    return [
+        Registration(
+            id=voter,
+            role="controller",
+            listeners=tuple(
+                Listener(name=each.name, host=each.host, port=each.port, security_protocol="")
+                for each in listeners.get(voter, ())
+            ),
+        )
+        for voter in sorted(voters)
+    ]
+
+
+# Read delegation tokens, quotas and the like by requests that confluent-kafka has no call for.
+#
+# A refusal of the brokers is an answer (`Untold`), not an error.
+
 
 T = TypeVar("T")
 
@@ -44,35 +175,35 @@ class Reader:
     def client_quotas(self) -> list[ClientQuota] | Untold:
         request = DescribeClientQuotasRequest(components=[], strict=False)
         return self._answer_or_untold(
-            "describing client quotas", lambda: answers.quotas_of(self._broker.ask(request))
+            "describing client quotas", lambda: quotas_of(self._broker.ask(request))
         )
 
     def delegation_tokens(self) -> list[DelegationToken] | Untold:
         """The tokens that our user may describe."""
         request = DescribeDelegationTokenRequest(owners=None)
         return self._answer_or_untold(
-            "describing delegation tokens", lambda: answers.tokens_of(self._broker.ask(request))
+            "describing delegation tokens", lambda: tokens_of(self._broker.ask(request))
         )
 
     def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
         """Every ACL, and in words those of a kind that is not known here."""
         request = DescribeAclsRequest(
-            resource_type_filter=words.ANY,
+            resource_type_filter=messages.ANY,
             resource_name_filter=None,
-            pattern_type_filter=words.ANY,
+            pattern_type_filter=messages.ANY,
             principal_filter=None,
             host_filter=None,
-            operation=words.ANY,
-            permission_type=words.ANY,
+            operation=messages.ANY,
+            permission_type=messages.ANY,
         )
-        return self._answer_or_untold("describing ACLs", lambda: answers.acls_of(self._broker.ask(request)))
+        return self._answer_or_untold("describing ACLs", lambda: acls_of(self._broker.ask(request)))
 
     def default_broker_configs(self) -> list[Setting] | Untold:
         """The cluster-wide default of brokers' dynamic configs."""
 
         def ask() -> list[Setting]:
-            (described,) = self._configs(words.BROKER, [""])
-            return answers.defaults_of(described.configs)
+            (described,) = self._configs(messages.BROKER, [""])
+            return defaults_of(described.configs)
 
         return self._answer_or_untold("reading configs of brokers", ask)
 
@@ -80,10 +211,10 @@ class Reader:
         """The subscriptions to metrics of clients."""
 
         def ask() -> list[ClientMetrics]:
-            request = ListConfigResourcesRequest(resource_types=[words.CLIENT_METRICS])
+            request = ListConfigResourcesRequest(resource_types=[messages.CLIENT_METRICS])
             listed = self._broker.ask(request).config_resources
-            names = [r.resource_name for r in listed if r.resource_type == words.CLIENT_METRICS]
-            return answers.metrics_of(self._configs(words.CLIENT_METRICS, names) if names else ())
+            names = [r.resource_name for r in listed if r.resource_type == messages.CLIENT_METRICS]
+            return metrics_of(self._configs(messages.CLIENT_METRICS, names) if names else ())
 
         return self._answer_or_untold("describing client metrics", ask)
 
@@ -101,9 +232,9 @@ class Reader:
                 include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=True
             )
             protocol = self._connection.properties.get("security.protocol", "plaintext").upper()
-            brokers = answers.brokers_of(self._broker.ask(request), protocol)
+            brokers = brokers_of(self._broker.ask(request), protocol)
             try:
-                return [*brokers, *answers.controllers_of(self._broker.ask(_quorum()))]
+                return [*brokers, *controllers_of(self._broker.ask(_quorum()))]
             except RefusedRequestError:  # ZooKeeper's cluster, or a right that we don't have
                 return brokers
 

@@ -1,7 +1,7 @@
-"""Consumer groups as the admin API shows them, and what may be changed of them.
+"""Names of groups that do not exist, to ask every coordinator of groups whether it is ready.
 
-Requests for many groups go out together, a bounded number at a time; those whose coordinator is just being
-elected or is loading are asked again for a while.
+A broker that has just started lists no group of a partition that it does not lead yet, and reports no error. Asked for
+the offsets of one group, it answers with an error until it has loaded the group's partition.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.client.retry import (
+from kbackup.kafka.client import Connection
+from kbackup.kafka.groups.calls import AT_ONCE, Committed, GroupCalls
+from kbackup.kafka.retry import (
     COORDINATOR_NOT_READY,
     TIMEOUT,
     Answers,
@@ -24,8 +27,103 @@ from kbackup.kafka.client.retry import (
     ask_until_ready,
     list_until_ready,
 )
-from kbackup.kafka.groups.calls import AT_ONCE, Committed, GroupCalls
-from kbackup.kafka.groups.listing import OTHER, GroupInfo, GroupListing
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def probe_groups(partitions: int) -> list[str]:
+    """Return a group name for each of the `partitions` of `OFFSETS_TOPIC`, in their order."""
+    names: dict[int, str] = {}
+    numbers = count()
+    while len(names) < partitions:
+        name = f"kbackup-probe-{next(numbers)}"
+        names.setdefault(partition_of(name, partitions), name)
+    return [names[partition] for partition in range(partitions)]
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """Return the partition that brokers keep a group in: of the hash that Java gives an ASCII name."""
+    code = 0
+    for byte in group.encode("ascii"):
+        code = (code * 31 + byte) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return 0 if signed == -(1 << 31) else abs(signed) % partitions
+
+
+# The groups that brokers list, of whatever kind, and the brokers and groups that the listing lacks.
+
+
+OTHER = "other"
+"""The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
+
+_NO_SUCH_GROUP = "brokers list it, and have no group of that name: librdkafka cuts a name at a NUL byte"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """`type` is classic, consumer or `OTHER`, in lower case as `state`, which is '' for others."""
+
+    group: str
+    type: str
+    state: str
+
+
+class GroupListing:
+    """Raises `UnreachableError` or `ClusterError` where no broker answers."""
+
+    def __init__(self, connection: Connection, admin: AdminClient, calls: GroupCalls) -> None:
+        self._connection = connection
+        self._admin = admin
+        self._calls = calls
+
+    def ask(self) -> tuple[dict[str, GroupInfo], dict[str, KafkaError]]:
+        """Ask every broker once. Coordinators are asked before: one that is not ready lists less than it has."""
+        errors = self._coordinator_errors()
+        named, missing = self._calls.names()
+        listing = self._connection.result(
+            self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
+        )
+        errors += [*(listing.errors or []), *filter(None, [missing])]
+        reasons = {error.str(): error for error in errors}
+        failed = {f"(listing {number})": error for number, error in enumerate(reasons.values(), 1)}
+        groups = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
+        for group in named:
+            known = groups.get(group.group)
+            if group.error is not None and group.error.code() in COORDINATOR_NOT_READY:
+                failed[group.group] = group.error
+            elif known is None:
+                classic = bool(group.protocol_type)
+                groups[group.group] = GroupInfo(
+                    group.group, "classic" if classic else OTHER, group.state.lower() if classic else ""
+                )
+            elif known.type == "classic" and group.state == "Dead":
+                failed[group.group] = KafkaError(KafkaError._INVALID_ARG, _NO_SUCH_GROUP)
+        return groups, failed
+
+    def _coordinator_errors(self) -> list[KafkaError]:
+        """Return the errors of coordinators that are not ready. They tell nothing to a user without Describe on the
+        groups or on `OFFSETS_TOPIC`."""
+        asked = self._admin.describe_topics(TopicCollection([OFFSETS_TOPIC]), request_timeout=TIMEOUT)
+        topic = self._connection.result(asked[OFFSETS_TOPIC], f"describing topic {OFFSETS_TOPIC}", _unseen)
+        answers = self._calls.committed(probe_groups(len(topic.partitions) if topic is not None else 0))
+        errors = [answer for _, answer in answers if isinstance(answer, KafkaError)]
+        return [error for error in errors if error.code() in COORDINATOR_NOT_READY]
+
+
+def _unseen(error: KafkaError) -> bool:
+    """Return whether a topic does not exist (no group has committed yet), or may not be seen."""
+    return error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+def _name(value: Any) -> str:
+    return "" if value is None else str(value.name).lower()
+
+
+# Consumer groups as the admin API shows them, and what may be changed of them.
+#
+# Requests for many groups go out together, a bounded number at a time; those whose coordinator is just being
+# elected or is loading are asked again for a while.
+
 
 __all__ = ["OTHER", "Committed", "GroupAdmin", "GroupInfo"]
 

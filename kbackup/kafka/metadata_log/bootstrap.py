@@ -7,10 +7,9 @@ import io
 from collections.abc import Iterable, Sequence
 
 from kbackup.errors import CorruptError, RefusedError
-from kbackup.kafka.metadata_log.batches import Batch, encode_batch, read_batches
 from kbackup.kafka.metadata_log.codec import Record, record
-from kbackup.kafka.metadata_log.log import check_snapshot
-from kbackup.kafka.metadata_log.words import MECHANISMS
+from kbackup.kafka.metadata_log.image import MECHANISMS
+from kbackup.kafka.metadata_log.log import Batch, check_snapshot, encode_batch, read_batches
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
 
 NAME = "bootstrap.checkpoint"

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from numba.core import config
 
 from kbackup.kafka.native.librdkafka import version
-from kbackup.util.memory import reuse_freed_memory
+from kbackup.util.system import reuse_freed_memory
 
 __all__ = ["version"]
 

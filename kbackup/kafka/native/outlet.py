@@ -12,17 +12,24 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer
 
-from kbackup.formats.magic import corrupt
-from kbackup.formats.record import check
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.client.deadline import Waiting
+from kbackup.formats.layout import check, corrupt
+from kbackup.kafka.client import Connection
+from kbackup.kafka.kernel_protocol import (
+    UNKNOWN,
+    Bootstrap,
+    Progress,
+    RefusedRecordError,
+    Runs,
+    Undelivered,
+    await_connection,
+    cause,
+    join,
+    runs_of,
+)
+from kbackup.kafka.native import librdkafka
 from kbackup.kafka.native import produce as kernel
-from kbackup.kafka.native import transactions
-from kbackup.kafka.native.handle import Handle
-from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, error_of, lib, text
-from kbackup.kafka.produce.bootstrap import Bootstrap, await_connection
-from kbackup.kafka.produce.outlet import Progress, RefusedRecordError, Undelivered, cause
-from kbackup.kafka.produce.runs import UNKNOWN, Runs, join, runs_of
+from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, error_of, lib, text
+from kbackup.kafka.retry import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 _MESSAGES = 4096  # reports that are taken from an event at a time
@@ -76,12 +83,12 @@ class KernelOutlet:
 
     def init(self, timeout: float) -> None:
         await_connection(self._handle.client, timeout)
-        transactions.init(self._handle.client, timeout)
+        librdkafka.init(self._handle.client, timeout)
 
     def join(self, consumer: Consumer) -> None: ...
 
     def begin(self) -> None:
-        transactions.begin(self._handle.client)
+        librdkafka.begin(self._handle.client)
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         if not len(block.offsets) == len(block.positions) == len(block.lengths):
@@ -156,13 +163,13 @@ class KernelOutlet:
         return {tp: join([s.runs for s in some if s.runs is not None]) for tp, some in order.items()}
 
     def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None:
-        transactions.send_progress(self._handle.client, self._group, progress, timeout)
+        librdkafka.send_progress(self._handle.client, self._group, progress, timeout)
 
     def commit(self, timeout: float) -> None:
-        transactions.commit(self._handle.client, timeout)
+        librdkafka.commit(self._handle.client, timeout)
 
     def abort(self, timeout: float) -> None:
-        aborting = Waiting(lambda: transactions.abort(self._handle.client, timeout))
+        aborting = Waiting(lambda: librdkafka.abort(self._handle.client, timeout))
         while not aborting.ended():
             self._wait()
         self._order, self._undelivered = {}, []

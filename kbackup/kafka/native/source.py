@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.consume.source_protocol import FetchResult, Report
+from kbackup.kafka.client import Connection
+from kbackup.kafka.kernel_protocol import FetchResult, Report
 from kbackup.kafka.native import fill as kernel
-from kbackup.kafka.native.handle import Handle
-from kbackup.kafka.native.librdkafka import CONSUMER, error_of, lib
+from kbackup.kafka.native.librdkafka import CONSUMER, Handle, error_of, lib
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
-from kbackup.util.buffers import BufferPool
+from kbackup.util.system import BufferPool
 
 _BUFFER = (16 << 20) - 1  # with the magic byte before it, one part of an upload
 _RECORDS = 1 << 17  # of a buffer: 127 bytes each

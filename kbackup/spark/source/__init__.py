@@ -38,7 +38,7 @@ class KbackupDataSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's)
-        from kbackup.spark.source.stream import StreamReader
+        from kbackup.spark.source.batch import StreamReader
 
         return StreamReader(self._request(), columns_of(schema))
 

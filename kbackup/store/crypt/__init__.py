@@ -1,26 +1,233 @@
-"""A store whose objects are encrypted before they reach another one (`formats/encryption.md` has the bytes)."""
+"""Read ranges of encrypted objects: fetch the frames around a range, decrypt and cut them."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbackup.errors import StoreError
-from kbackup.store.address import Address
-from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, check_key, view_of
+from awscrt.checksums import crc64nvme
+
+from kbackup.errors import CorruptError, StoreError
+from kbackup.store.base import (
+    SHORTER,
+    Address,
+    Buffer,
+    Failed,
+    ObjectInfo,
+    Store,
+    Upload,
+    abort_upload,
+    check_key,
+    view_of,
+)
 from kbackup.store.crypt.frames import (
+    ENCRYPTED_FRAME,
+    FRAME,
     HEADER,
+    TAG,
+    Cipher,
+    Header,
     decode_header,
     decrypt_frames,
     encrypt_frames,
     plain_size,
+    split_frames,
+    stored_size,
 )
-from kbackup.store.crypt.key_files import KEYS
-from kbackup.store.crypt.keyring import ARCHIVE, Keyring
-from kbackup.store.crypt.read import Reader
-from kbackup.store.crypt.upload import CryptUpload
+from kbackup.store.crypt.keyring import ARCHIVE, KEYS, Keyring
 from kbackup.store.options import KeyClasses
+from kbackup.store.wrappers import GuardedStore
+from kbackup.util.system import BufferPool
+
+if TYPE_CHECKING:
+    from kbackup.types import Bytes
+
+
+_REMEMBERED = 1024
+_VERSIONS = 5
+
+Room = Callable[[int, int], memoryview | None]
+"""(start, end) of a whole frame in plain bytes -> the buffer for it; None if the buffer has room for less than it."""
+
+
+class _Object(NamedTuple):
+    """A version of an object: its sizes in bytes, and its cipher."""
+
+    etag: str
+    stored: int
+    plain: int
+    cipher: Cipher
+
+
+class Reader:
+    """Reads ranges of objects. Remembers the headers of the objects that it read last; a replaced object is noticed,
+    because the remembered header decrypts none of its frames."""
+
+    def __init__(self, store: Store, keyring: Keyring) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._objects: dict[str, _Object] = {}
+        self._lock = threading.Lock()
+
+    def chunks(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        for view in self._views(key, start, start + length, lambda start, end: None):
+            yield bytes(view)
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        end, at = start + len(into), 0
+
+        def room(first: int, last: int) -> memoryview | None:
+            return into[first - start : last - start] if start <= first and last <= end else None
+
+        for view in self._views(key, start, end, room):
+            filled = into[at : at + len(view)]
+            if view.obj is not into.obj:
+                filled[:] = view
+            at += len(view)
+            yield filled
+
+    def _views(self, key: str, start: int, end: int, room: Room) -> Iterator[memoryview]:
+        """Yield the bytes from `start` to `end`, a frame at a time, all from one version of the object."""
+        version = self._objects.get(key) or self._read_header(key)
+        for _ in range(_VERSIONS):
+            begun = False
+            try:
+                for view in self._decrypt(key, version, start, end, room):
+                    begun = True
+                    yield view
+            except CorruptError:
+                before, version = version, self._read_header(key)
+                if begun or version.etag == before.etag:
+                    raise
+            else:
+                return
+        raise CorruptError(
+            f"file {key} changed during each of {_VERSIONS} reads", "stop the other program that writes it"
+        )
+
+    def _decrypt(self, key: str, version: _Object, start: int, end: int, room: Room) -> Iterator[memoryview]:
+        if end > version.plain:
+            raise CorruptError(f"file {key} has {version.plain} bytes, wanted up to byte {end}", SHORTER)
+        number = start // FRAME
+        count = (end - 1) // FRAME + 1
+        at = HEADER + number * ENCRYPTED_FRAME
+        length = min(HEADER + count * ENCRYPTED_FRAME, version.stored) - at
+        for frame in split_frames(self._store.open_range(key, at, length)):
+            first = number * FRAME
+            last = first + len(frame) - TAG
+            buffer = room(first, last)
+            plain = memoryview(bytearray(len(frame) - TAG)) if buffer is None else buffer
+            version.cipher.decrypt(number, last == version.plain, frame, plain)
+            yield plain[max(0, start - first) : min(last, end) - first]
+            number += 1
+
+    def _read_header(self, key: str) -> _Object:
+        info = self._store.stat(key)
+        if info.size < HEADER + TAG:
+            decode_header(self._store.get(key), key)
+            raise CorruptError(
+                f"file {key} at byte {info.size}: ends within a frame",
+                "restore it from a bucket version or a copy: it was cut or replaced",
+            )
+        header = decode_header(self._store.get_range(key, 0, HEADER), key)
+        version = _Object(info.etag, info.size, plain_size(info.size), self._keyring.cipher(header, key))
+        with self._lock:
+            self._objects.pop(key, None)
+            while len(self._objects) >= _REMEMBERED:
+                self._objects.pop(next(iter(self._objects)))
+            self._objects[key] = version
+        return version
+
+
+# A streamed create that encrypts. `write` copies its data: the caller may change them as soon as it returned.
+
+
+_POOL = BufferPool(63 * ENCRYPTED_FRAME, keep=12)
+"""Four buffers nearly make an upload part of 16 MiB, and at most three such parts are in flight. New memory for each
+frame, or for sixteen, took as much CPU as encrypting them."""
+
+
+class CryptUpload(Upload):
+    """`Upload` into another one. The last frame is known as such at `commit`, so one is held back."""
+
+    def __init__(self, inner: Upload, header: Header, cipher: Cipher, name: str) -> None:
+        self._inner = inner
+        self._cipher = cipher
+        self._name = name
+        self._pending = bytearray()
+        self._encrypted: Bytes | None = None
+        self._used = 0
+        self._number = self._size = self._crc = 0
+        self._open = True
+        inner.write(header.encode())
+
+    def write(self, data: Buffer) -> None:
+        self._check_open()
+        view = view_of(data)
+        self._size += len(view)
+        if self._pending:
+            take = FRAME - len(self._pending)
+            self._hold(view[:take])
+            view = view[take:]
+            if not view:
+                return
+            self._encrypt(memoryview(self._pending))
+            self._pending = bytearray()
+        whole = max(0, len(view) - 1) // FRAME * FRAME
+        for at in range(0, whole, FRAME):
+            frame = view[at : at + FRAME]
+            self._crc = crc64nvme(frame, self._crc)
+            self._encrypt(frame)
+        self._hold(view[whole:])
+
+    def _hold(self, view: memoryview) -> None:
+        self._crc = crc64nvme(view, self._crc)
+        self._pending += view
+
+    def _encrypt(self, frame: memoryview) -> None:
+        """Encrypt a whole frame, which is not the last one."""
+        if self._encrypted is None:
+            self._encrypted, self._used = _POOL.take(), 0
+        into = self._encrypted.data[self._used : self._used + ENCRYPTED_FRAME]
+        self._cipher.encrypt(self._number, False, frame, into)
+        self._number += 1
+        self._used += ENCRYPTED_FRAME
+        if self._used == _POOL.size:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._encrypted is not None:
+            self._inner.write(self._encrypted[: self._used])
+            self._encrypted = None
+
+    def commit(self) -> tuple[int, int]:
+        """Publish; size and checksum are of the plain bytes."""
+        self._check_open()
+        try:
+            self._pass_on()
+            self._inner.write(
+                encrypt_frames(self._cipher, memoryview(self._pending), self._number, last=True)
+            )
+            self._inner.commit()
+        except BaseException as error:
+            abort_upload(self, error)
+            raise
+        self._open = False
+        return self._size, self._crc
+
+    def abort(self) -> None:
+        self._open = False
+        self._pending, self._encrypted = bytearray(), None
+        self._inner.abort()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"the upload of file {self._name} has ended", "start another one")
+
+
+# A store whose objects are encrypted before they reach another one (`formats/encryption.md` has the bytes).
 
 
 class CryptStore:
@@ -161,3 +368,47 @@ def _reserved(key: str) -> StoreError:
     return StoreError(
         f"key {key!r} can't be used", f"use another folder than '{KEYS}', which holds data keys"
     )
+
+
+# Read encrypted objects as they are stored, and check them on the way: copies keep the encrypted bytes.
+
+
+def stored(store: Store) -> Store:
+    """Return the store of encrypted bytes below `store`; a store that checks before each write still does."""
+    if isinstance(store, GuardedStore):
+        return GuardedStore(stored(store.inner), store.check)
+    return store.inner if isinstance(store, CryptStore) else store
+
+
+def _crypt(store: Store) -> CryptStore | None:
+    inner = store.inner if isinstance(store, GuardedStore) else store
+    return inner if isinstance(inner, CryptStore) else None
+
+
+def size_of(store: Store, plain: int) -> int:
+    """Return the size in `store` of an object that holds `plain` bytes."""
+    return stored_size(plain) if _crypt(store) is not None else plain
+
+
+def read_chunks(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]]:
+    """Yield the object at `key`, which holds `plain` bytes, as (stored bytes, plain bytes), with bounded memory.
+
+    `CorruptError` at the first frame that is not genuine.
+    """
+    crypt = _crypt(store)
+    if crypt is None:
+        for chunk in store.open_range(key, 0, plain):
+            yield chunk, chunk
+        return
+    head = crypt.inner.get_range(key, 0, HEADER)
+    header = decode_header(head, key)
+    cipher = crypt.keyring.cipher(header, key)
+    yield head, b""
+    remaining = plain
+    for number, frame in enumerate(
+        split_frames(crypt.inner.open_range(key, HEADER, stored_size(plain) - HEADER))
+    ):
+        decrypted = memoryview(bytearray(len(frame) - TAG))
+        remaining -= len(decrypted)
+        cipher.decrypt(number, remaining == 0, frame, decrypted)
+        yield frame, decrypted

@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kbackup.errors import CorruptError, UsageError, WrongKeyError
 from kbackup.store.crypt.frames import KEY_BYTES
-from kbackup.util.printable import printable
-from kbackup.util.text import SomeArchiveId
+from kbackup.util.text import SomeArchiveId, printable
 
 _NONCE_BYTES = 12
 _BOUND = b"kbackup-data-key-2"

@@ -14,13 +14,11 @@ from kbackup.errors import (
     PreconditionError,
     StoreError,
 )
-from kbackup.store.address import Address
-from kbackup.store.base import Buffer, Failed, ObjectInfo, is_key, may_hold_keys
+from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, is_key, may_hold_keys
 from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import Filling, Reading
-from kbackup.store.s3.upload import S3Upload
-from kbackup.store.s3.write import as_body, crc_from, put, put_new, read_back
+from kbackup.store.s3.upload import S3Upload, as_body, crc_from, put, put_new, read_back
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef

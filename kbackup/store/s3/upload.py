@@ -1,14 +1,17 @@
-"""A streamed create: one PutObject while it fits a part, else parts sent by a few threads while the caller
-goes on."""
+"""A request's body made of views of the callers' memory, which reach the socket without a copy."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
@@ -21,10 +24,179 @@ from kbackup.errors import (
 )
 from kbackup.store.base import Buffer, Upload, abort_upload, view_of
 from kbackup.store.options import MIN_PART
-from kbackup.store.s3.body import Body, PartBuffer
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.errors import NoSuchUploadError
-from kbackup.store.s3.write import checksum_of, over_conflicts, put_new, text_of
+from kbackup.store.s3.errors import ConflictError, NoSuchUploadError
+from kbackup.store.s3.read import Reading
+
+SMALL = 1 << 16
+"""Smaller views are copied together: a copy costs less than a system call for each."""
+_SENT_AT_ONCE = 1 << 18
+"""The socket's timeout is for each of these. Larger ones took no less CPU; the 16 KiB that the SDK asks for took
+a lock and a system call each."""
+
+
+class PartBuffer:
+    """The bytes of one upload part: views of the callers' memory, and copies of small ones."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._buffers: list[memoryview | bytearray] = []
+
+    def add(self, view: memoryview) -> None:
+        self.size += len(view)
+        if len(view) >= SMALL:
+            self._buffers.append(view)
+        elif self._buffers and isinstance(last := self._buffers[-1], bytearray):
+            last += view
+        else:
+            self._buffers.append(bytearray(view))
+
+    def views(self) -> list[memoryview]:
+        """Return views of all bytes. Nothing can be added while the views exist."""
+        return [memoryview(buffer) for buffer in self._buffers]
+
+
+class Body:
+    """Views of memory as a file for the SDK: `read` returns views.
+
+    With `generous` a view may have more bytes than were asked for, as many as one send takes well. The SDK's sending
+    allows that, its signing of bodies does not. A closed body holds no views: the SDK's request objects live on in
+    reference cycles.
+    """
+
+    def __init__(self, views: list[memoryview], *, generous: bool) -> None:
+        self.views = views
+        self._least = _SENT_AT_ONCE if generous else 0
+        self._starts = list(accumulate(map(len, views), initial=0))
+        self._at = self._index = 0
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def read(self, size: int | None = -1) -> memoryview | bytes:
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self._next(_SENT_AT_ONCE), b""))
+        return self._next(max(size, self._least))
+
+    def _next(self, size: int) -> memoryview | bytes:
+        while self._index < len(self.views):
+            view = self.views[self._index]
+            start = self._at - self._starts[self._index]
+            if start < len(view):
+                chunk = view[start : start + size]
+                self._at += len(chunk)
+                return chunk
+            self._index += 1
+        return b""
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to the start of a retry, or to the end."""
+        origin = (0, self._at, len(self))[whence]
+        self._at, self._index = origin + offset, 0
+        return self._at
+
+    def close(self) -> None:
+        self.views, self._starts, self._at, self._index = [], [0], 0, 0
+
+
+# Conditional writes of whole objects, and reading back after a write without an answer.
+
+
+T = TypeVar("T")
+_CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+class Current(NamedTuple):
+    """The object under a key after a write without an answer. `ours`: it holds the bytes of that write."""
+
+    ours: bool
+    etag: str
+
+
+def as_body(data: Buffer) -> bytes | bytearray:
+    """Return `data` in a type that the SDK takes, copied only where it must be."""
+    return data if isinstance(data, (bytes, bytearray)) else bytes(view_of(data))
+
+
+def checksum_of(bucket: Bucket, crc: int) -> dict[str, Any]:
+    """Return the argument that makes the store check a body's CRC-64/NVME."""
+    return {} if bucket.options.checksum == "none" else {"ChecksumCRC64NVME": text_of(crc)}
+
+
+def text_of(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(8, "big")).decode()
+
+
+def crc_from(text: str) -> int:
+    return int.from_bytes(base64.b64decode(text), "big")
+
+
+def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None, **condition: str) -> str:
+    """Send one PutObject and return the etag. `OutcomeUnknownError` where an answer was lost on the way."""
+    args = {**bucket.common, **bucket.create, **bucket.retention(key), **condition}
+    args |= {"Key": bucket.full(key), "Body": body}
+    args |= checksum_of(bucket, crc64nvme(body) if crc is None else crc)
+
+    def send() -> str:
+        with bucket.asking(key, writing=True):
+            return bucket.client.put_object(**args)["ETag"]
+
+    return over_conflicts(send)
+
+
+def over_conflicts(send: Callable[[], T]) -> T:
+    """Call `send`, and repeat it after a conflict with another conditional write of the key, a few times at most."""
+    for wait in _CONFLICT_WAITS:
+        try:
+            return send()
+        except ConflictError:
+            time.sleep(wait)
+    return send()
+
+
+def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None) -> str:
+    """Create; returns the etag. `AlreadyExistsError` where the key is taken, but not by what we just
+    wrote."""
+    try:
+        return put(bucket, key, body, crc, IfNoneMatch="*")
+    except PreconditionError as taken:
+        raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from taken
+    except OutcomeUnknownError as unknown:
+        current = read_back(bucket, key, body, unknown)
+        if current is None:
+            raise
+        if not current.ours:
+            raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from unknown
+        return current.etag
+
+
+def read_back(
+    bucket: Bucket, key: str, body: bytes | bytearray, unknown: OutcomeUnknownError
+) -> Current | None:
+    """Return the object under `key`, None if there is none; raise `unknown` if it can't be read."""
+    try:
+        return bucket.reading_back(unknown, lambda: _compare(bucket, key, body))
+    except NotFoundError:
+        return None
+
+
+def _compare(bucket: Bucket, key: str, body: bytes | bytearray) -> Current:
+    reading = Reading(bucket, key)
+    at, same = 0, True
+    for chunk in reading:
+        same = same and chunk == body[at : at + len(chunk)]
+        at += len(chunk)
+        if at > len(body):
+            break
+    return Current(same and at == len(body), reading.etag)
+
+
+# A streamed create: one PutObject while it fits a part, else parts sent by a few threads while the caller
+# goes on.
+
 
 _PARTS_OF_ONE_SIZE = 900
 """Part sizes double after this many: S3's 10,000 parts then hold its largest object (5 TiB) from 5 MiB

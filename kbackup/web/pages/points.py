@@ -1,24 +1,138 @@
-"""The pages of restore points: the timeline, a restore point, and growth."""
+"""Tables of a cluster's settings in a restore point. Secrets are never shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.models import Manifest
-from kbackup.archive.query.points import PointOverview, list_points
+from kbackup.archive.models import Manifest, Metadata
+from kbackup.archive.query.overview import PointOverview, list_points
 from kbackup.archive.reader import Archive
+from kbackup.archive.secrets import without_secrets
 from kbackup.errors import UsageError
-from kbackup.util.times import ms_of
-from kbackup.web.charts.area import Area, Unit, area, running_totals
-from kbackup.web.charts.timeline import timeline
-from kbackup.web.growth import added_lately, topic_charts
-from kbackup.web.pages.settings import settings_tables
-from kbackup.web.view import GET, Number, Requested, list_page
+from kbackup.metadata.entities import ClientQuota, DelegationToken, MetadataPartName, Registration, reason_for
+from kbackup.util.times import ms_of, time_text
+from kbackup.web.charts import Area, Unit, area, running_totals, timeline
+from kbackup.web.pages.topics import added_lately, topic_charts
+from kbackup.web.view import GET, CatalogNumber, Number, Requested, list_page
+
+
+class SettingsTable(NamedTuple):
+    """A table of settings. `rows` is None if nothing was captured; `why` says why."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]] | None
+    why: str
+
+
+class _Spec(NamedTuple):
+    title: str
+    kind: MetadataPartName
+    columns: str  # with commas between
+    row: Callable[[Any], tuple[Any, ...]]
+
+
+def settings_tables(archived: Metadata) -> list[SettingsTable]:
+    """Return a table for each kind of settings, in the order of the page."""
+    metadata = without_secrets(archived)
+    return [_table(spec, metadata, archived) for spec in _SPECS]
+
+
+def _table(spec: _Spec, metadata: Metadata, archived: Metadata) -> SettingsTable:
+    entities = getattr(metadata, spec.kind)
+    rows = None if entities is None else list(map(spec.row, entities))
+    why = reason_for(spec.kind, archived.not_carried) or ""
+    return SettingsTable(spec.title, tuple(spec.columns.split(",")), rows, why)
+
+
+def _quota(quota: ClientQuota) -> tuple[Any, ...]:
+    names = {str(kind): name for kind, name in quota.entity.items()}
+    cells = ("default" if names.get(kind, "-") is None else names.get(kind, "-") for kind in _KINDS)
+    return (*cells, ", ".join(f"{name}={value:.15g}" for name, value in quota.quotas.items()))
+
+
+_KINDS = ("user", "client-id", "ip")
+
+
+def _token(token: DelegationToken) -> tuple[Any, ...]:
+    expires = time_text(token.expires_at)
+    return token.id, token.owner, token.requester, ", ".join(token.renewers) or "-", expires
+
+
+def _registration(node: Registration) -> tuple[Any, ...]:
+    listeners = ", ".join(
+        f"{each.name or each.security_protocol} {each.host}:{each.port}" for each in node.listeners
+    )
+    state = {True: "alive", False: "down", None: "unknown"}[node.alive]
+    return node.id, node.role, listeners or "-", node.rack or "-", state
+
+
+_SPECS = (
+    _Spec(
+        "ACLs",
+        "acls",
+        "permission,principal,host,operation,resource,name,pattern",
+        lambda a: (a.permission, a.principal, a.host, a.operation, a.resource, a.name, a.pattern),
+    ),
+    _Spec(
+        "SCRAM users",
+        "scram_users",
+        "user,mechanism,iterations",
+        lambda u: (u.user, u.mechanism, u.iterations),
+    ),
+    _Spec(
+        "Configs of brokers",
+        "broker_configs",
+        "broker,name,value",
+        lambda c: ("all" if c.broker is None else c.broker, c.name, c.value),
+    ),
+    _Spec(
+        "Configs of groups",
+        "group_configs",
+        "group,name,value",
+        lambda c: (c.group, c.name, c.value),
+    ),
+    _Spec(
+        "Client quotas",
+        "client_quotas",
+        "user,client id,ip,quotas",
+        _quota,
+    ),
+    _Spec(
+        "Delegation tokens",
+        "delegation_tokens",
+        "token,owner,requester,renewers,expires",
+        _token,
+    ),
+    _Spec(
+        "Client metrics",
+        "client_metrics",
+        "subscription,configs",
+        lambda m: (m.name, ", ".join(f"{name}={value}" for name, value in m.configs.items())),
+    ),
+    _Spec(
+        "Features",
+        "features",
+        "feature,level",
+        lambda f: (f.name, f.level),
+    ),
+    _Spec(
+        "Brokers and controllers",
+        "registrations",
+        "id,role,listeners,rack,state",
+        _registration,
+    ),
+)
+
+
+# The pages of restore points: the timeline, a restore point, and growth.
+
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -113,3 +227,72 @@ def _documents(archive: Archive, manifest: Manifest) -> list[tuple[str, int | No
     sizes = {ref.key: ref.size for c in manifest.captures for ref in (c.groups, c.metadata)}
     row = archive.find_point(manifest.number)
     return [(key, sizes.get(key)) for key in row.documents]
+
+
+# The page of differences between two restore points, as in `kbackup diff`.
+
+
+MOST_CHANGES = 500
+"""Rows of each table."""
+
+
+@router.api_route("/diff", methods=GET)
+def changes(request: Requested, a: str = "", b: str = "") -> HTMLResponse:
+    """Compare `a` with `b`: by default the newest restore point with the one before."""
+    if request.snapshot.archive is None:
+        raise UsageError(
+            "a folder of the Java tool has no restore points", "use 'kbackup adopt' to make an archive of it"
+        )
+    numbers = [point.number for point in request.cache.points()]
+    after = request.cache.snapshot(b.strip() or "latest")
+    earlier = [number for number in numbers if after.number is not None and number < after.number]
+    if not a.strip() and not earlier:
+        return request.page(
+            "diff.html", "diff", diff=None, a=None, b=after.number, numbers=numbers, most=MOST_CHANGES
+        )
+    from kbackup.archive.query.selection import Selection
+    from kbackup.jobs.diff import diff, point_view
+
+    archive = request.snapshot.archive
+    before = archive.restore_point(a.strip() or str(earlier[-1]))
+    differences = diff(
+        *(
+            point_view(archive, archive.restore_point(number), Selection(), Selection())
+            for number in (before.number, after.number or 0)
+        )
+    )
+    return request.page(
+        "diff.html",
+        "diff",
+        diff=differences,
+        a=before.number,
+        b=after.number,
+        numbers=numbers,
+        most=MOST_CHANGES,
+    )
+
+
+# The page of the archive's history, as in `kbackup log`.
+
+
+HISTORY_PAGE = 100
+"""Number of catalogs that a page reads."""
+
+
+@router.api_route("/history", methods=GET)
+def history_page(request: Requested, upto: CatalogNumber = None) -> HTMLResponse:
+    """Show catalogs up to number `upto`, the newest first, whatever restore point the other pages show."""
+    from kbackup.jobs.points import history
+
+    archive = request.cache.archive()
+    if archive is None:
+        raise UsageError("a folder of the Java tool has no history", "make an archive of it: 'kbackup adopt'")
+    last = archive.state.number if upto is None else min(upto, archive.state.number)
+    rows = history(archive, HISTORY_PAGE + 1, last)
+    return request.page(
+        "history.html",
+        "history",
+        rows=rows[-HISTORY_PAGE:][::-1],
+        earlier=rows[-HISTORY_PAGE - 1].catalog if len(rows) > HISTORY_PAGE else None,
+        newest=last == archive.state.number,
+    )

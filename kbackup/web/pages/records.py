@@ -1,21 +1,100 @@
-"""The pages of records: the records of a partition, and a record."""
+"""The keys, values and headers of records: their bytes as downloads, and their JSON in lines."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
-from fastapi import APIRouter, Query
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from kbackup.archive.query.pages import Page, offset_at, page_before, page_from
+from kbackup.archive.query.browse import Page, offset_at, page_before, page_from
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.find import PARTS, Part, Pattern
+from kbackup.archive.segments.window import Window
+from kbackup.config.windows import ADDRESSES, Address, parse_address
 from kbackup.errors import UsageError
-from kbackup.formats.rows import Row
+from kbackup.formats.record import Row
 from kbackup.types import TopicPartition
 from kbackup.util.times import time_text
-from kbackup.web import values
-from kbackup.web.pages.fields import find_record
-from kbackup.web.view import GET, BadInputError, Requested, find_partition, moment
+from kbackup.web import render
+from kbackup.web.decoding import PageDecoding
+from kbackup.web.render import indented, is_json
+from kbackup.web.search import SearchRequest, SearchResult, search_page
+from kbackup.web.view import GET, BadInputError, PageRequest, Requested, find_partition, moment
+
+field_router = APIRouter(default_response_class=Response)
+
+FieldView = Literal["bytes", "json"]
+
+
+@field_router.api_route("/topics/{name}/{number}/records/{offset}/{field}", methods=GET)
+def field(
+    request: Requested,
+    name: str,
+    number: int,
+    offset: int,
+    field: Literal["key", "value"],
+    view: FieldView = "bytes",
+) -> Response:
+    """Return a key or a value."""
+    _, partition = find_partition(request, name, number)
+    row, _ = find_record(request, partition, name, offset)
+    return _response(row.key if field == "key" else row.value, view, name, f"{number}-{offset}-{field}")
+
+
+@field_router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET)
+def header(
+    request: Requested, name: str, number: int, offset: int, at: int, view: FieldView = "bytes"
+) -> Response:
+    _, partition = find_partition(request, name, number)
+    row, _ = find_record(request, partition, name, offset)
+    if not 0 <= at < len(row.headers):
+        raise UsageError(
+            f"the record has no header {at}",
+            f"give a number from 0 to {len(row.headers) - 1}"
+            if row.headers
+            else "see the page of the record",
+        )
+    return _response(row.headers[at][1], view, name, f"{number}-{offset}-header-{at}")
+
+
+def find_record(
+    request: PageRequest, partition: ArchivedPartition, name: str, offset: int
+) -> tuple[Row, Page]:
+    """Return a record, and the page that holds it alone. Raises `UsageError` if there is none at `offset`."""
+    page = page_from(request.snapshot.store, partition, offset, 1)
+    if page.first != offset:
+        raise UsageError(
+            f"there is no record at offset {offset} of {TopicPartition(name, partition.partition)}",
+            f"see the records of the partition: it has offsets {partition.start} to {partition.end} (exclusive), "
+            "without those of compaction and transactions"
+            + (f"; the next record is at {page.first}" if page.first is not None else ""),
+        )
+    (row,) = page.rows()
+    return row, page
+
+
+def _response(data: bytes | None, view: FieldView, topic: str, label: str) -> Response:
+    """Return a field; its JSON is laid out while it is sent."""
+    if data is None:
+        raise UsageError("this field of the record is null", "see the page of the record")
+    if view == "json":
+        if not is_json(data):
+            raise UsageError(
+                "this field of the record is not JSON",
+                "see the page of the record",
+            )
+        return StreamingResponse(indented(data), media_type="text/plain; charset=utf-8")
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", topic)[:100]
+    disposition = f'attachment; filename="{safe}-{label}.bin"'
+    return Response(data, media_type="application/octet-stream", headers={"content-disposition": disposition})
+
+
+# The pages of records: the records of a partition, and a record.
+
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -84,7 +163,7 @@ def records(
         note=note,
         selected=_selected_offset(offset, page),
         shown=_shown_part,
-        header=values.name,
+        header=render.header_name,
         most=FEW,
     )
 
@@ -95,7 +174,7 @@ def record(
     name: str,
     number: int,
     offset: int,
-    view: values.View = "auto",
+    view: render.View = "auto",
     go: Literal["", "next", "previous"] = "",
 ) -> Response:
     topic, partition = find_partition(request, name, number)
@@ -124,19 +203,19 @@ def record(
         row=row,
         page=page,
         view=view,
-        views=values.VIEWS,
+        views=render.VIEWS,
         key=key,
         value=value,
         problem=decoding.problem,
-        headers=[(values.name(k), values.shown(v, view, values.PART)) for k, v in row.headers[:MOST]],
+        headers=[(render.header_name(k), render.shown(v, view, render.PART)) for k, v in row.headers[:MOST]],
         more=max(0, len(row.headers) - MOST),
         size=page.blocks[0].nbytes,
         moment=_moment(row),
     )
 
 
-def _shown_part(data: bytes | None, view: View) -> values.Shown:
-    return values.shown(data, "auto" if view == "lines" else view, values.PART)
+def _shown_part(data: bytes | None, view: View) -> render.Shown:
+    return render.shown(data, "auto" if view == "lines" else view, render.PART)
 
 
 def _selected_offset(offset: str, page: Page) -> int | None:
@@ -157,3 +236,140 @@ def _offset(text: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > 19:
         raise BadInputError(f"{text} is not an offset", "give a number")
     return min(int(digits), _END)
+
+
+# The page that searches records, as `kbackup find` does.
+
+
+search_router = APIRouter(default_response_class=HTMLResponse)
+
+FIELDS = {"text": "text", "where": "topic", "at": "from record", "from_time": "from", "to_time": "to"}
+"""Labels of the input fields."""
+
+MAX_TEXT = 1000
+"""Number of characters of an input field."""
+_TOPICS = 1000  # suggested
+_ANY_TOPIC = re.compile(r"(?P<topic>[^/]+?)(?::(?P<partition>[0-9]{1,10})(?::(?P<offset>[0-9]{1,19}))?)?")
+
+Text = Annotated[str, Query(max_length=MAX_TEXT)]
+
+
+@dataclass(frozen=True)
+class SearchForm:
+    """The input fields. `fields` are those of a record to search: all without any."""
+
+    text: Text = ""
+    where: Text = ""
+    at: Text = ""
+    from_time: Text = ""
+    to_time: Text = ""
+    regex: bool = False
+    ignore_case: bool = False
+    decode: bool = False
+    fields: Annotated[tuple[Part, ...], Query(alias="in")] = ()
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern to search for. Raises `BadInputError` for an invalid regular expression."""
+        searched = tuple(part for part in PARTS if not self.fields or part in self.fields)
+        pattern = Pattern(self.text, self.regex, self.ignore_case, searched)
+        try:
+            pattern.require()
+        except UsageError as error:
+            raise BadInputError(error.message, error.hint) from None
+        return pattern
+
+    @property
+    def times(self) -> Window:
+        start = moment(self.from_time, up=True) if self.from_time.strip() else None
+        end = moment(self.to_time) if self.to_time.strip() else None
+        return Window(from_time=start, to_time=end)
+
+    def query(self, times: Window) -> dict[str, object]:
+        """Return the parameters of an address that repeats the search, with `times` that stay the same."""
+        return {
+            "text": self.text,
+            "where": self.where.strip() or None,
+            "from_time": None if times.from_time is None else time_text(times.from_time),
+            "to_time": None if times.to_time is None else time_text(times.to_time),
+            "regex": self.regex or None,
+            "ignore_case": self.ignore_case or None,
+            "decode": self.decode or None,
+            "in": self.fields or None,
+        }
+
+
+@search_router.api_route("/search", methods=GET)
+def search(request: Requested, form: Annotated[SearchForm, Depends()]) -> HTMLResponse:
+    """Search records from address `at` on, within the bounds of a page; a link resumes the search."""
+    result, matches, resume = None, [], None
+    decoding = request.decoding(form.decode)
+    if form.text:
+        pattern, times, topics = form.pattern, form.times, request.snapshot.topics
+        asked = SearchRequest(pattern, _address(form.where, topics), times, _address(form.at, topics))
+        result = search_page(request.snapshot, asked)
+        matches = [_match(tp, row, pattern, decoding) for tp, row in result.matches]
+        resume = _resume(request, form.query(times), result)
+    return request.page(
+        "search.html",
+        "search",
+        form=form,
+        fields=PARTS,
+        result=result,
+        matches=matches,
+        resume=resume,
+        problem=decoding.problem,
+        topics=[*request.snapshot.topics][:_TOPICS],
+    )
+
+
+def _resume(request: Requested, query: dict[str, object], result: SearchResult) -> str | None:
+    if result.resume_at is None:
+        return None
+    topic, partition, offset, *_ = result.resume_at
+    return request.link("search", **query, at=f"{topic}:{partition}:{offset}")
+
+
+def _address(text: str, topics: Container[str]) -> Address | None:
+    """Return the address that a field names; None for an empty field. Names in Java folders have any characters."""
+    if not text.strip():
+        return None
+    try:
+        return parse_address(text.strip())
+    except ValueError:
+        match = _ANY_TOPIC.fullmatch(text.strip())
+        if match is not None and match["topic"] in topics:
+            partition, offset = (int(n) if n else None for n in match.group("partition", "offset"))
+            return Address(match["topic"], partition, offset)
+        raise BadInputError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
+
+
+class Match(NamedTuple):
+    """A row of the results. `header` is the first matching header, if neither key nor value matches."""
+
+    tp: TopicPartition
+    row: Row
+    key: render.Shown
+    value: render.Shown
+    header: tuple[str, render.Shown] | None
+
+
+def _match(tp: TopicPartition, row: Row, pattern: Pattern, decoding: PageDecoding) -> Match:
+    key = pattern.position(row.key) if "key" in pattern.fields else None
+    value = pattern.position(row.value) if "value" in pattern.fields else None
+    header = _header(row, pattern) if key is None and value is None else None
+    if decoding.decoding is not None:
+        return Match(tp, row, *decoding.lines(tp, row), header)
+    return Match(tp, row, _excerpt(row.key, key), _excerpt(row.value, value), header)
+
+
+def _header(row: Row, pattern: Pattern) -> tuple[str, render.Shown] | None:
+    for name, value in row.headers:
+        position = pattern.position(value)
+        if position is not None or pattern.position(name) is not None:
+            return render.header_name(name), _excerpt(value, position)
+    return None
+
+
+def _excerpt(field: bytes | None, position: int | None) -> render.Shown:
+    return render.excerpt(field, position) if field and position is not None else render.line(field)

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 from kbackup.archive.query.selection import exact_entry
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config import KEYS
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.config.values import convert
 from kbackup.errors import KbackupError, RefusedError, UsageError
 from kbackup.util.times import time_text
@@ -123,7 +123,7 @@ def _restore_point(request: PageRequest, form: RestoreForm) -> int | str:
 
 def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePlan, list[str]]:
     """Return the plan of `kbackup restore` with these settings, without a target, and its warnings."""
-    from kbackup.jobs.restore.content import plan_restore, select_content
+    from kbackup.jobs.restore.plan import plan_restore, select_content
 
     checked = {
         path.partition(".")[2]: convert(KEYS[path], value, "the form") for path, value in settings.items()

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from starlette.responses import HTMLResponse
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 
-from kbackup.errors import UsageError
-from kbackup.web.view import GET, Requested
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse, Response
+
+from kbackup.archive import layout
+from kbackup.archive.models import load
+from kbackup.errors import CorruptError, NotFoundError, UsageError
+from kbackup.jobs.migrate.readings import archived_state
+from kbackup.store.base import Store
+from kbackup.web.archive_cache import MIGRATION_POINTS
+from kbackup.web.guard import STORED_POLICY
+from kbackup.web.view import GET, Number, Requested, list_page
+
+if TYPE_CHECKING:
+    from kbackup.jobs.drill.report import DrillReport
+    from kbackup.jobs.verify.report import Verification
+
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -19,3 +34,121 @@ def status(request: Requested) -> HTMLResponse:
     if verdict is None:
         raise UsageError("a folder of the Java tool has no status", "make an archive of it: 'kbackup adopt'")
     return request.page("status.html", "status", verdict=verdict, status=verdict.status)
+
+
+# The page of drills and verifications, and the page that each drill stored.
+
+
+PAGE = 20
+"""Number of reports that a page reads."""
+MOST = 5
+"""Number of findings of a drill or a verification."""
+_THREADS = 4
+
+T = TypeVar("T")
+
+
+@router.api_route("/drills", methods=GET)
+def drills(request: Requested, page: Number = 1) -> HTMLResponse:
+    """Show the stored drills, the newest first, whatever restore point the other pages show."""
+    from kbackup.jobs.drill.report import list_drills
+
+    state = request.cache.state
+    stored = list_page(list_drills(state), page, PAGE)
+    reports = _read_all(stored.entries, lambda drill: _report(state, drill.drill_id))
+    listed = [entry.key for entry in request.cache.store.list(layout.VERIFICATIONS)]
+    keys = sorted((key for key in listed if layout.parse_verification_key(key) is not None), reverse=True)
+    records = _read_all(keys[:PAGE], lambda key: _verification(request.cache.store, key))
+    points = {point.number for point in request.cache.points()}
+    return request.page(
+        "drills.html",
+        "drills",
+        list_page=stored,
+        rows=list(zip(stored.entries, reports, strict=True)),
+        verifications=list(zip(keys, records, strict=False)),
+        verified=len(keys),
+        points=points,
+        most=MOST,
+    )
+
+
+@router.api_route("/drills/{drill_id}/page", methods=GET)
+def stored_page(request: Requested, drill_id: str) -> Response:
+    """Return the page that a drill stored. Browsers run no script of it and keep it apart from the other pages."""
+    from kbackup.jobs.drill.report import read_page
+
+    data = read_page(request.cache.state, drill_id)
+    return HTMLResponse(data, headers={"content-security-policy": STORED_POLICY})
+
+
+def _read_all(
+    entries: Iterable[T], read: Callable[[T], DrillReport | Verification]
+) -> list[DrillReport | Verification | CorruptError | UsageError]:
+    """Read reports side by side. Where one can't be read, its row shows the error: the others stay readable."""
+
+    def try_read(entry: T) -> DrillReport | Verification | CorruptError | UsageError:
+        try:
+            return read(entry)
+        except (CorruptError, UsageError) as error:
+            return error
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(try_read, entries))
+
+
+def _report(state: Store, drill_id: str) -> DrillReport:
+    from kbackup.jobs.drill.report import read_report
+
+    return read_report(state, drill_id)
+
+
+def _verification(store: Store, key: str) -> Verification:
+    from kbackup.jobs.verify.report import Verification
+
+    try:
+        return load(Verification, store.get(key), key)
+    except NotFoundError:
+        raise UsageError(f"file {key} was deleted just now", "see the list of drills") from None
+
+
+# The page of flows that mirror the archive: their progress and incidents.
+
+
+MOST_FLOWS = 200
+"""Number of topics and incidents of each flow."""
+SILENT = 600.0
+"""Seconds without a sign of life after which a flow counts as stopped: ten times the longest pause."""
+
+
+@router.api_route("/mirrors", methods=GET)
+def mirrors(request: Requested) -> HTMLResponse:
+    """Show the present state, whatever restore point the other pages show."""
+    from kbackup.jobs.mirror.status import flows_of
+
+    archive = request.cache.snapshot().archive
+    if archive is None:
+        raise UsageError("a folder of the Java tool has no mirrors", "make an archive of it: 'kbackup adopt'")
+    flows = [
+        (flow, sorted(flow.topics, key=lambda t: (not t.held_back, -t.records_behind, t.topic)))
+        for flow in flows_of(archive, request.cache.store)
+    ]
+    return request.page("mirrors.html", "mirrors", flows=flows, most=MOST_FLOWS, silent=SILENT)
+
+
+# The page of a migration from ZooKeeper to KRaft: its state at the newest restore points with znodes.
+
+
+@router.api_route("/migration", methods=GET)
+def migration(request: Requested) -> HTMLResponse:
+    """Show the newest restore points, whatever restore point the other pages show."""
+    archive = request.cache.snapshot().archive
+    if archive is None:
+        raise UsageError(
+            "a folder of the Java tool has no metadata", "make an archive of it: 'kbackup adopt'"
+        )
+    rows = []
+    for row in reversed(archive.restore_points[-MIGRATION_POINTS:]):
+        metadata = archive.metadata(row.number)
+        if (report := archived_state(metadata)) is not None:
+            rows.append((row, metadata, report))
+    return request.page("migration.html", "migration", rows=rows, most=MIGRATION_POINTS)

@@ -1,19 +1,88 @@
-"""The pages of topics, their partitions and the segments of a partition."""
+"""Charts of the growth of topics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.query.sums import sums_of
-from kbackup.web.charts.area import records_over_time
-from kbackup.web.growth import topic_charts
-from kbackup.web.snapshot import TopicRow
-from kbackup.web.strips import TopicStrips
-from kbackup.web.view import GET, Number, Requested, find_partition, list_page, matches_search
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
+from kbackup.archive.query.groups import GroupOverview
+from kbackup.archive.query.overview import Growth, PointOverview, added_after, growth_of, sums_of
+from kbackup.archive.query.selection import exact_entry
+from kbackup.errors import UsageError
+from kbackup.types import Incarnation
+from kbackup.util.times import ms_of
+from kbackup.web.archive_cache import LagChart, Snapshot, TopicRow, lag_chart
+from kbackup.web.charts import Area, Strip, area, records_over_time, strip
+from kbackup.web.view import GET, Number, PageRequest, Requested, find_partition, list_page, matches_search
+
+LATELY = 7 * 86_400_000
+"""Span in ms before the restore point that is shown: growth within it is a column of a table."""
+
+
+def topic_charts(
+    snapshot: Snapshot, points: Sequence[PointOverview], topics: Collection[Incarnation]
+) -> dict[Incarnation, Area | None]:
+    """Return the charts of stored bytes of topics at each restore point up to that of the snapshot."""
+    if snapshot.archive is None or snapshot.point is None:
+        return {}
+    shown = _upto(snapshot, points)
+    growth = growth_of(snapshot.archive, snapshot.point, topics)
+    return {topic: area(_samples(growth[topic], shown), "bytes") for topic in topics if topic in growth}
+
+
+def added_lately(snapshot: Snapshot, points: Sequence[PointOverview]) -> dict[Incarnation, int]:
+    """Return the stored bytes that topics got within `LATELY` before the restore point of the snapshot."""
+    if snapshot.archive is None or snapshot.point is None:
+        return {}
+    since = ms_of(snapshot.point.committed_at) - LATELY
+    earlier = [p.number for p in _upto(snapshot, points) if ms_of(p.committed_at) <= since]
+    return added_after(snapshot.archive, snapshot.point, max(earlier, default=0))
+
+
+def _upto(snapshot: Snapshot, points: Sequence[PointOverview]) -> list[PointOverview]:
+    return [p for p in points if snapshot.number is not None and p.number <= snapshot.number]
+
+
+def _samples(growth: Growth, points: Sequence[PointOverview]) -> list[tuple[int, int]]:
+    """Return (time in ms, stored bytes) at each restore point from the first one that has some of them."""
+    numbers = [number for number, _ in growth]
+    samples = []
+    for point in points:
+        at = bisect_left(numbers, point.number + 1)
+        if at:
+            samples.append((ms_of(point.committed_at), growth[at - 1][1]))
+    return samples
+
+
+# Strips of a topic's partitions, with what the catalog knows of lost and expired records.
+
+
+class TopicStrips:
+    """Makes the strips of the partitions of a topic."""
+
+    def __init__(self, snapshot: Snapshot, topic: ArchivedTopic) -> None:
+        self._lost, self._topic = snapshot.lost_ranges, topic
+        states = snapshot.point.topics if snapshot.point is not None else ()
+        own = next((state for state in states if state.name == topic.name), None)
+        self._first = {p.partition: p.start for p in own.partitions} if own is not None else {}
+
+    def of(self, partition: ArchivedPartition, groups: Iterable[tuple[str, int]] = ()) -> Strip:
+        """Return the strip of a partition; `groups` are (name, offset)."""
+        number, start = partition.partition, partition.start
+        # as many offsets as records expired, or more where the manifest still has the first one
+        first = max(min(self._first.get(number, start), start - partition.expired), 0)
+        lost = self._lost.get((*self._topic.key, number), ())
+        return strip(partition, groups, lost, (first, start) if first < start else None)
+
+
+# The pages of topics, their partitions and the segments of a partition.
+
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -105,3 +174,86 @@ def partition(request: Requested, name: str, number: int, page: Number = 1) -> H
         ],
         chart=records_over_time([shown_partition]),
     )
+
+
+# The pages of consumer groups and their positions.
+
+
+GROUPS_PAGE = 100
+CHARTS = 12
+"""Number of charts of a page."""
+TOPICS = 50
+"""Number of topics that are restored with a group, at most."""
+
+
+@router.api_route("/groups", methods=GET)
+def groups(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
+    overview = request.snapshot.groups
+    matching = [group for group in overview.groups if matches_search(group.group, q)]
+    return request.page(
+        "groups.html",
+        "groups",
+        list_page=list_page(matching, page, GROUPS_PAGE),
+        of=len(overview.groups),
+        q=q,
+        overview=overview,
+    )
+
+
+@router.api_route("/group", methods=GET)
+def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
+    """Show a group. Its name is a parameter: it may have slashes or be empty."""
+    if name not in request.snapshot.by_group:
+        why = request.snapshot.groups.not_carried.get(name)
+        raise UsageError(
+            f"there is no group {name} in {request.snapshot.catalogue.location}",
+            f"select another restore point: it was not captured in this one: {why}"
+            if why
+            else "select another restore point",
+        )
+    shown = request.snapshot.by_group[name]
+    positions = list_page(shown.offsets, page, GROUPS_PAGE)
+    topics = {name: request.snapshot.topics.get(name) for name in {p.topic for p in positions.entries}}
+    partitions: dict[tuple[str, int], ArchivedPartition] = {
+        (name, p.partition): p for name, topic in topics.items() if topic for p in topic.partitions
+    }
+    strips = {name: TopicStrips(request.snapshot, topic) for name, topic in topics.items() if topic}
+    rows = []
+    for position in positions.entries:
+        partition = partitions.get((position.topic, position.partition))
+        chart = strips[position.topic].of(partition, [(name, position.offset)]) if partition else None
+        rows.append((position, partition, chart))
+    return request.page(
+        "group.html",
+        "groups",
+        group=shown,
+        list_page=positions,
+        rows=rows,
+        captured_at=request.snapshot.groups.captured_at,
+        chart=_lag_charts(request, [name])[0],
+        restore=_restore_link(request, shown),
+    )
+
+
+@router.api_route("/groups/lag", methods=GET)
+def lag(request: Requested, page: Number = 1) -> HTMLResponse:
+    """Show the lag of each group over time, the greatest lag first."""
+    groups = sorted(request.snapshot.groups.groups, key=lambda group: (-group.lag, group.group))
+    shown = list_page(groups, page, CHARTS)
+    charts = _lag_charts(request, [group.group for group in shown.entries])
+    charted = list(zip(shown.entries, charts, strict=True))
+    return request.page("lag.html", "groups", list_page=shown, charts=charted)
+
+
+def _lag_charts(request: PageRequest, groups: Sequence[str]) -> list[LagChart]:
+    """Return the charts of the lag of groups at a sample of all restore points."""
+    archive, points = request.cache.archive(), request.cache.points()
+    history = request.cache.lags.history(archive, points) if archive is not None else []
+    return [lag_chart(history, group, len(points)) for group in groups]
+
+
+def _restore_link(request: PageRequest, group: GroupOverview) -> str:
+    """Return the address of the page that plans a restore of a group and its archived topics; '' without any."""
+    topics = sorted({each.topic for each in group.offsets} & {*request.snapshot.topics})
+    query = [("topic", exact_entry(topic)) for topic in topics[:TOPICS]]
+    return request.link("restore", group=exact_entry(group.group)) + f"&{urlencode(query)}" if query else ""

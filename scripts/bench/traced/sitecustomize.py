@@ -95,11 +95,11 @@ def _reader(module: Any) -> None:
 _WATCHED: dict[str, Callable[[Any], None]] = {
     "kbackup.cli.common.frame": lambda m: _around(m, "load_config", before="imported", after="configured"),
     "kbackup.cli.common.output": lambda m: _around(m.Reporter, "document", after="reported"),
-    "kbackup.metrics.events": _phases,
+    "kbackup.metrics.registry": _phases,
     "kbackup.spark.tasks": _task,
-    "kbackup.kafka.consume.read": _reader,
+    "kbackup.kafka.consume": _reader,
     "kbackup.spark.session": _session,
-    "kbackup.spark.gateway": _gateway,
+    "kbackup.spark.jvm": _gateway,
     "pyspark.java_gateway": lambda m: _around(m, "launch_gateway", before="JVM begun", after="JVM up"),
     "pyspark.worker": lambda m: _around(m, "main", before="worker forked"),
 }

@@ -5,14 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.points.job import label, pin
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
+from kbackup.jobs.points import label, pin
+from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify
 from kbackup.jobs.verify.report import record_verification
 from kbackup.metadata.entities import Znode
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.util.times import now
 from tests.support.archives import commit_point

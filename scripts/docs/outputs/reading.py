@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from kbackup.archive.query.group_overview import GroupOverview
-from kbackup.archive.query.overview import TopicOverview
-from kbackup.archive.query.points import PointOverview
-from kbackup.archive.query.window import Choice
+from kbackup.archive.query.groups import GroupOverview
+from kbackup.archive.query.overview import PointOverview, TopicOverview
+from kbackup.archive.segments.window import Choice
 
 
 class LeaseFields(TypedDict):

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbackup.archive.query.group_overview import GroupsOverview
+from kbackup.archive.query.groups import GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview
 from kbackup.cli.init.command import InitReport
 from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.backup.run import BackupReport
-from kbackup.jobs.check.job import CheckReport
+from kbackup.jobs.check import CheckReport
 from kbackup.jobs.compare.report import AgainstReport
-from kbackup.jobs.copy.job import CopyReport
-from kbackup.jobs.copy.promote import PromoteReport
-from kbackup.jobs.diff.types import Diff
+from kbackup.jobs.copy import CopyReport, PromoteReport
+from kbackup.jobs.diff import Diff
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport
-from kbackup.jobs.groups.undo import UndoReport as GroupsUndoReport
-from kbackup.jobs.migrate.archive import ArchiveReport
-from kbackup.jobs.migrate.bootstrap import BootstrapReport
-from kbackup.jobs.migrate.preflight.line import PreflightReport
+from kbackup.jobs.groups.job import UndoReport as GroupsUndoReport
+from kbackup.jobs.migrate.archive import ArchiveReport, BootstrapReport
+from kbackup.jobs.migrate.preflight import PreflightReport
 from kbackup.jobs.migrate.verify import VerifyReport as MigrationReport
-from kbackup.jobs.points.job import LabelReport, PinReport
-from kbackup.jobs.repair.report import RepairReport
+from kbackup.jobs.points import LabelReport, PinReport
+from kbackup.jobs.repair.rebuild import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
-from kbackup.jobs.retention.report import ExpireReport, UndoReport
-from kbackup.jobs.settings.undo import SettingsUndone
-from kbackup.jobs.status.report import ArchiveStatus
+from kbackup.jobs.retention import ExpireReport, UndoReport
+from kbackup.jobs.settings.write import SettingsUndone
+from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify.report import VerifyReport
 from scripts.docs.outputs import reading, working
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from kbackup.jobs.export.job import ExportReport
-from kbackup.jobs.keys.job import HeldKeys
-from kbackup.jobs.migrate.rollback.guards import Guard
-from kbackup.jobs.migrate.rollback.runbook import Step
-from kbackup.jobs.migrate.rollback.situation import Sign, ZnodeContent
-from kbackup.jobs.migrate.states.claims import State, Witness
+from kbackup.jobs.export.run import ExportReport
+from kbackup.jobs.keys import HeldKeys
+from kbackup.jobs.migrate.rollback import Guard, Step
+from kbackup.jobs.migrate.states import State, Witness
+from kbackup.jobs.migrate.znodes import Sign, ZnodeContent
 from kbackup.jobs.mirror.dry_run import DryRun
-from kbackup.jobs.mirror.positions.report import Translation
-from kbackup.jobs.mirror.status.overview import FlowOverview
+from kbackup.jobs.mirror.positions import Translation
+from kbackup.jobs.mirror.status import FlowOverview
 from scripts.docs.outputs.reading import LeaseFields
 
 

@@ -15,15 +15,15 @@ from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.archive.restores.offset_map import decode, read_map_parts
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
-from kbackup.jobs.replay.read import read_range
-from kbackup.jobs.restore.content import plan_restore, select_content
+from kbackup.jobs.replay import read_range
+from kbackup.jobs.restore.job import finished_report
+from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.restore.preflight import check_segments
-from kbackup.jobs.restore.prepare import finished_report
 from kbackup.jobs.verify import job as verify_job
-from kbackup.metrics.events import Silent
-from kbackup.spark.progress import ProgressSender
+from kbackup.metrics.registry import Silent
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from scripts.soak.frozen_store import FrozenStore
 from scripts.soak.mutation.change import Change

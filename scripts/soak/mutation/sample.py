@@ -10,24 +10,22 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.orphans import referred_keys
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.catalog.sweep import referred_keys
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
 from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.writer import Target
-from kbackup.config.jobs import Restore
-from kbackup.jobs.points.job import label, pin, release
-from kbackup.jobs.replay.read import read_range
-from kbackup.jobs.restore.content import plan_restore, select_content
+from kbackup.config.models import Restore
+from kbackup.jobs.points import label, pin, release
+from kbackup.jobs.replay import read_range
+from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.restore.report import make_report, planned
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
-from kbackup.kafka.produce.runs import runs_of
-from kbackup.metrics.events import Silent
+from kbackup.jobs.retention import Expiry, Policy, expire
+from kbackup.kafka.kernel_protocol import runs_of
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from scripts.soak.frozen_store import FrozenStore

@@ -12,13 +12,13 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.cli import main
-from kbackup.jobs.mirror.apply import Applied, Applier
-from kbackup.jobs.mirror.apply.positions import read_positions
+from kbackup.jobs.mirror.apply import Applier
+from kbackup.jobs.mirror.apply.pending import Applied, read_positions
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.support.archives import make_archive

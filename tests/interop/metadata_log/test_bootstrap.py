@@ -8,8 +8,8 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.metadata_log.bootstrap import producer_id_record, quota_records, scram_record, token_record
 from kbackup.kafka.metadata_log.codec import Record
-from kbackup.kafka.metadata_log.entities import read_metadata_log
-from kbackup.metadata.reading import Reading
+from kbackup.kafka.metadata_log.image import read_metadata_log
+from kbackup.metadata.entities import Reading
 from tests.interop.metadata_log.cluster import KAFKA_4, Cluster, quotas_and_users
 from tests.interop.metadata_log.conftest import Changed
 from tests.support.java import Java

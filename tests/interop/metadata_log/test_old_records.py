@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.kafka.metadata_log.batches import encode_batch
 from kbackup.kafka.metadata_log.codec import Record, record
-from kbackup.kafka.metadata_log.entities import read_metadata_log
-from kbackup.kafka.metadata_log.log import read_segment
+from kbackup.kafka.metadata_log.image import read_metadata_log
+from kbackup.kafka.metadata_log.log import encode_batch, read_segment
 from scripts.dev.kafka import Broker
 from tests.interop.metadata_log.cluster import KAFKA_3, dump, files_of
 from tests.support.metadata_dump import check_as_printed, check_encoding

@@ -9,7 +9,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from kbackup.kafka.metadata_log.entities import read_metadata_log
+from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.entities import TopicMetadata
 from tests.interop.migration import content
 from tests.interop.migration.clusters import DualWrite, words

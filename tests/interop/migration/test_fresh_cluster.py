@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from kbackup.archive import layout
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
-from kbackup.kafka.metadata_log.entities import read_metadata_log
+from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.jobs.migrate.preflight import brokers, shared
-from kbackup.jobs.migrate.preflight.checks import judge
-from kbackup.jobs.migrate.preflight.line import Line
-from kbackup.jobs.migrate.preflight.read import read_preflight
+from kbackup.jobs.migrate import preflight
+from kbackup.jobs.migrate.preflight import Line, judge
+from kbackup.jobs.migrate.readings import read_preflight
 from kbackup.metadata.sources import Sources
 from scripts.dev.zookeeper.cluster import MigratingCluster
 from tests.support.secrets import make
@@ -50,16 +49,17 @@ def lines(cluster: MigratingCluster, *controllers: Path) -> dict[str, Line]:
 
 def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> None:
     checks = lines(cluster)
-    assert (checks[brokers.IDS].status, checks[brokers.IDS].detail) == (
+    assert (checks[preflight.IDS].status, checks[preflight.IDS].detail) == (
         "failed",
         f"the id is generated: broker {GENERATED}",
     )
-    assert checks[brokers.PROTOCOL].status == "failed"
+    assert checks[preflight.PROTOCOL].status == "failed"
     assert (
-        checks[brokers.PROTOCOL].detail == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
+        checks[preflight.PROTOCOL].detail
+        == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
     )
-    assert "broker.id.generation.enable=false" in checks[brokers.IDS].hint
-    assert "inter.broker.protocol.version=3.9" in checks[brokers.PROTOCOL].hint
+    assert "broker.id.generation.enable=false" in checks[preflight.IDS].hint
+    assert "inter.broker.protocol.version=3.9" in checks[preflight.PROTOCOL].hint
     cluster._properties |= {
         "broker.id": GENERATED,
         "broker.id.generation.enable": "false",
@@ -67,8 +67,8 @@ def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> 
     }
     cluster.restart_brokers("zookeeper")
     checks = lines(cluster)
-    assert (checks[brokers.IDS].status, checks[brokers.PROTOCOL].status) == ("ok", "ok")
-    assert checks[brokers.ALIVE].detail == f"brokers {GENERATED}"
+    assert (checks[preflight.IDS].status, checks[preflight.PROTOCOL].status) == ("ok", "ok")
+    assert checks[preflight.ALIVE].detail == f"brokers {GENERATED}"
 
 
 def test_controllers_without_the_brokers_login_and_znode_acls(
@@ -85,4 +85,4 @@ def test_controllers_without_the_brokers_login_and_znode_acls(
     for properties, status in ((common, "failed"), (common | missing, "ok")):
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         checks = lines(cluster, file)
-        assert (checks[shared.LOGIN].status, checks[shared.ZNODE_ACLS].status) == (status, status)
+        assert (checks[preflight.LOGIN].status, checks[preflight.ZNODE_ACLS].status) == (status, status)

@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
-from kbackup.jobs.migrate.preflight import shared
+from kbackup.jobs.migrate import preflight
 from kbackup.kafka.metadata_log.image import read_image
-from kbackup.metadata.parts import BROKER_SECRETS
+from kbackup.metadata.entities import BROKER_SECRETS
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
@@ -72,7 +72,7 @@ class Watched:
         file = self.folder / "controller.properties"
         file.write_text("\n".join([*kept, *([f"{SECRET}={secret}"] if secret else [])]))
         report = self.migrate("preflight", "--controller-config", str(file))[1]
-        (found,) = (line for line in report["lines"] if line["name"] == shared.ENCODER)
+        (found,) = (line for line in report["lines"] if line["name"] == preflight.ENCODER)
         return dict(found)
 
     def archived(self) -> tuple[str | None, set[str], list[str]]:
@@ -136,7 +136,7 @@ def test_a_migration_without_the_brokers_secret(watched: Watched) -> None:
     cluster.nodes.wait(FIRST_CONTROLLER, lambda: "a leader of" in str(watched.status()), "a controller")
     file = cluster.properties_file(FIRST_CONTROLLER)
     lines = watched.migrate("preflight", "--controller-config", str(file))[1]["lines"]
-    detail = next(line["detail"] for line in lines if line["name"] == shared.SUPER_USERS)
+    detail = next(line["detail"] for line in lines if line["name"] == preflight.SUPER_USERS)
     assert detail == f"{file} lacks User:ANONYMOUS, the controllers' own"
     time.sleep(10)
     assert watched.status() == (3, ["a leader of the controllers' quorum", WAITING])

@@ -18,9 +18,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from kbackup.cli import main
-from kbackup.jobs.migrate.preflight import brokers, controllers, identity, listeners, partitions, shared
+from kbackup.jobs.migrate import preflight as brokers
+from kbackup.jobs.migrate import preflight as controllers
+from kbackup.jobs.migrate import preflight as identity
+from kbackup.jobs.migrate import preflight as listeners
+from kbackup.jobs.migrate import preflight as partitions
+from kbackup.jobs.migrate import preflight as shared
 from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.zookeeper.connection import open_session
+from kbackup.zookeeper.session import open_session
 from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
 
 OTHER_CLUSTER = "b3RoZXIgY2x1c3Rlcjox"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kbackup.jobs.metadata.compare import Side, compare, in_words
-from kbackup.kafka.metadata_log.entities import read_metadata_log
+from kbackup.jobs.metadata import Side, compare, in_words
+from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.read import read_zookeeper
 from scripts.dev.zookeeper.cluster import MigratingCluster

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from kbackup.errors import MismatchError, UnreachableError
-from kbackup.metadata.reading import Reading
-from kbackup.zookeeper.connection import open_session
+from kbackup.metadata.entities import Reading
 from kbackup.zookeeper.read import read_zookeeper
+from kbackup.zookeeper.session import open_session
 from tests.interop.migration import content
 from tests.interop.migration.clusters import Filled, words
 from tests.interop.migration.conftest import MANY

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from scripts.dev.kafka import Broker
 from tests.interop.mirror.mirrored import Mirrored
 from tests.support.java import Java, compiled

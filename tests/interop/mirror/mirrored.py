@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from kbackup.archive.models import Group, GroupOffset
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.remap import OffsetMap
+from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.kafka.mirror_records import Checkpoint

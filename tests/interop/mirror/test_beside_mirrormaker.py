@@ -16,12 +16,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AdminClient
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.apply import Applied, Applier
+from kbackup.jobs.mirror.apply import Applier
+from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.topics import plan_topics, replicated, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.mirrormaker import MirrorMaker

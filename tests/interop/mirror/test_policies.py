@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from kbackup.jobs.mirror.filters.java_regex import java_pattern
-from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
+from kbackup.jobs.mirror.filters import java_pattern
+from kbackup.jobs.mirror.topics import DefaultPolicy, IdentityPolicy
 from tests.support.java import compiled
 
 NAMES = 24_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from kbackup.jobs.mirror.positions.sync_store import OffsetSyncStore
+from kbackup.jobs.mirror.positions import OffsetSyncStore
 from kbackup.kafka.mirror_records import OffsetSync
 from kbackup.types import TopicPartition
 from tests.support.java import compiled

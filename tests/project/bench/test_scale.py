@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.archive.segments.fetch import SPAN
-from kbackup.jobs.backup.ranges import PACK_PARTITIONS
+from kbackup.archive.segments.read import FETCH_SPAN
+from kbackup.jobs.backup.plan import PACK_PARTITIONS
 from scripts.bench import __main__ as pairs
 from scripts.bench import grid
 from scripts.bench.model import PREFIX_RATES, PRICES, Cluster
@@ -42,7 +42,7 @@ def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
         f"records of {RECORD >> 10} KiB, executors of {CORES} cores",
         f"{cluster.start:.0f} s + max((B / R + tasks x {cluster.task} s) / (N x C), tasks / {cluster.launch:.0f}",
         f"up to {PACK_PARTITIONS} partitions share one",
-        f"ranges of {SPAN >> 20} MiB",
+        f"ranges of {FETCH_SPAN >> 20} MiB",
         f"${PRICES['PUT']} for 1,000 PUT or LIST, ${PRICES['GET']} for 1,000 GET",
         f"{PREFIX_RATES['PUT']:,} PUT and {PREFIX_RATES['GET']:,} GET a second",
     ):

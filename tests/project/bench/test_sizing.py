@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from kbackup.config.jobs import Backup
+from kbackup.config.models import Backup
 from scripts.bench.model import PRICES
 from scripts.bench.requests import STEPS, table
 from scripts.bench.sizing import (

@@ -20,7 +20,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, Operation
 from kbackup.archive.catalog.state import SCHEMAS
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
     Document,
@@ -37,34 +37,42 @@ from kbackup.archive.query.content import content_of
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores import offset_map
-from kbackup.archive.restores.flow_map.slot import FOLD
-from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
-from kbackup.archive.restores.flow_map.tables import SCHEMA as FLOW_MAP
-from kbackup.archive.restores.flow_map.tables import MapPartName, folder, runs_table, write_map_part
-from kbackup.archive.restores.flow_map.thin import EXACT, SHARE, SLACK
+from kbackup.archive.restores.flow_map import (
+    EXACT,
+    FOLD,
+    SHARE,
+    SLACK,
+    SLOTS,
+    FlowState,
+    MapPartName,
+    folder,
+    runs_table,
+    slot_of,
+    write_map_part,
+)
+from kbackup.archive.restores.flow_map import MAP_SCHEMA as FLOW_MAP
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import Target
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.before import Captures, GroupBefore
-from kbackup.jobs.groups.mapping import plan_groups
+from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.importing.job import Import
-from kbackup.jobs.mirror.status import first_status, write_status
-from kbackup.jobs.points.job import label, pin
+from kbackup.jobs.mirror.flow import write_status
+from kbackup.jobs.mirror.status import first_status
+from kbackup.jobs.points import label, pin
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
+from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.settings.before import SettingsCaptures
-from kbackup.jobs.settings.changes import Changes, QuotaChange
+from kbackup.jobs.settings.plan import Changes, QuotaChange
 from kbackup.jobs.verify.job import verify
 from kbackup.jobs.verify.report import record_verification
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store
-from kbackup.store.crypt.key_files import KEYS, KeyFile
+from kbackup.store.crypt.keyring import KEYS, KeyFile
 from kbackup.types import TopicPartition
 from scripts.docs.schemas import DOCUMENTS
 from tests.project.docs.documents import ROOT
@@ -127,7 +135,7 @@ def _write_restore(made: Store, archive: Archive) -> None:
         into_existing=False,
         topics=tuple(plan_topic(t, names[t.name], {}, 1) for t in content.topics),
         units=make_units(content, names),
-        groups=plan_groups(content, names, Selection(), {}),
+        groups=map_groups(content, names, Selection(), {}),
     )
     report = RestoreReport(
         status="restored",

@@ -14,11 +14,9 @@ from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, NoArchiveError
 from kbackup.jobs.repair.job import repair
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
+from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.project.docs.documents import ROOT

@@ -60,7 +60,8 @@ def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
 def test_commands_without_spark() -> None:
     """The document names the commands whose modules can't start Spark, and two that need not."""
     modules = {
-        name: importlib.import_module(f"kbackup.cli.{module}") for name, (module, _) in COMMANDS.items()
+        name: importlib.import_module(f"kbackup.cli.{module.partition(':')[0]}")
+        for name, (module, _) in COMMANDS.items()
     }
     without = {*COMMANDS} - _with_option("--master") | {"config"}
     single = {name: module for name, module in modules.items() if not hasattr(module, "__path__")}

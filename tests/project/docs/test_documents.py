@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from kbackup.cli import COMMANDS, cli, plain_arguments
 from kbackup.cli.common.frame import State
-from kbackup.cli.common.notify.notifier import notifier_for
+from kbackup.cli.common.notify import notifier_for
 from kbackup.config import KEYS, VARIABLES, Files, load
 from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
 

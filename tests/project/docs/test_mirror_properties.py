@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from kbackup.config import KEYS
-from kbackup.config.jobs import Follow
 from kbackup.config.keys import show_value
+from kbackup.config.models import Follow
 from kbackup.jobs.mirror.halves.take import INTERVAL_SECONDS, rhythm_of
-from kbackup.jobs.mirror.properties.keys import FLOW_KEYS, OWN_KEYS
+from kbackup.jobs.mirror.properties.load import FLOW_KEYS, OWN_KEYS
 
 DOCS = Path(__file__).parents[3] / "infra/docs"
 PAGE = DOCS / "mirror-properties.md"

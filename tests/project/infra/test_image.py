@@ -12,7 +12,7 @@ import pytest
 
 from kbackup.spark import session
 from kbackup.spark.delta import DELTA, DELTA_LOCK, S3A
-from kbackup.spark.jars import LOCK
+from kbackup.spark.jvm import LOCK
 from tests.project.infra.chart.render import workload
 from tests.project.infra.files import INFRA, ROOT, config_of, spark_on_kubernetes
 

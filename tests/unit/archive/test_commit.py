@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.opening import Committed, open_newest
+from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest
 from kbackup.archive.catalog.operations import end_run, label_point, pin_points
-from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import State
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.errors import (
     AlreadyExistsError,
     LeaseLostError,

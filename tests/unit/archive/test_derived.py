@@ -7,18 +7,18 @@ import json
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.derived import refresh_derived
 from kbackup.archive.catalog.documents import Derived
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.derived import refresh_derived
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import load
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import begin_writing
 from kbackup.errors import (
     LeaseLostError,
     UnreachableError,
 )
 from kbackup.formats.index import decode_partition_index
-from kbackup.store.guarded import GuardedStore
+from kbackup.store.wrappers import GuardedStore
 from tests.support.faulty_store import FaultyStore, down
 from tests.support.made_segments import TOPIC, committed, state, target, write
 

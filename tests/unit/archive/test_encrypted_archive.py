@@ -10,13 +10,12 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.verify import job as job
-from kbackup.metrics.events import Silent
-from kbackup.spark.progress import ProgressSender
+from kbackup.jobs.verify import job
+from kbackup.metrics.registry import Silent
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.key_files import KEYS
-from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.crypt.keyring import KEYS, Keyring
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.java.content import java_content, java_topics
 from kbackup.archive.models import Manifest, TopicState, dump, load
 from kbackup.archive.query.content import content_of
+from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, KbackupError, UsageError
 from kbackup.store.base import is_key

@@ -8,16 +8,16 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.derived import derived_files
 from kbackup.archive.catalog.retention import expire_points
-from kbackup.archive.catalog.run import begin_writing, open_or_create
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.derived import derived_files
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.content import group_offsets
-from kbackup.archive.query.group_overview import groups_overview
+from kbackup.archive.query.groups import groups_overview
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.kafka.groups.admin import _GROUP as ADMIN_GROUP
-from kbackup.kafka.groups.coordinators import probe_groups
+from kbackup.kafka.groups.admin import probe_groups
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import committed, state, target, write
 

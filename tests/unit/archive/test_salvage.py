@@ -13,16 +13,16 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun
 from kbackup.archive.catalog.operations import begin_run, next_incarnation, reserve_incarnations
 from kbackup.archive.catalog.retention import expire_records
-from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import State
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import Archive
+from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.backup import salvage as module
+from kbackup.jobs.backup import task as module
 from kbackup.jobs.backup.plan import PartitionPlan, Plan, TopicPlan
-from kbackup.jobs.backup.salvage import recover
-from kbackup.jobs.capture.live import Live
-from kbackup.spark.progress import ProgressSender
+from kbackup.jobs.backup.task import recover
+from kbackup.jobs.capture import Live
+from kbackup.spark.tasks import ProgressSender
 from kbackup.types import TopicPartition
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import TOPIC, TOPIC_ID, committed, state, target, write

@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import begin_writing, open_or_create
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Metadata
+from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.secrets import is_sensitive, without_secrets
-from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, ScramUser
-from kbackup.metadata.parts import not_carried_entry
+from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, ScramUser, not_carried_entry
 from kbackup.store import open_store
 
 HIDDEN = "not-to-be-seen"

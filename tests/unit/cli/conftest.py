@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.jobs.migrate.states import read as states_read
+from kbackup.jobs.migrate import readings as states_read
 from kbackup.metadata.entities import Znode
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
@@ -44,7 +44,7 @@ def zookeeper(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
         yield fake
 
     monkeypatch.setattr(states_read, "open_session", access)
-    monkeypatch.setattr("kbackup.zookeeper.connection.open_session", access)
+    monkeypatch.setattr("kbackup.zookeeper.session.open_session", access)
     return fake
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from kbackup import cli
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import TopicState
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync

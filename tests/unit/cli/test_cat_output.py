@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup import cli
-from kbackup.cli.common.record_text import as_format, as_hex, as_json, as_text
-from kbackup.formats.rows import Row
+from kbackup.cli.common.records import as_format, as_hex, as_json, as_text
+from kbackup.formats.record import Row
 from kbackup.types import TopicPartition
 from tests.support.archive_commands import Said
 from tests.support.archives import T0

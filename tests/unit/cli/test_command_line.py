@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kbackup.archive.query.selection import Selection, exact_entry
 from kbackup.cli.common.command_line import command_line
 from kbackup.cli.restore import command
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from tests.support.command_lines import parsed_command
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbackup import cli
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.store import open_store
@@ -131,7 +131,7 @@ def test_without_its_library(
     (tmp_path / "a.avsc").write_text('"string"')
     for name in (
         module,
-        "kbackup.cli.common.expression",
+        "kbackup.cli.find",
         "kbackup.schemas.avro",
         "kbackup.kafka.schema_registry",
     ):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kbackup.cli import main
-from kbackup.cli.common.stop_signals import stop_at_signals
-from kbackup.jobs.common.stop import Stop
+from kbackup.cli.common.session import stop_at_signals
+from kbackup.jobs.common import Stop
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from kbackup import cli
-from kbackup.archive.query.group_overview import GroupOverview, GroupsOverview, Stand
+from kbackup.archive.query.groups import GroupOverview, GroupsOverview, Stand
+from kbackup.cli import groups as tables
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.groups import tables as tables
-from kbackup.jobs.groups.apply import GroupResult
-from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport, PlannedGroupReport, PlannedOffset
+from kbackup.jobs.groups.job import (
+    GroupResult,
+    GroupsPlanReport,
+    GroupsReport,
+    PlannedGroupReport,
+    PlannedOffset,
+    UndoReport,
+    UndoResult,
+)
 from kbackup.jobs.groups.plan import GroupOffsetResult
-from kbackup.jobs.groups.undo import UndoReport, UndoResult
 from kbackup.store import open_store
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import make_archive

@@ -16,10 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kbackup import cli
-from kbackup.cli.common.output import Reporter, configure_logging
-from kbackup.cli.common.progress import Progress
+from kbackup.cli.common.output import Progress, Reporter, configure_logging
 from kbackup.errors import ClusterError, CorruptError
-from kbackup.util.printable import printable, printable_lines
+from kbackup.util.text import printable, printable_lines
 
 EVIL = (
     "\x1b]0;owned\x07\x1b[2J",

@@ -11,14 +11,12 @@ from msgspec.structs import replace
 
 from kbackup import cli
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.recovery import lose_segments
-from kbackup.archive.catalog.retention import expire_points
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.catalog.retention import expire_points, lose_segments
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.archive.reader import Archive
-from kbackup.metadata.entities import ScramUser
-from kbackup.metadata.parts import not_carried_entry
+from kbackup.archive.run import begin_writing
+from kbackup.metadata.entities import ScramUser, not_carried_entry
 from kbackup.store import open_store
 from kbackup.util.times import human_time
 from tests.golden.java_archive import ROOT as JAVA

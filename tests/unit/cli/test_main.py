@@ -13,8 +13,7 @@ import click
 import pytest
 
 from kbackup import cli, errors
-from kbackup.cli.common.exit_codes import EXIT_CODES
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.frame import EXIT_CODES, Frame, pass_frame
 from kbackup.cli.common.options import common_options
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
 

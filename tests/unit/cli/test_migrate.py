@@ -17,15 +17,13 @@ from rich.console import Console
 
 from kbackup.cli import main
 from kbackup.cli.migrate import status
-from kbackup.cli.migrate.following import _table
-from kbackup.jobs.migrate.preflight import read as preflight_read
-from kbackup.jobs.migrate.preflight.findings import Findings
-from kbackup.jobs.migrate.states import read as states_read
-from kbackup.jobs.migrate.states.judge import judge
-from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness, Witnesses
-from kbackup.jobs.migrate.unread import NotRead
-from kbackup.kafka.metadata_log.batches import read_batches
+from kbackup.cli.migrate.status import _table
+from kbackup.jobs.migrate import readings as preflight_read
+from kbackup.jobs.migrate import readings as states_read
+from kbackup.jobs.migrate.states import KafkaState, MetricsWitness, NotRead, Witnesses, judge
+from kbackup.jobs.migrate.znodes import Findings
 from kbackup.kafka.metadata_log.codec import record
+from kbackup.kafka.metadata_log.log import read_batches
 from tests.support import healthy_cluster as healthy
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.metadata_records import write_segment, write_snapshot

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from kbackup.cli import main
-from kbackup.jobs.metadata.merge import merge
-from kbackup.jobs.metadata.read import Asked
+from kbackup.jobs.metadata import Asked, merge
 from kbackup.jobs.migrate import archive as archive_job
 from kbackup.jobs.migrate import verify as verify_job
-from kbackup.metadata.reading import Reading
+from kbackup.metadata.entities import Reading
 from tests.support.metadata_entities import by_log, by_zookeeper
 
 Said = pytest.CaptureFixture[str]

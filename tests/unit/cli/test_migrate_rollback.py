@@ -11,7 +11,7 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.config import Files, load
-from kbackup.jobs.migrate.rollback import read as rollback_read
+from kbackup.jobs.migrate import rollback as rollback_read
 from kbackup.kafka.metadata_log.codec import record
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.metadata_records import write_segment

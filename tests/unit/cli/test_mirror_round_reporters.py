@@ -14,18 +14,16 @@ import pytest
 
 from kbackup.cli.common.frame import Frame, State, load_config
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.mirror.halves import Building
-from kbackup.cli.mirror.round_reporters import ApplyRoundReporter, TakeRoundReporter
+from kbackup.cli.mirror.run import ApplyRoundReporter, Building, TakeRoundReporter
 from kbackup.config.load import Origin, Setting
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.run import BackupReport
-from kbackup.jobs.common.stop import Stop
-from kbackup.jobs.mirror.apply import Applied
-from kbackup.jobs.mirror.halves.round import RoundReport
+from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror.apply.pending import Applied
+from kbackup.jobs.mirror.halves.apply import RoundReport
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.metrics.exposition import samples
 from kbackup.metrics.registry import counted
-from kbackup.metrics.server import JointHealth
+from kbackup.metrics.server import JointHealth, samples
 from tests.support.mirrors import CLUSTERS, flow_of
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from kbackup.archive.reader import Archive
 from kbackup.cli import main
-from kbackup.jobs.mirror.apply import Applied, Recreated
-from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
-from kbackup.jobs.mirror.status import after_error, after_round, first_status, write_status
+from kbackup.jobs.mirror.apply.pending import Applied, Recreated
+from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic, write_status
+from kbackup.jobs.mirror.status import after_error, after_round, first_status
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive

@@ -12,11 +12,11 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.restores.flow_map.tables import MapPartName
-from kbackup.archive.restores.remap import OffsetMap
-from kbackup.jobs.mirror.apply.positions import Note, Noted
+from kbackup.archive.restores.flow_map import MapPartName
+from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.jobs.mirror import positions
+from kbackup.jobs.mirror.apply.pending import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.mirror.positions import report
 from kbackup.kafka.admin import cluster as admin
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.store import open_store
@@ -62,9 +62,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_archive(open_store(str(tmp_path / "A")))
     position = Noted(AppliedPosition(1, 40), Note(1, MapPartName(1, "a"), 2))
     monkeypatch.setattr(admin, "Cluster", Target)
-    monkeypatch.setattr(report, "read_positions", lambda *flow: {REMOTE: position})
-    monkeypatch.setattr(report, "open_map", lambda *flow: Map())
-    monkeypatch.setattr(report, "read_records", lambda *topic: iter(CHECKPOINTS))
+    monkeypatch.setattr(positions, "read_positions", lambda *flow: {REMOTE: position})
+    monkeypatch.setattr(positions, "open_map", lambda *flow: Map())
+    monkeypatch.setattr(positions, "read_records", lambda *topic: iter(CHECKPOINTS))
     path = tmp_path / "mm2.properties"
     path.write_text(
         "clusters = A, B\nA->B.enabled = true\nB.bootstrap.servers = b:9092\n"
@@ -114,7 +114,7 @@ def test_a_position_that_the_target_has_forgotten_is_told(
     file: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Partition 1 was never applied: nothing is forgotten of it."""
-    monkeypatch.setattr(report, "read_positions", lambda *flow: {})
+    monkeypatch.setattr(positions, "read_positions", lambda *flow: {})
     assert cli.main(["mirror", "translate", str(file), "billing", "--json"]) == 0
     said = capsys.readouterr()
     (told,) = json.loads(said.out)["flows"]

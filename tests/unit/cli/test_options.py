@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.key_options import key_options
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
+    key_options,
     s3_options,
     source_options,
     spark_options,

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.cli.common.human import human_age
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.table import Column
+from kbackup.cli.common.output import Column, Reporter, human_age
 from kbackup.errors import KbackupError
-from kbackup.util.printable import shorten
+from kbackup.util.text import shorten
 from kbackup.util.times import ms_of
 from tests.support.terminals import Terminal
 

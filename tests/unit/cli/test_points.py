@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import begin_writing
 from kbackup.cli import main
 from kbackup.store import open_store
 from tests.support.archives import make_archive

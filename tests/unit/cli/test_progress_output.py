@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.progress import Progress
+from kbackup.cli.common.output import Progress, Reporter, ShownProgress
 from tests.support.terminals import Terminal
 
 

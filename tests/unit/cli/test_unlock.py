@@ -12,9 +12,9 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease.hold import HeldLease, holder, read_lease
+from kbackup.archive.lease import HeldLease, holder, read_lease
 from kbackup.archive.models import Lease, dump
+from kbackup.archive.run import open_or_create
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.kek import generate_key

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.config.properties import parse_properties
+from kbackup.config.clients import parse_properties
 from kbackup.errors import UsageError
 
 

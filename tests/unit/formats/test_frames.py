@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kbackup.formats import frames, record
 from kbackup.formats.index import index_of
-from kbackup.util.buffers import BufferPool
+from kbackup.util.system import BufferPool
 from tests.support.frames import compress, make_records, pieces, plain
 from tests.unit.formats.reference import Record, to_batch
 from tests.unit.formats.strategies import records

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError, UsageError
-from kbackup.formats.offsets import decode_group_offsets, encode_group_offsets
+from kbackup.formats.index import decode_group_offsets, encode_group_offsets
 
 GROUPS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbackup.kafka.client import retry
+from kbackup.kafka import retry
 
 
 @pytest.fixture

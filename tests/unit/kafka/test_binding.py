@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from kbackup.errors import UsageError
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
 from kbackup.kafka.native import librdkafka
-from kbackup.kafka.native.handle import Handle
-from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, error_of, lib
+from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, error_of, lib
 
 _NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 _TOPIC_HANDLE, _PARTITION, _VALUE, _KEY, _OPAQUE = 2, 3, 4, 5, 6

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from kbackup.errors import UnreachableError
-from kbackup.kafka.mirror_records import Heartbeat
-from kbackup.kafka.mirror_records.writer import RecordWriter
+from kbackup.kafka.mirror_records import Heartbeat, RecordWriter
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 RECORD = Heartbeat("A", "B", 1)

@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.config import Files, Loaded, Origin, Setting, load
 from kbackup.errors import UsageError
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
 from kbackup.metadata.sources import MetricsAccess, Sources, ZooKeeperOptions
 
 BROKERS = {"bootstrap.servers": "b:1"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from kbackup.metrics.exposition import MetricsFile, samples, text
 from kbackup.metrics.registry import Counted
+from kbackup.metrics.server import MetricsFile, samples, text
 from tests.unit.metrics.test_registry import read
 
 

@@ -11,8 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import Schema
-from kbackup.schemas.codec import codec_of
-from kbackup.schemas.files import file_codec
+from kbackup.schemas.decoder import codec_of, file_codec
 from tests.support.codec_samples import MONEY, PROTO
 
 

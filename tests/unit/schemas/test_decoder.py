@@ -15,9 +15,18 @@ from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Schema
-from kbackup.schemas.codec import codec_of
-from kbackup.schemas.decoder import ByFile, ByRegistry, Decoded, Undecoded
-from kbackup.schemas.frame import HEADERS, Frame, frame_of, in_front, message_indexes
+from kbackup.schemas.decoder import (
+    HEADERS,
+    ByFile,
+    ByRegistry,
+    Decoded,
+    Frame,
+    Undecoded,
+    codec_of,
+    frame_of,
+    in_front,
+    message_indexes,
+)
 
 GUID = "12345678-1234-5678-1234-567812345678"
 PROTO = (

@@ -11,7 +11,7 @@ import pytest
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Schema
-from kbackup.schemas.codec import codec_of
+from kbackup.schemas.decoder import codec_of
 
 
 def test_json_by_its_schema() -> None:

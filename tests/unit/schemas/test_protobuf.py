@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Schema
-from kbackup.schemas.codec import codec_of
+from kbackup.schemas.decoder import codec_of
 from kbackup.schemas.protobuf import compiled, protobuf_codec
 from tests.support.codec_samples import MONEY, PROTO
 

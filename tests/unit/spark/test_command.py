@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.spark.command import find_launch, java_command
-from kbackup.spark.jvm import LIGHT, ClassArchive
+from kbackup.spark.jvm import LIGHT, ClassArchive, find_launch, java_command
 
 SETTINGS = {
     "spark.driver.memory": "1g",

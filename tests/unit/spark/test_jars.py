@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.errors import RefusedError
 from kbackup.spark.delta import DELTA_LOCK, session_conf
-from kbackup.spark.jars import LOCK, check_jars
+from kbackup.spark.jvm import LOCK, check_jars
 
 
 def test_only_locked_jars_pass(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kbackup.spark.gateway import _pass_on, _without_secrets
+from kbackup.spark.jvm import _pass_on, _without_secrets
 
 _SCRIPT = """
 import os

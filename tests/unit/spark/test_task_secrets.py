@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease.hold import HeldLease
-from kbackup.config.jobs import Backup
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.run import open_or_create
+from kbackup.config.models import Backup
 from kbackup.jobs.backup.job import begin
 from kbackup.jobs.backup.task import BackupWork
-from kbackup.jobs.compare.task import CompareWork
+from kbackup.jobs.compare.job import CompareWork
 from kbackup.jobs.restore.task import RestoreWork
 from kbackup.store import open_store
 

@@ -11,11 +11,11 @@ import pytest
 from kbackup.archive import layout
 from kbackup.errors import RefusedError
 from kbackup.jobs.backup.task import BackupWork
-from kbackup.spark.settings import ALLOW_PLAIN_SECRETS, session_settings
+from kbackup.spark.session import ALLOW_PLAIN_SECRETS, session_settings
 from kbackup.spark.workers import Answer, check_answer, check_worker, prepared_cluster
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.file import FileStore
-from kbackup.store.guarded import GuardedStore
+from kbackup.store.wrappers import GuardedStore
 
 PROTECTED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 PASSWORD = {"bootstrap.servers": "broker:9092", "sasl.password": "hush"}

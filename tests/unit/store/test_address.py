@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.errors import UsageError
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.apart import check_apart
+from kbackup.store.base import check_apart
 
 _KEYS = {"access_key_id": "id", "secret_access_key": "hush", "region": "eu-west-1"}
 

@@ -10,12 +10,12 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.errors import NotFoundError
-from kbackup.store import cached
-from kbackup.store.cached import CachedStore, Shelf
+from kbackup.store import wrappers
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
+from kbackup.store.wrappers import CachedStore, Shelf
 from tests.support.faulty_store import FaultyStore
 
 DATA = b"what a manifest says " * 40
@@ -27,7 +27,7 @@ class Stores:
         self.folder = folder / "cache" / "archives"
         self.below = FaultyStore(self.plain)
 
-    def open(self, identity: str = "", limit: int = cached.LIMIT_BYTES) -> CachedStore:
+    def open(self, identity: str = "", limit: int = wrappers.LIMIT_BYTES) -> CachedStore:
         """As the next command does."""
         self.below.calls.clear()
         return CachedStore(self.below, Shelf(self.folder, limit), identity)
@@ -63,13 +63,13 @@ def test_unlisted_objects_are_read_from_the_store(stores: Stores) -> None:
 
 def test_a_large_object_that_was_not_listed_is_read_once(stores: Stores) -> None:
     """The next commands ask for its version alone."""
-    large = os.urandom(cached.ASK_BYTES)
+    large = os.urandom(wrappers.ASK_BYTES)
     stores.plain.put("a/b", large)
     assert stores.open().get("a/b") == large
     for _ in range(2):
         assert stores.open().get("a/b") == large
         assert ("get", "a/b") not in stores.below.calls
-    newer = os.urandom(cached.ASK_BYTES)
+    newer = os.urandom(wrappers.ASK_BYTES)
     stores.plain.put("a/b", newer)
     assert [stores.open().get("a/b") for _ in range(2)] == [newer, newer]
     assert ("get", "a/b") not in stores.below.calls

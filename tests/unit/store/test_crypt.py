@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kbackup.archive import layout
 from kbackup.errors import StoreError
 from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, plain_size, stored_size
-from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import KEYS
 from tests.support.encrypted_stores import MARKER, SIZES, Stores, data_of
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.errors import CorruptError
-from kbackup.jobs.copy.job import copy_archive
-from kbackup.jobs.keys.job import held_keys, rotate_keys
-from kbackup.metrics.events import Silent
+from kbackup.jobs.copy import copy_archive
+from kbackup.jobs.keys import held_keys, rotate_keys
+from kbackup.metrics.registry import Silent
 from kbackup.store.crypt.kek import Kek, load_kek
-from kbackup.store.crypt.key_files import KEYS, list_files, new_file, read_files
+from kbackup.store.crypt.keyring import KEYS, list_files, new_file, read_files
 from kbackup.store.file import FileStore
 from tests.support.archives import make_archive
 from tests.support.growing_archive import grow

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.encryption import KNOWN
+from kbackup.archive.identity import KNOWN
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.cli import main
 from kbackup.errors import CorruptError, WrongKeyError
-from kbackup.jobs.keys.job import try_key
+from kbackup.jobs.keys import try_key
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import load_kek
-from kbackup.store.crypt.key_files import KEYS
-from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.crypt.keyring import KEYS, Keyring
 from kbackup.store.file import FileStore
 from tests.support.faulty_store import FaultyStore
 from tests.support.key_files import change, key_file, opened

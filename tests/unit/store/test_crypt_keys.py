@@ -14,7 +14,7 @@ from kbackup.errors import WrongKeyError
 from kbackup.store import for_writing
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key, load_kek
-from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import KEYS
 from kbackup.store.file import FileStore
 from tests.support.key_files import key_file, kms, opened
 

@@ -11,8 +11,7 @@ from kbackup.archive import layout
 from kbackup.errors import KbackupError, WrongKeyError
 from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.key_files import KEYS
-from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.crypt.keyring import KEYS, Keyring
 from tests.support.encrypted_stores import MARKER, Stores
 
 

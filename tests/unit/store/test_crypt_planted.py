@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.cli import main
 from kbackup.errors import CorruptError
-from kbackup.jobs.keys.job import held_keys, rotate_keys
+from kbackup.jobs.keys import held_keys, rotate_keys
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.key_files import KEYS, decode_file
-from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.crypt.keyring import KEYS, Keyring, decode_file
 from kbackup.store.file import FileStore
 from tests.support.key_files import change, filled, key_file, kms, opened
 

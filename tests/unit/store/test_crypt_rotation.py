@@ -14,11 +14,10 @@ import pytest
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import KbackupError, LockedError, StoreError, WrongKeyError
-from kbackup.jobs.keys.job import held_keys, rotate_keys
+from kbackup.jobs.keys import held_keys, rotate_keys
 from kbackup.store.base import Failed
 from kbackup.store.crypt.kek import LocalKek, generate_key, load_kek
-from kbackup.store.crypt.key_files import KEYS
-from kbackup.store.crypt.rotate import rotate
+from kbackup.store.crypt.keyring import KEYS, rotate
 from kbackup.store.file import FileStore
 from tests.support.faulty_store import FaultyStore
 from tests.support.key_files import filled, key_file, kms, opened
@@ -107,7 +106,7 @@ def test_rotation_folds(inner: FileStore, tmp_path: Path) -> None:
 
 
 def test_rotation_needs_the_key_and_the_lease(inner: FileStore, tmp_path: Path) -> None:
-    from kbackup.archive.lease.hold import HeldLease
+    from kbackup.archive.lease import HeldLease
 
     old, new, third = key_file(tmp_path), key_file(tmp_path, "new"), key_file(tmp_path, "third")
     filled(inner, old)

@@ -152,7 +152,7 @@ def test_a_stopped_process_that_holds_the_lock_hinders_nobody_forever(
     """Only compared replaces wait for it, and only so long; all else goes on."""
     store = FileStore(tmp_path)
     etag = store.put_new("lock.json", b"1")
-    monkeypatch.setattr("kbackup.store.file.publish._LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("kbackup.store.file._LOCK_SECONDS", 0.1)
     with (tmp_path / ".tmp" / "lock").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         store.put("other", b"2")

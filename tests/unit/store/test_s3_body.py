@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from kbackup.store.options import S3Options
-from kbackup.store.s3.body import SMALL, Body, PartBuffer
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.upload import S3Upload
+from kbackup.store.s3.upload import SMALL, Body, PartBuffer, S3Upload
 
 MIB = 1 << 20
 

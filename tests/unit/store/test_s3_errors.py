@@ -18,7 +18,7 @@ from kbackup.errors import (
     UnreachableError,
     UsageError,
 )
-from kbackup.store.s3 import write
+from kbackup.store.s3 import upload
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError, from_boto, never_sent
 from tests.support.s3_answers import answer
 
@@ -108,9 +108,9 @@ def test_conflicts_are_tried_again_a_few_times(monkeypatch: pytest.MonkeyPatch) 
             raise said
         return str(said)
 
-    assert write.over_conflicts(send) == "etag"
+    assert upload.over_conflicts(send) == "etag"
     assert waits == [0.1, 0.2]
     answers += [ConflictError("again")] * 6
     with pytest.raises(StoreError, match="again"):
-        write.over_conflicts(send)
+        upload.over_conflicts(send)
     assert answers == []

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kbackup.util.attempts import attempts
+from kbackup.util.system import attempts
 
 
 @pytest.fixture

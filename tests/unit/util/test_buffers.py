@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kbackup.types import Bytes
-from kbackup.util.buffers import BufferPool
+from kbackup.util.system import BufferPool
 
 
 def address(lease: Bytes) -> int:

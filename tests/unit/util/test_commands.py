@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kbackup.util.commands import kafka_command, kbackup_command, shell_line
+from kbackup.util.text import kafka_command, kbackup_command, shell_line
 
 HOSTILE = (
     *("orders", "", "-x", "=ls", "a b", "it's $(reboot) `reboot` \\", "$HOME", "gr\u00fc\u00dfe \U0001f389"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.util.folders import make_own, read_own, write_own
+from kbackup.util.system import make_own, read_own, write_own
 
 
 def test_a_file_is_private_and_read_back(tmp_path: Path) -> None:

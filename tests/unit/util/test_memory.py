@@ -8,7 +8,7 @@ import sys
 
 _BLOCKS = """
 import ctypes, resource, sys
-from kbackup.util.memory import reuse_freed_memory
+from kbackup.util.system import reuse_freed_memory
 print(reuse_freed_memory())
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

@@ -12,10 +12,9 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError
-from kbackup.jobs.points.job import label, pin
+from kbackup.jobs.points import label, pin
 from kbackup.store.base import ObjectInfo, Store
-from kbackup.web.archive_cache import FRESH, ArchiveCache
-from kbackup.web.snapshot import Snapshot
+from kbackup.web.archive_cache import FRESH, ArchiveCache, Snapshot
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.support.visits import text, visit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import ROOT as JAVA

@@ -9,11 +9,10 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.recovery import lose_segments
-from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.catalog.retention import expire_points, lose_segments
 from kbackup.archive.reader import open_archive
 from kbackup.errors import UnreachableError
-from kbackup.jobs.points.job import label, pin
+from kbackup.jobs.points import label, pin
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.web.archive_cache import FRESH, ArchiveCache
 from tests.support.archives import commit_point, group_at, topic_state

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from kbackup.web.lag import SAMPLES
+from kbackup.web.archive_cache import SAMPLES
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, make_archive, topic_state
 from tests.support.faulty_store import FaultyStore

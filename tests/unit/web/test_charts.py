@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 
 from kbackup.archive.query.browse import catalogue
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.points import list_points
+from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.store.base import Store
-from kbackup.web.charts.area import STEPS, Unit, area, running_totals
-from kbackup.web.charts.axis import HEIGHT, WIDTH
-from kbackup.web.charts.strip import strip
-from kbackup.web.charts.timeline import COLUMNS, timeline
-from kbackup.web.numbers import short
+from kbackup.web.charts import COLUMNS, HEIGHT, STEPS, WIDTH, Unit, area, running_totals, strip, timeline
+from kbackup.web.render import short
 
 
 def test_a_timeline(rich: Store) -> None:

@@ -11,13 +11,12 @@ from unittest import mock
 import fastavro
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.cli.common.decoding import PARTS, Decoding
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.schemas.base import EXTRA, Schema
-from kbackup.schemas.decoder import ByRegistry
-from kbackup.schemas.frame import HEADERS
+from kbackup.schemas.decoder import HEADERS, ByRegistry
 from kbackup.store.base import Store
 from kbackup.web.decoding import MAX_BYTES, PAUSE, SECONDS, FieldDecoder
 from tests.support.archives import commit_point, topic_state

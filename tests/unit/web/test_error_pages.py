@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 
 from kbackup.store.base import Store
 from kbackup.web.app import ROUTERS
-from kbackup.web.pages.search import SearchForm
+from kbackup.web.pages.records import SearchForm
 from tests.support.visits import links, tags, text, visit
 
 

@@ -6,9 +6,9 @@ import re
 from unittest import mock
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.history.job import history
+from kbackup.jobs.points import history
 from kbackup.store.base import Store
-from kbackup.web.pages import history as page
+from kbackup.web.pages import points as page
 from tests.support.visits import links, text, visit
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import Target
 from kbackup.store.file import FileStore
-from kbackup.web.json_layout import LEVELS, indented, is_json
+from kbackup.web.render import LEVELS, indented, is_json
 from tests.support.archives import commit_point, topic_state, write_block
 from tests.support.plain_records import Plain, block_of
 from tests.support.visits import links, text, visit

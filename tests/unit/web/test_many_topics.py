@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from kbackup.archive.catalog.run import WritingRun, open_or_create
+from kbackup.archive.run import WritingRun, open_or_create
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.memory_store import MemoryStore

@@ -9,12 +9,12 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
-from kbackup.config.jobs import Backup
-from kbackup.jobs.metadata.merge import merge
+from kbackup.config.models import Backup
+from kbackup.jobs.metadata import merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.metadata.sources import Sources
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from tests.support.metadata_entities import BROKER_SECRET, by_brokers, by_log, by_zookeeper, token, user

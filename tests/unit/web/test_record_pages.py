@@ -6,7 +6,7 @@ import re
 from html import unescape
 from pathlib import Path
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore

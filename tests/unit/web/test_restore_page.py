@@ -7,14 +7,14 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.query.selection import exact_entry
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.config.jobs import Restore
-from kbackup.jobs.restore.content import plan_restore, select_content
+from kbackup.archive.run import open_or_create
+from kbackup.config.models import Restore
+from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from kbackup.util.printable import printable
+from kbackup.util.text import printable
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.command_lines import parsed_command

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi.routing import APIRoute
 
-from kbackup.jobs.mirror.status import first_status, write_status
+from kbackup.jobs.mirror.flow import write_status
+from kbackup.jobs.mirror.status import first_status
 from kbackup.metadata.entities import Znode
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore

@@ -13,9 +13,9 @@ from kbackup.metadata.entities import (
     Listener,
     Registration,
     ScramUser,
+    not_carried_entry,
 )
-from kbackup.metadata.parts import not_carried_entry
-from kbackup.web.pages.settings import settings_tables
+from kbackup.web.pages.points import settings_tables
 
 HIDDEN = "not-to-be-seen"
 

@@ -14,8 +14,7 @@ from kbackup.errors import DeniedError
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.util.times import rfc3339
-from kbackup.web.archive_cache import FRESH, FRESH_STATUS, ArchiveCache
-from kbackup.web.verdict import StatusRules
+from kbackup.web.archive_cache import FRESH, FRESH_STATUS, ArchiveCache, StatusRules
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point
 from tests.support.drill_reports import store_drill

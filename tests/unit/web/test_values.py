@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.util.commands import kbackup_command
-from kbackup.web import values
-from kbackup.web.render import environment
-from kbackup.web.values import VIEWS, View, line, shown
+from kbackup.util.text import kbackup_command
+from kbackup.web import render
+from kbackup.web.render import VIEWS, View, environment, line, shown
 
 
 def plain(html: str) -> str:
@@ -72,7 +71,7 @@ def test_a_character_is_not_cut_in_two() -> None:
 
 def test_brackets_in_each_other_do_not_blow_up() -> None:
     deep = b"[" * 400 + b"1," * 20_000 + b"1" + b"]" * 400
-    assert len(shown(deep).content) < 12 * values.WHOLE
+    assert len(shown(deep).content) < 12 * render.WHOLE
 
 
 def test_a_copied_command_holds_no_controls() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.errors import UsageError
 from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.zookeeper.connection import open_session
+from kbackup.zookeeper.session import open_session
 
 
 @pytest.mark.parametrize(("module", "user"), [("kazoo.client", ""), ("puresasl", "kafka")])

@@ -17,7 +17,7 @@ from kbackup.metadata.entities import (
     Znode,
 )
 from kbackup.zookeeper.read import parse
-from kbackup.zookeeper.tree import Tree, read_tree
+from kbackup.zookeeper.session import Tree, read_tree
 from tests.unit.zookeeper.znodes import FakeSession, recorded, with_znodes
 
 USER = "/config/users/b%20o%25b"

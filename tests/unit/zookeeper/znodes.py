@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbackup.zookeeper.session import Answers, Znode
-from kbackup.zookeeper.tree import Tree
+from kbackup.zookeeper.session import Answers, Tree, Znode
 
 
 def recorded() -> dict[str, bytes]:

@@ -1,30 +1,58 @@
-"""State of an `Applier` between two rounds: positions, offset map and status of its flow."""
+"""Room in remote topics for incarnations that had more partitions than the newest one."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map.reader import FlowMap
-from kbackup.archive.restores.flow_map.slots import DOCUMENT, SLOTS, FlowState, read_flow, slot_of
+from kbackup.archive.restores.flow_map import DOCUMENT, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.errors import AlreadyExistsError, MismatchError
-from kbackup.jobs.mirror.apply.missing import Recovery
-from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
-from kbackup.jobs.mirror.apply.slots import SlotResult
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.jobs.mirror.apply.pending import (
+    Noted,
+    PartitionApplied,
+    Pending,
+    Recovery,
+    heads_of,
+    read_positions,
+)
+from kbackup.jobs.mirror.apply.slots import SlotResult, SlotTask
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic, read_flow_status
 from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
-from kbackup.jobs.mirror.status.document import FlowStatus, read_flow_status
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client.client import Properties
+from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.times import now
+
+
+def make_room(
+    flow: Flow, cluster: Cluster, topics: Sequence[RemoteTopic], pending: Pending
+) -> Mapping[str, str]:
+    """Add the partitions that pending records need beyond the source's count. Returns why by remote topic, where the
+    target refuses: the records of these topics must wait."""
+    needed: dict[str, int] = {}
+    for tp in pending.ranges:
+        needed[tp.topic] = max(tp.partition + 1, needed.get(tp.topic, 0))
+    short = [
+        replace(topic, partitions=needed[topic.remote])
+        for topic in topics
+        if needed.get(topic.remote, 0) > topic.partitions
+    ]
+    refused = sync_topics(flow, short, cluster).refused if short else {}
+    return {
+        remote: f"an earlier incarnation needs {needed[remote]} partitions; add them, or allow it to the mirror: {why}"
+        for remote, why in refused.items()
+    }
+
+
+# State of an `Applier` between two rounds: positions, offset map and status of its flow.
+
 
 _THREADS = 8
 
@@ -195,3 +223,85 @@ def _check(flow: FlowState, archive: Archive, cluster_id: str) -> None:
             f"{name} was begun onto cluster {flow.target_cluster_id}; the target is cluster {cluster_id}",
             "give the new target another alias",
         )
+
+
+# Cut the work of a round into slots, and count what the slots committed.
+
+
+def tasks_to_produce(session: Session, pending: Pending, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
+    """Return the work by slot, the largest first."""
+    by_slot: dict[int, list[TopicPartition]] = {}
+    for remote in pending.ranges:
+        by_slot.setdefault(slot_of(remote, session.flow.slots), []).append(remote)
+    every = session.partitions(topics, pending.ranges)
+    tasks = [
+        SlotTask(
+            slot,
+            tuple(each for tp in remotes for each in pending.ranges[tp]),
+            tuple(every[slot]),
+            tuple(tp for tp in every[slot] if tp in session.noted),
+            session.map.slot(slot).head,
+            topic_ids=session.topic_ids_of(every[slot]),
+        )
+        for slot, remotes in by_slot.items()
+    ]
+    return sorted(tasks, key=lambda t: -sum(s.bytes for each in t.ranges for s in each.segments))
+
+
+def tasks_to_begin(
+    session: Session, topics: Sequence[RemoteTopic], begins: Mapping[TopicPartition, AppliedPosition]
+) -> list[SlotTask]:
+    """Return a task without records for each slot of `begins`, to commit the positions there."""
+    by_slot: dict[int, dict[TopicPartition, AppliedPosition]] = {}
+    for tp, position in begins.items():
+        by_slot.setdefault(slot_of(tp, session.flow.slots), {})[tp] = position
+    every = session.partitions(topics, begins)
+    return [
+        SlotTask(
+            slot,
+            (),
+            tuple(every[slot]),
+            tuple(tp for tp in every[slot] if tp in session.noted),
+            session.map.slot(slot).head,
+            positions,
+            session.topic_ids_of(every[slot]),
+        )
+        for slot, positions in by_slot.items()
+    ]
+
+
+def tasks_to_refresh(session: Session, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
+    """Return a task without records for each slot that has a position, to commit its positions again."""
+    known = {slot_of(tp, session.flow.slots) for tp in session.noted}
+    committed = session.noted.keys() - session.uncommitted.keys()
+    return [
+        SlotTask(
+            slot,
+            (),
+            tuple(partitions),
+            tuple(tp for tp in partitions if tp in committed),
+            session.map.slot(slot).head,
+            topic_ids=session.topic_ids_of(partitions),
+        )
+        for slot, partitions in session.partitions(topics).items()
+        if slot in known
+    ]
+
+
+def count_applied(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, PartitionApplied]:
+    """Return the records that the round committed to each partition; bytes and timestamps as the segments' descriptors
+    have them."""
+    records: dict[TopicPartition, int] = {}
+    columns = (runs.column(name).to_pylist() for name in ("topic", "partition", "count"))
+    for topic, partition, count in zip(*columns, strict=True):
+        tp = TopicPartition(topic, partition)
+        records[tp] = records.get(tp, 0) + count
+    applied: dict[TopicPartition, PartitionApplied] = {}
+    for tp, count in records.items():
+        segments = [s for each in pending.ranges.get(tp, ()) for s in each.segments]
+        oldest = [s.min_timestamp for s in segments if s.min_timestamp is not None]
+        newest = [s.max_timestamp for s in segments if s.max_timestamp is not None]
+        applied[tp] = PartitionApplied(
+            count, sum(s.bytes for s in segments), min(oldest, default=None), max(newest, default=None)
+        )
+    return applied

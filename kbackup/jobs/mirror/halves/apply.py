@@ -1,31 +1,417 @@
-"""The apply half of a flow: it follows an archive, round after round, and keeps the flow's status and heartbeats."""
+"""When the duties of a flow are due: each on a clock of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from threading import Event
+from typing import Protocol
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.reader import open_archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import FencedError, KbackupError, NoArchiveError
-from kbackup.jobs.common.rounds import run_rounds
-from kbackup.jobs.common.stop import Stop
+from kbackup.jobs.common import Stop, run_rounds
 from kbackup.jobs.mirror import metering
-from kbackup.jobs.mirror.apply.applier import Spark
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow
-from kbackup.jobs.mirror.halves.connection import Connection, connect
-from kbackup.jobs.mirror.halves.reports import ApplyReport, ApplyWatcher
-from kbackup.jobs.mirror.halves.round import RoundReport
-from kbackup.jobs.mirror.halves.status_keeper import ALIVE, SIGN_OF_LIFE, StatusKeeper
-from kbackup.jobs.mirror.halves.timetable import Timetable
-from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
-from kbackup.jobs.mirror.status import with_unreported
+from kbackup.jobs.mirror.apply import Applier, Spark
+from kbackup.jobs.mirror.apply.pending import Applied
+from kbackup.jobs.mirror.flow import (
+    AppliedPosition,
+    Clock,
+    Flow,
+    FlowStatus,
+    RemoteTopic,
+    read_flow_status,
+    write_status,
+)
+from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, emit_checkpoints, emit_offset_syncs
+from kbackup.jobs.mirror.positions import sync_group_offsets
+from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
+from kbackup.jobs.mirror.status import (
+    after_error,
+    after_round,
+    first_status,
+    planned,
+    round_lag,
+    still_alive,
+    with_unreported,
+)
+from kbackup.jobs.mirror.topics import SkippedTopic, TopicPlan, plan_topics, replicated, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics import registry as metrics
-from kbackup.metrics.events import Listener
+from kbackup.metrics.registry import Listener
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+
+
+@dataclass
+class Timetable:
+    """By duty, when it was done last. `now` is in seconds. A duty that failed was not done, and stays due."""
+
+    now: Callable[[], float] = time.monotonic
+    _done: dict[str, float] = field(default_factory=dict)
+
+    def is_due(self, duty: str, clock: Clock, *, once: bool = False) -> bool:
+        """Return whether a duty is due. `once`: a duty whose clock is not enabled is due the first time."""
+        if duty not in self._done:
+            return clock.enabled or once
+        return clock.enabled and self.now() >= self._done[duty] + clock.seconds
+
+    def done(self, duty: str) -> None:
+        self._done[duty] = self.now()
+
+    def forget(self, *duties: str) -> None:
+        """Mark duties as never done: each is due at once."""
+        for duty in duties:
+            self._done.pop(duty, None)
+
+    def seconds_idle(self, clocks: dict[str, Clock], most: float) -> float:
+        """Return how long none of the duties is due, `most` at most."""
+        ends = [self._done.get(duty, 0.0) + clock.seconds for duty, clock in clocks.items() if clock.enabled]
+        return max(0.0, min([most, *(end - self.now() for end in ends)]))
+
+
+# Write signs of life of a flow during a long round, so that `expire` retains the records that it has not applied
+# yet.
+
+
+@contextmanager
+def signs_of_life(
+    seconds: float, write: Callable[[], None], warn: Callable[[KbackupError], None]
+) -> Iterator[None]:
+    """Call `write` every `seconds` while the context is open. A write that fails is repeated `seconds` later;
+    `warn` gets its last error at the end. An internal error of `write` is raised at the end."""
+    done = Event()
+
+    def beat() -> KbackupError | None:
+        refused: KbackupError | None = None
+        while not done.wait(seconds):
+            try:
+                write()
+            except KbackupError as error:
+                refused = error
+        return refused
+
+    with ThreadPoolExecutor(1, "sign-of-life") as pool:
+        beating = pool.submit(copy_context().run, beat)  # metrics count for the same archive
+        try:
+            yield
+        finally:
+            done.set()
+            refused = beating.result()
+            if refused is not None:
+                warn(refused)
+
+
+# Keeps the status document and the lag of a flow up to date, in rounds and between them.
+
+
+ALIVE = Clock(enabled=True, seconds=60.0)
+"""Between signs of life of a flow, in a round and while it has nothing to do."""
+
+SIGN_OF_LIFE = "sign of life"
+
+
+class StatusKeeper:
+    """The status of one flow while its apply half runs. `status` is the document as it was written last.
+
+    The keeper has a view of its own on the archive: what is committed while a round runs counts as behind, and the
+    round itself goes on with the catalog that it began with."""
+
+    def __init__(
+        self, flow: Flow, state: Store, archive: Archive, timetable: Timetable, warn: Callable[[str], None]
+    ) -> None:
+        self._flow, self._state, self._timetable, self._warn = flow, state, timetable, warn
+        self._archive = Archive(archive.store, archive.info, archive.committed)
+        self._write(first_status(flow, archive.info.id, read_flow_status(state, flow.source, flow.target)))
+        self.count_lag()
+
+    def alive(self) -> None:
+        """Give a sign of life."""
+        self._write(still_alive(self.status))
+        self.count_lag()
+
+    @contextmanager
+    def round(self, plan: TopicPlan) -> Iterator[None]:
+        """Write the topics that a round begins with, and give signs of life while it runs."""
+        status = planned(self.status, plan.topics)
+        if status != self.status:
+            self._write(status)
+        with signs_of_life(ALIVE.seconds, self.alive, self._unwritten):
+            yield
+
+    def applied(self, point: Manifest, plan: TopicPlan, report: RoundReport) -> None:
+        self._write(after_round(self.status, point, plan.topics, report.applied, report.refused))
+        self.count_lag()
+
+    def failed(self, message: str) -> None:
+        """A round failed, or an error ends the process. The flow falls behind meanwhile."""
+        try:
+            try:
+                self._write(after_error(self.status, message))
+            finally:
+                self.count_lag()
+        except KbackupError as error:
+            self._unwritten(error)
+
+    def count_lag(self) -> None:
+        """Measure how far the flow is behind; where the archive can't be read, by its last known state."""
+        try:
+            self._archive.reopen()
+        finally:
+            metering.lag_now(self._flow, round_lag(self._archive.state, self.status))
+
+    def _write(self, status: FlowStatus) -> None:
+        write_status(self._state, status)
+        self.status = status
+        self._timetable.done(SIGN_OF_LIFE)
+
+    def _unwritten(self, error: KbackupError) -> None:
+        self._warn(f"flow {self._flow.name}: the status was not written: {error}")
+
+
+# Run one round of the apply half: bring the target to the newest restore point.
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """Result of a round. `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'), if the
+    round set it."""
+
+    flow: str
+    restore_point: int
+    topics: tuple[RemoteTopic, ...]
+    skipped: tuple[SkippedTopic, ...]
+    applied: Applied
+    created: tuple[str, ...] = ()
+    grown: Mapping[str, int] = field(default_factory=dict)
+    configured: tuple[str, ...] = ()
+    acls: tuple[str, ...] = ()
+    offset_syncs: int = 0
+    checkpoints: int = 0
+    group_offsets: int = 0
+    refused: Mapping[str, Mapping[str, str] | Iterable[str]] = field(default_factory=dict)
+
+    @property
+    def is_loss(self) -> bool:
+        """Return whether the process ends with exit code 3 for this round."""
+        return self.applied.is_loss or any(
+            self.refused.get(subject) for subject in ("topics", "configs", "acls")
+        )
+
+    def refusals(self, subject: str) -> list[str]:
+        """Return the target's refusals of a subject, in words."""
+        reasons = self.refused[subject]
+        if isinstance(reasons, Mapping):
+            return [f"{subject}: {name}: {why}" for name, why in reasons.items()]
+        return [f"{subject}: {why}" for why in reasons]
+
+
+@dataclass
+class Rounds:
+    """Rounds of one flow onto one target. A new object knows no topics and no groups yet: both are due at once."""
+
+    flow: Flow
+    cluster: Cluster
+    internal: InternalTopics
+    applier: Applier
+    timetable: Timetable
+    _known: frozenset[str] = frozenset()
+    _groups: frozenset[str] = frozenset()
+    _made: tuple[tuple[str, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.timetable.forget("topics", "groups")
+
+    @property
+    def clocks(self) -> dict[str, Clock]:
+        """The duties that are due by the clock, without a new restore point."""
+        flow = self.flow
+        return {
+            "topics": flow.refresh_topics,
+            "configs": flow.sync_topic_configs,
+            "acls": flow.sync_topic_acls,
+            "groups": flow.refresh_groups,
+            "checkpoints": flow.emit_checkpoints,
+            "group offsets": flow.sync_group_offsets,
+        }
+
+    def plan(self, archive: Archive, point: Manifest) -> TopicPlan:
+        """Return the topics of a restore point that the flow selects, also those that it does not know yet."""
+        existing = self.cluster.topic_names() if any(t.state == "deleted" for t in point.topics) else ()
+        return plan_topics(self.flow, topics_of_point(point, archive.metadata(point)), existing)
+
+    def run(self, archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
+        """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
+        ACLs."""
+        topics = self._admitted(plan.topics)
+        looked = self._make(topics)
+        made = looked or TopicsReport((), {}, {})
+        served = tuple(topic for topic in topics if topic.remote not in made.refused)
+        refused: dict[str, Mapping[str, str] | Iterable[str]] = {"topics": made.refused}
+        configured = self._configure(served, refused)
+        applied = self.applier.apply(archive, point, served, looked)
+        refused["topics"] = {**made.refused, **applied.refused}
+        syncs = emit_offset_syncs(self.flow, self.internal, served, applied.positions, self.applier.map)
+        checkpoints, offsets = self._positions(archive, point, served, applied, refused)
+        acls: tuple[str, ...] = ()
+        if self._is_due("acls"):
+            acls_of_source = archive.metadata(point).acls
+            report = sync_acls(self.flow, acls_of_source, replicated(self.flow), self.cluster)
+            acls, refused["acls"] = report.created, report.refused
+            self.timetable.done("acls")
+        return RoundReport(
+            flow=self.flow.name,
+            restore_point=point.number,
+            topics=topics,
+            skipped=plan.skipped,
+            applied=applied,
+            created=made.created,
+            grown=made.grown,
+            configured=configured,
+            acls=acls,
+            offset_syncs=syncs,
+            checkpoints=checkpoints,
+            group_offsets=offsets,
+            refused=refused,
+        )
+
+    def _is_due(self, duty: str, *, once: bool = False) -> bool:
+        return self.timetable.is_due(duty, self.clocks[duty], once=once)
+
+    def _admitted(self, topics: tuple[RemoteTopic, ...]) -> tuple[RemoteTopic, ...]:
+        """Return the topics that the flow knows: new ones are noticed when `refresh.topics` is due."""
+        if self._is_due("topics", once=True):
+            self._known = frozenset(topic.source for topic in topics)
+            self._made = None
+            self.timetable.done("topics")
+        return tuple(topic for topic in topics if topic.source in self._known)
+
+    def _make(self, topics: tuple[RemoteTopic, ...]) -> TopicsReport | None:
+        """Create topics and add partitions; None where that was done for the same topics before."""
+        shape = tuple((topic.remote, topic.partitions) for topic in topics)
+        if shape == self._made:
+            return None
+        report = sync_topics(self.flow, topics, self.cluster)
+        self._made = None if report.refused else shape
+        return report
+
+    def _configure(
+        self, topics: tuple[RemoteTopic, ...], refused: dict[str, Mapping[str, str] | Iterable[str]]
+    ) -> tuple[str, ...]:
+        if not self._is_due("configs"):
+            return ()
+        report = sync_configs(self.flow, topics, self.cluster)
+        refused["configs"] = report.refused
+        self.timetable.done("configs")
+        return tuple(report.changed)
+
+    def _positions(
+        self,
+        archive: Archive,
+        point: Manifest,
+        topics: tuple[RemoteTopic, ...],
+        applied: Applied,
+        refused: dict[str, Mapping[str, str] | Iterable[str]],
+    ) -> tuple[int, int]:
+        """Write the checkpoints that are due, and groups of the target. Return how many of each."""
+        if self._is_due("groups", once=True):
+            self._groups = frozenset(
+                g.group for g in archive.groups(point).groups if self.flow.groups(g.group)
+            )
+            self.timetable.done("groups")
+        due, due_groups = self._is_due("checkpoints"), self._is_due("group offsets")
+        if not due and not due_groups:
+            return 0, 0
+        flow = replace(self.flow, groups=lambda name: name in self._groups)
+        current, written = emit_checkpoints(
+            flow, self.internal, archive, point, topics, applied.positions, self.applier.map
+        )
+        self.timetable.done("checkpoints")
+        captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
+        metering.checkpoints_written(
+            self.flow, {c.group for c in written}, captured_at, {c.group for c in current}
+        )
+        if not due_groups:
+            return len(written), 0
+        synced = sync_group_offsets(current, self.cluster)
+        refused["groups"] = synced.held_back
+        self.timetable.done("group offsets")
+        return len(written), sum(synced.written.values())
+
+
+# Reports of an apply half: to a watcher while the half runs, and in a report at its end.
+
+
+class ApplyWatcher(Protocol):
+    """Receives the events of an apply half's rounds."""
+
+    def waiting(self, flow: Flow, why: str) -> None:
+        """Report once that there is nothing to apply yet."""
+        ...
+
+    def warned(self, text: str) -> None: ...
+
+    def applied(self, flow: Flow, report: RoundReport) -> None: ...
+
+    def well(self) -> None: ...
+
+    def failed(self, error: KbackupError, pause: float) -> None: ...
+
+
+@dataclass
+class ApplyReport:
+    """Totals of an apply half from start to end. `is_loss`: it ends with exit code 3."""
+
+    flow: str
+    restore_point: int = 0
+    rounds: int = 0
+    retries: int = 0
+    records: int = 0
+    bytes: int = 0
+    is_loss: bool = False
+
+    def add(self, report: RoundReport) -> None:
+        self.restore_point = report.restore_point
+        self.rounds += 1
+        self.records += report.applied.records
+        self.bytes += report.applied.bytes
+        self.is_loss = self.is_loss or report.is_loss
+
+
+# The connections of an apply half: its archive, its target, and the rounds that use both.
+
+
+@dataclass
+class Connection:
+    """An archive and a target that are connected; `stack` closes the clients of the target."""
+
+    archive: Archive
+    cluster: Cluster
+    rounds: Rounds
+    stack: ExitStack
+
+
+def connect(
+    flow: Flow, archive: Archive, state: Store, spark: Spark, listener: Listener, timetable: Timetable
+) -> Connection:
+    """Connect to the target of a flow. `state` is the store of the flow's state."""
+    target = flow.client("target")
+    with ExitStack() as stack:
+        cluster = Cluster(target, "target")
+        cluster.connect()
+        internal = stack.enter_context(InternalTopics(flow, cluster))
+        applier = stack.enter_context(Applier(flow, target, state, spark, listener))
+        rounds = Rounds(flow, cluster, internal, applier, timetable)
+        return Connection(archive, cluster, rounds, stack.pop_all())
+
+
+# The apply half of a flow: it follows an archive, round after round, and keeps the flow's status and heartbeats.
+
 
 LOOK_SECONDS = 0.5
 """Between looks at the archive for a new restore point; a look is one LIST."""

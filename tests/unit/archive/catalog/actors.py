@@ -12,15 +12,20 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import follow_source
 from kbackup.archive.catalog.documents import Link, Origin
 from kbackup.archive.catalog.operations import add_point, end_run, may_salvage
-from kbackup.archive.catalog.orphans import find_orphans
 from kbackup.archive.catalog.retention import expire_points
-from kbackup.archive.catalog.run import WritingRun, begin_writing
 from kbackup.archive.catalog.state import State
-from kbackup.archive.catalog.sweep import commit_sweep, commit_undo, delete_orphans, last_expiration
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.catalog.sweep import (
+    commit_sweep,
+    commit_undo,
+    delete_orphans,
+    find_orphans,
+    last_expiration,
+)
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Manifest, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import WritingRun, begin_writing
 from kbackup.archive.segments.read import crc_of
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import AlreadyExistsError, RefusedError

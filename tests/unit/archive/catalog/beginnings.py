@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import begin_writing, open_or_create
+from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.store.base import Store
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.catalog.actors import LEASE, backup, copy, key_of, write_segments

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.commit import read_catalog
 from kbackup.archive.catalog.documents import Derived
-from kbackup.archive.catalog.opening import read_catalog
-from kbackup.archive.catalog.orphans import open_catalog, referred_keys
 from kbackup.archive.catalog.state import State
+from kbackup.archive.catalog.sweep import open_catalog, referred_keys
 from kbackup.archive.models import load
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NotFoundError

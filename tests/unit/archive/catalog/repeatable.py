@@ -12,8 +12,8 @@ from unittest import mock
 import pyarrow as pa
 from greenlet import getcurrent
 
-from kbackup.archive import layout, reader
-from kbackup.archive.catalog import commit, orphans, run, sweep, tables
+from kbackup.archive import layout, reader, run
+from kbackup.archive.catalog import commit, sweep, tables
 from kbackup.archive.catalog.documents import Derived
 from kbackup.archive.catalog.tables import encode
 from kbackup.archive.models import dump
@@ -88,6 +88,6 @@ def repeatable() -> Iterator[None]:
         mock.patch.object(tables, "decode_table", _decode),
         mock.patch.object(reader, "ThreadPoolExecutor", _Pool),
         mock.patch.object(sweep, "ThreadPoolExecutor", _Pool),
-        mock.patch.object(orphans, "ThreadPoolExecutor", _Pool),
+        mock.patch.object(sweep, "ThreadPoolExecutor", _Pool),
     ):
         yield

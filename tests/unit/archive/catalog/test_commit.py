@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest, read_catalog
 from kbackup.archive.catalog.documents import Catalog, Latest
-from kbackup.archive.catalog.opening import Committed, open_newest, read_catalog
 from kbackup.archive.catalog.operations import label_point
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import SEGMENTS, Rows

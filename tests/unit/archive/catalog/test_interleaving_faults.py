@@ -12,7 +12,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog import commit as commits
-from kbackup.archive.catalog import copies, operations, orphans
+from kbackup.archive.catalog import copies, operations, sweep
 from kbackup.archive.catalog.documents import Latest, TableRef
 from kbackup.archive.catalog.tables import Chunk, Rows, encode, write_rows
 from kbackup.archive.models import dump
@@ -143,7 +143,7 @@ def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:
         return place is not None and layout.parse_segment(place[1]) is not None
 
     with (
-        broken(orphans, "_may_go", anything),
+        broken(sweep, "_may_go", anything),
         pytest.raises(ViolationError, match="does not exist"),
     ):
         find(lambda: interrupted(6, 2, 4), [sweeper, backup_to(7)], deletes_of_sweeper)

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.catalog.copied_state import without_expired
+from kbackup.archive.catalog.copies import without_expired
 from kbackup.archive.catalog.operations import add_point, begin_run
-from kbackup.archive.catalog.retention import expire_points, expire_records
+from kbackup.archive.catalog.retention import expire_points, expire_records, undo_expiration
 from kbackup.archive.catalog.state import State
-from kbackup.archive.catalog.undo import undo_expiration
 from tests.unit.archive.catalog.rows import ARCHIVE, new_point, open_run, segment
 
 FEW, MANY = 40, 160

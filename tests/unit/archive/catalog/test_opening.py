@@ -12,8 +12,7 @@ import pytest
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import Rows
-from kbackup.archive.query.overview import overview
-from kbackup.archive.query.points import list_points
+from kbackup.archive.query.overview import list_points, overview
 from kbackup.archive.reader import Archive, open_archive
 from tests.support.made_segments import committed, state, target, write
 from tests.support.memory_store import MemoryStore

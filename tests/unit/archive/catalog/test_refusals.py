@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbackup.archive.catalog import operations, retention, undo
+from kbackup.archive.catalog import operations, retention
 from kbackup.archive.catalog.documents import Link, Origin
 from kbackup.archive.catalog.operations import NewPoint
 from kbackup.archive.catalog.state import State
@@ -30,7 +30,7 @@ def _undone(change: Operation = lambda state: state) -> Operation:
     def undone(state: State) -> State:
         before = replace(state, number=1)
         after = replace(_let_go(before), number=2)
-        return undo.undo_expiration(change(after), before, after)
+        return retention.undo_expiration(change(after), before, after)
 
     return undone
 
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[Operation, type[KbackupError], str]] = {
         "this archive is a copy",
     ),
     "undo of what was swept": (
-        _undone(lambda s: undo.mark_swept(s, 1)),
+        _undone(lambda s: retention.mark_swept(s, 1)),
         RefusedError,
         "objects of that expiration may be deleted already",
     ),

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kbackup.archive.catalog import copies, operations, recovery, retention, undo
+from kbackup.archive.catalog import copies, operations, retention
 from kbackup.archive.catalog.documents import Link, Origin
 from kbackup.archive.catalog.state import State
 from kbackup.errors import LeaseLostError, RefusedError
@@ -205,21 +205,21 @@ class Machine(RuleBasedStateMachine):
 
     @rule(twice=st.booleans())
     @precondition(lambda self: self.undoable and self.state.swept < self.undoable[-1][0].number)
-    def undo(self, twice: bool) -> None:
+    def retention(self, twice: bool) -> None:
         before, after, old, new = self.undoable.pop()
         listed = self.model.points.keys()
         lost = {p.number for p in after.restore_points} - listed
         came_back = {p.number for p in before.restore_points} - {p.number for p in after.restore_points}
         if came_back <= listed and self.state.starts == before.starts:
-            assert undo.undo_expiration(self.state, before, after) is self.state
+            assert retention.undo_expiration(self.state, before, after) is self.state
             return
         if lost or came_back & listed or self.state.starts != after.starts:
             with pytest.raises(RefusedError, match="went since"):
-                undo.undo_expiration(self.state, before, after)
+                retention.undo_expiration(self.state, before, after)
             return
-        back = undo.undo_expiration(self.state, before, after)
+        back = retention.undo_expiration(self.state, before, after)
         if twice:  # another process did the same
-            back = undo.undo_expiration(back, before, after)
+            back = retention.undo_expiration(back, before, after)
         self.step(back)
         for number in old.points.keys() - new.points.keys():
             self.model.points[number] = old.points[number]
@@ -228,10 +228,10 @@ class Machine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.undoable or self.lost)
     def mark_swept(self) -> None:
-        self.step(undo.mark_swept(self.state, self.state.number - 1))
+        self.step(retention.mark_swept(self.state, self.state.number - 1))
         for before, after, _, _ in self.undoable:
             with pytest.raises(RefusedError, match="deleted already"):
-                undo.undo_expiration(self.state, before, after)
+                retention.undo_expiration(self.state, before, after)
         self.undoable = []
         self.lost = {}
 
@@ -256,7 +256,7 @@ class Machine(RuleBasedStateMachine):
         keys = self.state.segments.columns("key")[0]
         damaged = data.draw(st.sets(st.sampled_from(keys), max_size=2)) if keys else set()
         rows = {row["key"]: row for row in self.state.segments.dicts()}
-        self.step(recovery.lose_segments(self.state, dict.fromkeys(damaged, "it is missing")))
+        self.step(retention.lose_segments(self.state, dict.fromkeys(damaged, "it is missing")))
         self.model.damaged |= damaged
         said = {(r["point"], r["topic"], r["incarnation"], r["start"]) for r in self.state.losses.dicts()}
         for key in damaged:
@@ -268,7 +268,7 @@ class Machine(RuleBasedStateMachine):
         newest = max(self.model.points)
         number = data.draw(st.sampled_from([n for n in self.model.points if n != newest]))
         self.lost[number] = (self.model.points.pop(number), self.state)
-        self.step(recovery.lose_points(self.state, [number]))
+        self.step(retention.lose_points(self.state, [number]))
         for _, _, old, new in self.undoable:  # an undo takes back what its expiration let go, not this one
             old.points.pop(number, None)
             new.points.pop(number, None)
@@ -288,7 +288,7 @@ class Machine(RuleBasedStateMachine):
         ]
         found = then.point(number)
         assert found is not None
-        self.step(recovery.rebuild(self.state, [found], lives, rows.read()))
+        self.step(retention.rebuild(self.state, [found], lives, rows.read()))
         self.model.points[number] = listed
 
     @rule(keep=st.booleans())

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.java.content import JAVA, is_java_archive, java_content, java_topics, readable
-from kbackup.archive.java.folder import JavaFolder
+from kbackup.archive.java import JavaFolder
 from kbackup.archive.query.browse import catalogue
-from kbackup.archive.segments.ranged import SegmentRanges
-from kbackup.archive.segments.read import read_segment
+from kbackup.archive.query.java import JAVA, is_java_archive, java_content, java_topics, readable
+from kbackup.archive.segments.read import SegmentRanges, read_segment
 from kbackup.errors import CorruptError, NoArchiveError
 from kbackup.formats import record
-from kbackup.formats.offsets import encode_group_offsets
+from kbackup.formats.index import encode_group_offsets
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS

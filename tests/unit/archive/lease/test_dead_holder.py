@@ -16,17 +16,16 @@ import pytest
 from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease.hold import HeldLease, holder, read_lease
-from kbackup.archive.lease.unlock import break_lease, inspect_lease
+from kbackup.archive.lease import HeldLease, break_lease, holder, inspect_lease, read_lease
 from kbackup.archive.models import dump
+from kbackup.archive.run import open_or_create
 from kbackup.errors import LockedError
 from kbackup.store.file import FileStore
 from tests.support.leases import LONG
 
 _HOLD = """
 import sys
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.store.file import FileStore
 with HeldLease(FileStore(sys.argv[1]), "kbackup backup", 600):
     print("held", flush=True)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease, read_lease
+from kbackup.archive.lease import HeldLease, read_lease
 from kbackup.errors import CorruptError, KbackupError, LeaseLostError, LockedError, OutcomeUnknownError
 from tests.support.faulty_store import FaultyStore, down, lost_answer
 from tests.support.leases import FUTURE, LONG, QUICK, another, eventually, raises

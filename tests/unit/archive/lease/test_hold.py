@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease, read_lease
+from kbackup.archive.lease import HeldLease, read_lease
 from kbackup.errors import LockedError
 from tests.support.faulty_store import FaultyStore
 from tests.support.leases import FUTURE, LONG, PAST, another

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease, LeaseRanOutError, read_lease
+from kbackup.archive.lease import HeldLease, LeaseRanOutError, read_lease
 from kbackup.errors import LeaseLostError
 from tests.support.faulty_store import FaultyStore, down
 from tests.support.leases import FUTURE, QUICK, another, eventually, raises, taken_over
@@ -68,5 +68,5 @@ def test_a_clock_that_is_set_back_does_not_make_it_longer(
 
     with HeldLease(store, "cut off", QUICK) as held:
         store.faults.append(down("replace", layout.LOCK))
-        monkeypatch.setattr("kbackup.archive.lease.hold.datetime", Behind)
+        monkeypatch.setattr("kbackup.archive.lease.datetime", Behind)
         eventually(lambda: raises(held.check))

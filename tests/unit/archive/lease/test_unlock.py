@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease.hold import HeldLease, holder, read_lease
-from kbackup.archive.lease.unlock import COMMAND, Seen, break_lease, inspect_lease
+from kbackup.archive.lease import COMMAND, HeldLease, Seen, break_lease, holder, inspect_lease, read_lease
 from kbackup.archive.models import Lease, dump
+from kbackup.archive.run import open_or_create
 from kbackup.errors import (
     LeaseLostError,
     LockedError,

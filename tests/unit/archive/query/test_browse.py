@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kbackup.archive import layout
 from kbackup.archive.query.browse import records, tail
-from kbackup.archive.query.window import Window
-from kbackup.formats.rows import rows
+from kbackup.archive.segments.window import Window
+from kbackup.formats.record import rows
 from tests.support import made_segments as making
 from tests.support.archives import T0, make_archive
 from tests.support.browsing import ORDERS, Counting, encrypting, offsets, one, partition_of, partition_with

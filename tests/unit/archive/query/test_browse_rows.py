@@ -6,8 +6,7 @@ import pytest
 
 from kbackup.archive.query.browse import Catalogue, catalogue, records
 from kbackup.errors import CorruptError, UsageError
-from kbackup.formats.record import decode
-from kbackup.formats.rows import Row, rows
+from kbackup.formats.record import Row, decode, rows
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import make_archive

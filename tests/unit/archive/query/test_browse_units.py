@@ -9,12 +9,12 @@ import pytest
 import zstandard
 
 from kbackup.archive.query.browse import records
-from kbackup.archive.segments import ranged
+from kbackup.archive.segments import read
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.errors import CorruptError
 from kbackup.formats import frames
-from kbackup.formats.rows import rows
-from kbackup.formats.seek import encode_seek_table
+from kbackup.formats.frames import encode_seek_table
+from kbackup.formats.record import rows
 from tests.support import made_segments as making
 from tests.support.browsing import Counting, offsets, one, partition_with
 from tests.support.memory_store import MemoryStore
@@ -24,8 +24,8 @@ from tests.support.plain_records import Plain, block_of
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_a_segment_goes_by_in_small_pieces(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece has whole records and at most so many bytes, and no byte of a frame is read twice."""
-    monkeypatch.setattr(ranged, "SPAN", 4000)
-    monkeypatch.setattr(ranged, "_GATHERED", 24 * 64)
+    monkeypatch.setattr(read, "SPAN", 4000)
+    monkeypatch.setattr(read, "_GATHERED", 24 * 64)
     monkeypatch.setattr(frames.FrameCompressor.__init__, "__defaults__", (1, 1000))
     store = Counting(MemoryStore())
     segments = making.write(store, making.target(threshold=1 << 20, compression=compression), range(1000))
@@ -46,7 +46,7 @@ def test_a_segment_goes_by_in_small_pieces(compression: str, monkeypatch: pytest
 
 
 def test_a_record_larger_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranged, "SPAN", 100)
+    monkeypatch.setattr(read, "SPAN", 100)
     store = MemoryStore()
     block = block_of([Plain(b"a", b"x" * 5000), Plain(None, None), Plain(b"", b"")])
     with PartitionWriter(store, Target("orders", 1, 0, 1 << 20, "zstd")) as writer:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from kbackup.archive.query.export_rows import SCHEMA, from_export_batch, to_export_batch
+from kbackup.archive.segments.rows import EXPORT_SCHEMA, from_export_batch, to_export_batch
 from kbackup.errors import UsageError
-from kbackup.formats.scan import scan
+from kbackup.formats.stream import scan
 from kbackup.types import RecordBlock
 from tests.unit.formats.reference import Record, encode_record
 from tests.unit.formats.strategies import records
@@ -41,7 +41,7 @@ def test_exported_batches_convert_back_to_the_same_records(sequence: list[Record
     block = block_of(*sequence)
     batch = rows_of(block)
     batch.validate(full=True)
-    assert batch.schema == SCHEMA
+    assert batch.schema == EXPORT_SCHEMA
     back = from_export_batch(batch)
     assert back.data.tobytes() == block.data.tobytes()
     half = len(sequence) // 2

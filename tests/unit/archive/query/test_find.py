@@ -15,10 +15,10 @@ from kbackup.archive.query import find as module
 from kbackup.archive.query.browse import PartitionRecords, catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Part, Pattern, find, to_search
-from kbackup.archive.query.window import Window
+from kbackup.archive.segments.window import Window
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.errors import CorruptError, UsageError
-from kbackup.formats.rows import Row, rows
+from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
 from tests.support.archives import T0, make_archive
 from tests.support.faulty_store import FaultyStore

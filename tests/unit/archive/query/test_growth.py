@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbackup.archive.query.growth import added_after, growth_of
+from kbackup.archive.query.overview import added_after, growth_of
 from kbackup.archive.reader import open_archive
 from tests.support.archives import make_archive
 from tests.support.faulty_store import FaultyStore

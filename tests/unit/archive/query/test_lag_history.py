@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kbackup.archive.query.lag_history import point_lags, sample_points
-from kbackup.archive.query.points import PointOverview, list_points
+from kbackup.archive.query.groups import point_lags, sample_points
+from kbackup.archive.query.overview import PointOverview, list_points
 from kbackup.archive.reader import open_archive
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import TopicState
 from kbackup.archive.query.content import Content
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
 from kbackup.errors import UsageError

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kbackup.archive.query.moment import NO_POINTS
+from kbackup.archive.query.content import NO_POINTS
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.formats.record import decode
-from kbackup.jobs.replay.read import read_range
-from kbackup.jobs.restore.content import select_content
+from kbackup.jobs.replay import read_range
+from kbackup.jobs.restore.plan import select_content
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.unit.formats.reference import Record, from_batch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.query.overview import overview
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import Target
 from kbackup.store.base import Store
 from kbackup.util.times import ms_of

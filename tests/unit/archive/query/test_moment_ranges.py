@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import Target
 from kbackup.errors import UsageError
 from kbackup.util.times import time_text

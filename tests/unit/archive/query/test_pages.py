@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.query import pages
+from kbackup.archive.query import browse
+from kbackup.archive.query.browse import Page, Sought, offset_at, page_before, page_from
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.pages import Page, Sought, offset_at, page_before, page_from
-from kbackup.archive.segments import ranged
+from kbackup.archive.segments import read
 from kbackup.archive.segments.table import Segment
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -85,7 +85,7 @@ def test_a_page_is_a_small_read() -> None:
 
 
 def test_an_offset_is_found_among_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranged, "_PROBED", 16)
+    monkeypatch.setattr(read, "_PROBED", 16)
     store = Counting(MemoryStore())
     segments = many(store, (10, 9_000), (9_500, 29_000))
     existing = [*range(10), *range(9_000, 9_500), *range(29_000, 30_000)]
@@ -107,14 +107,14 @@ def test_a_page_ends_with_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes, and goes on after that; one record it always has."""
     store = MemoryStore()
     partition = partition_with(many(store, count=100))
-    monkeypatch.setattr(pages, "ROOM", 500)
+    monkeypatch.setattr(browse, "ROOM", 500)
     some = page_from(store, partition, 40, 30)
     assert 1 < len(offsets(some)) < 30
     assert offsets(some)[0] == 40
     assert sum(block.nbytes for block in some.blocks) <= 500
     assert some.later
     assert offsets(page_before(store, partition, 40, 30))[-1] == 39
-    monkeypatch.setattr(pages, "ROOM", 1)
+    monkeypatch.setattr(browse, "ROOM", 1)
     assert offsets(page_from(store, partition, 40, 30)) == [40]
     assert offsets(page_before(store, partition, 40, 30)) == [39]
 
@@ -136,8 +136,8 @@ def test_the_first_record_of_a_time(made: MemoryStore, second: int, start: int) 
 
 def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    monkeypatch.setattr(pages, "SOUGHT", 1)
-    monkeypatch.setattr(ranged, "SPAN", 400)
+    monkeypatch.setattr(browse, "SOUGHT", 1)
+    monkeypatch.setattr(read, "SPAN", 400)
     partition = partition_with(many(store, count=50))
     steps, found = 0, Sought(0, False)
     while not found.matched:

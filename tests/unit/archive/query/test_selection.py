@@ -10,7 +10,7 @@ import pytest
 from kbackup.archive.models import Group, Groups
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.errors import UsageError
-from kbackup.jobs.capture import cluster as capture
+from kbackup.jobs import capture
 from kbackup.kafka.admin.cluster import Cluster
 from tests.support.archives import group_at
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbackup.archive.query.window import Window
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.archive.segments.writer import PartitionWriter
 from kbackup.formats.record import decode, encode
-from kbackup.jobs.replay.read import ReadStep, read_range
+from kbackup.jobs.replay import ReadStep, read_range
 from kbackup.store.base import Store
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import target

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.restores.remap import OffsetMap
-from kbackup.kafka.produce.runs import runs_of
+from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.kafka.kernel_protocol import runs_of
 
 
 def offset_map(*runs: tuple[int, int, int], end: int) -> OffsetMap:

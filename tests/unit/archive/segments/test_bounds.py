@@ -11,8 +11,7 @@ import pytest
 
 from kbackup.archive.catalog.tables import SEGMENTS, Chunk, encode
 from kbackup.archive.restores import offset_map
-from kbackup.archive.segments.bounds import read_bounded
-from kbackup.archive.segments.table import SCHEMA, Segment, decode_table, to_batch
+from kbackup.archive.segments.table import SCHEMA, Segment, decode_table, read_bounded, to_batch
 from kbackup.errors import CorruptError
 
 

@@ -10,11 +10,10 @@ from awscrt.checksums import crc64nvme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbackup.archive.segments import fetch
+from kbackup.archive.segments import read
 from kbackup.archive.segments.read import read_index, read_records
 from kbackup.archive.segments.writer import PartitionWriter
-from kbackup.archive.verify.findings import ToRead
-from kbackup.archive.verify.segment import check_segment
+from kbackup.archive.verify.findings import ToRead, check_segment
 from kbackup.errors import CorruptError, UnreachableError
 from kbackup.formats.record import decode, encode
 from tests.support.faulty_store import FaultyStore, down
@@ -34,7 +33,7 @@ def threads() -> int:
 def test_spans_come_in_order_with_their_checksums(size: int, store: FaultyStore) -> None:
     store.put("key", DATA)
     spans = [(start, min(start + size, len(DATA))) for start in range(0, len(DATA), size)][:200]
-    found = list(fetch.fetched(store, "key", spans))
+    found = list(read.fetched(store, "key", spans))
     assert [data.tobytes() for data, _ in found] == [DATA[start:end] for start, end in spans]
     assert [crc for _, crc in found] == [crc64nvme(DATA[start:end]) for start, end in spans]
     assert threads() == 0
@@ -43,7 +42,7 @@ def test_spans_come_in_order_with_their_checksums(size: int, store: FaultyStore)
 def test_no_more_than_two_are_read_ahead_and_what_is_left_is_given_up(store: FaultyStore) -> None:
     store.put("key", DATA)
     store.calls.clear()
-    reading = fetch.fetched(store, "key", [(n, n + 1) for n in range(100)])
+    reading = read.fetched(store, "key", [(n, n + 1) for n in range(100)])
     for taken in range(1, 4):
         next(reading)
         assert len(store.calls) <= taken + 2
@@ -56,22 +55,22 @@ def test_no_more_than_two_are_read_ahead_and_what_is_left_is_given_up(store: Fau
 def test_errors_come_out_and_end_the_threads(store: FaultyStore) -> None:
     store.put("key", DATA)
     with pytest.raises(CorruptError, match="wanted up to byte"):
-        list(fetch.fetched(store, "key", [(0, 5), (5, 10), (10, len(DATA) + 1), (0, 1)]))
+        list(read.fetched(store, "key", [(0, 5), (5, 10), (10, len(DATA) + 1), (0, 1)]))
     store.faults.append(down("open_range", "key"))
     with pytest.raises(UnreachableError):
-        list(fetch.fetched(store, "key", [(0, 5), (5, 10)]))
+        list(read.fetched(store, "key", [(0, 5), (5, 10)]))
     assert threads() == 0
 
 
 def test_buffers_are_used_again_but_never_while_they_are_held(store: FaultyStore) -> None:
     size = 2 << 20
     store.put("key", b"".join(bytes([n]) * size for n in range(12)))
-    before = fetch._POOL.allocated
+    before = read._POOL.allocated
     for n, (data, _) in enumerate(
-        fetch.fetched(store, "key", [(n * size, n * size + size) for n in range(12)])
+        read.fetched(store, "key", [(n * size, n * size + size) for n in range(12)])
     ):
         assert set(data[::997].tolist()) == {n}
-    assert fetch._POOL.allocated - before <= 4, "one in use, two ahead, one that is being let go"
+    assert read._POOL.allocated - before <= 4, "one in use, two ahead, one that is being let go"
 
 
 @settings(max_examples=40)

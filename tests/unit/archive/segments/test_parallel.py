@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.java.content import java_content, java_topics
-from kbackup.archive.query.tables import SCHEMA, to_table_batch
-from kbackup.archive.query.window import Window
+from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import parallel as parts
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
+from kbackup.archive.segments.rows import SCHEMA, to_table_batch
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore

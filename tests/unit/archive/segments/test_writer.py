@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.read import crc_of, read_segment
 from kbackup.archive.segments.salvage import salvage_segment
+from kbackup.archive.segments.table import with_checked_key
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import StoreError, UnreachableError
 from kbackup.formats.record import decode, encode

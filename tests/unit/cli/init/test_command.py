@@ -13,8 +13,8 @@ import pytest
 
 from kbackup import cli
 from kbackup.errors import UnreachableError
-from kbackup.jobs.check import trials
-from kbackup.jobs.check.trials import Configured, Steps
+from kbackup.jobs import check
+from kbackup.jobs.check import Configured, Steps
 from tests.support.terminals import Terminal
 
 FLAGS = ("init", "--yes", "--bootstrap-server", "h:9092", "--archive", "s3://b/p", "--schedule", "none")
@@ -39,7 +39,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             step.detail = "works"
 
     for name in ("try_cluster", "try_archive", "try_selection"):
-        monkeypatch.setattr(trials, name, attempt)
+        monkeypatch.setattr(check, name, attempt)
     return addresses
 
 

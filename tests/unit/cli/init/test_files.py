@@ -16,11 +16,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.cli.init import files, schedule
-from kbackup.cli.init.draft import Draft
-from kbackup.cli.init.files import write_files
+from kbackup.cli.init import command, schedule
+from kbackup.cli.init.command import write_files
+from kbackup.cli.init.questions import Draft, toml_text
 from kbackup.cli.init.schedule import Schedule, chart_values, parse_at, schedule_files, service
-from kbackup.cli.init.toml_text import toml_text
 from kbackup.config import Files, Origin, Setting, load
 from kbackup.errors import UsageError
 
@@ -156,14 +155,14 @@ def test_a_file_that_appeared_meanwhile_stays(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_no_file(
     raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = files._publish
+    publish = command._publish
 
     def second_fails(draft: Path, path: Path, made: list[Path]) -> None:
         publish(draft, path, made)
         if path.name == "b":
             raise raised
 
-    monkeypatch.setattr(files, "_publish", second_fails)
+    monkeypatch.setattr(command, "_publish", second_fails)
     with pytest.raises((KeyboardInterrupt, UsageError)):
         write_files({tmp_path / "a": "1", tmp_path / "b": "2"}, ())
     assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kbackup.cli import main
-from kbackup.cli.common.notify.notification import Body, notification_of
-from kbackup.cli.common.notify.webhook import Webhook
+from kbackup.cli.common.notify import Body, Webhook, notification_of
 from kbackup.errors import CorruptError, UsageError
 from kbackup.store import open_store
 from tests.support.archives import make_archive

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from kbackup.archive.models import Loss, Totals
+from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.frame import Frame, State, load_config
-from kbackup.cli.common.notify.notifier import Notifier
+from kbackup.cli.common.notify import Notifier
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.follow import RoundReporter
 from kbackup.config import Origin, Setting
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.run import BackupReport

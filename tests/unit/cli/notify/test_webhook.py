@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.cli.common.notify.webhook import UndeliveredError, Webhook
+from kbackup.cli.common.notify import UndeliveredError, Webhook
 from kbackup.errors import UsageError
 from tests.support.webhook import webhook
 

@@ -9,17 +9,17 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.overview import overview
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.errors import LockedError, NoArchiveError, RefusedError, UsageError
-from kbackup.jobs.adopt.job import adopt
-from kbackup.jobs.backup.identity import check_identity
-from kbackup.jobs.capture.live import LiveTopic
-from kbackup.jobs.repair.job import RepairReport
+from kbackup.jobs.adopt import adopt
+from kbackup.jobs.backup.run import check_identity
+from kbackup.jobs.capture import LiveTopic
+from kbackup.jobs.repair.rebuild import RepairReport
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from kbackup.config.jobs import Backup, Follow
+from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, UnreachableError
 from kbackup.jobs.backup import follow
 from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.backup.run import BackupReport
-from kbackup.jobs.common.stop import Stop
-from kbackup.metrics.events import Silent
-from kbackup.metrics.registry import ROUNDS, counted
+from kbackup.jobs.common import Stop
+from kbackup.metrics.registry import ROUNDS, Silent, counted
 from tests.support.memory_store import MemoryStore
 
 

@@ -8,19 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Group, GroupOffset, Groups, PartitionState
-from kbackup.jobs.backup.hold_back import (
+from kbackup.jobs.backup.plan import (
     NO_PATIENCE,
     TYPICAL_RECORD,
     Patience,
+    Plan,
     clamp,
     held_back,
     hold_back,
     new_bytes,
+    next_states,
+    says_more,
     waiting,
 )
-from kbackup.jobs.backup.next_state import next_states, says_more
-from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.capture.live import Live, LiveTopic
+from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.types import IncarnationPartition
 from tests.unit.jobs.backup.test_plan import archived, live, make_plan, topic
 

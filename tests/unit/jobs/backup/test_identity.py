@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease.hold import HeldLease
-from kbackup.config.jobs import Backup
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.run import open_or_create
+from kbackup.config.models import Backup
 from kbackup.errors import MismatchError
 from kbackup.jobs.backup.job import begin
 from kbackup.jobs.backup.run import Run

@@ -10,20 +10,20 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
+from kbackup.archive.last_record import digest_of
 from kbackup.archive.models import LastRecord, Manifest, PartitionState
 from kbackup.archive.reader import open_archive
-from kbackup.archive.segments.last_record import digest_of
-from kbackup.config.jobs import Backup
+from kbackup.config.models import Backup
 from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup.log_check import (
+    Expected,
     Seen,
     compare,
     differs,
     expectations,
     with_last_records,
 )
-from kbackup.jobs.backup.missing_records import Expected
-from kbackup.jobs.capture.live import Live, LiveTopic
+from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.archives import make_archive
 from tests.support.made_segments import TOPIC, block, target, write

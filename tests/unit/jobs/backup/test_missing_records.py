@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive.last_record import digest_of
 from kbackup.archive.models import EpochEnd, LastRecord, Metadata
-from kbackup.archive.segments.last_record import digest_of
-from kbackup.jobs.backup import log_check, missing_records
-from kbackup.jobs.backup.missing_records import is_replaced, positions
-from kbackup.jobs.capture.live import Live, LiveTopic
-from kbackup.kafka.admin.security_types import Untold
+from kbackup.jobs.backup import log_check
+from kbackup.jobs.backup.log_check import is_replaced, positions
+from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.kafka.admin_protocol.log_batches import LogBatch
-from kbackup.kafka.consume.epochs import EpochPosition, Validation
+from kbackup.kafka.consume import EpochPosition, Validation
+from kbackup.kafka.security_types import Untold
 from kbackup.types import TopicPartition
 from tests.support.made_segments import block
 from tests.unit.jobs.backup.test_log_check import EXPECTED, LAST, UNKNOWN, Reader, Source, head, run_of
@@ -69,9 +69,9 @@ def compared(
         )
 
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader(logs))
-    monkeypatch.setattr(missing_records, "validate_epochs", validate)
+    monkeypatch.setattr(log_check, "validate_epochs", validate)
     known = batches if isinstance(batches, Untold) else {tps[p]: b for p, b in (batches or {}).items()}
-    monkeypatch.setattr(missing_records, "log_batches", lambda *_: known)
+    monkeypatch.setattr(log_check, "log_batches", lambda *_: known)
     live = [LiveTopic("orders", "A", dict.fromkeys(range(5), Live(0, 40, 40)))]
     diverged, warnings = log_check.compare_logs(run, live)
     return {tp.partition: at for tp, at in diverged.items()}, warnings, [sorted(a) for a in asked]

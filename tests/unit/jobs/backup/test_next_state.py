@@ -6,8 +6,8 @@ import msgspec
 
 from kbackup.archive.models import EpochEnd, LastRecord, Manifest, PartitionState
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.backup.next_state import next_states
-from kbackup.jobs.capture.live import Live
+from kbackup.jobs.backup.plan import next_states
+from kbackup.jobs.capture import Live
 from kbackup.types import TopicPartition
 from tests.support.made_segments import TOPIC, target, write
 from tests.support.memory_store import MemoryStore

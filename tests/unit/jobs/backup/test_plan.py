@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Manifest, PartitionState, TopicState, Totals
-from kbackup.jobs.backup.plan import Plan
+from kbackup.jobs.backup.plan import Plan, make_tasks, without
 from kbackup.jobs.backup.plan import make_plan as plan_of
-from kbackup.jobs.backup.ranges import make_tasks, without
-from kbackup.jobs.capture.live import Live, LiveTopic
+from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.types import OffsetRange, TopicPartition
 
 

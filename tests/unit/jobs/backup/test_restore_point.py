@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kbackup.archive.catalog.state import State
-from kbackup.jobs.backup import restore_point as backup_round
+from kbackup.jobs.backup import job as backup_round
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.task import BackupWork
-from kbackup.jobs.capture.live import Live, LiveTopic
+from kbackup.jobs.capture import Live, LiveTopic
 
 
 def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:

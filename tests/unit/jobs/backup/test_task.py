@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from kbackup.archive import layout
+from kbackup.archive.last_record import digest_of
 from kbackup.archive.models import LastRecord
-from kbackup.archive.segments.last_record import digest_of
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import StoreError
 from kbackup.jobs.backup import task as backup_task
 from kbackup.jobs.backup.task import BackupWork, LastRead
-from kbackup.jobs.common.rounds import RETRIED
-from kbackup.kafka.consume.read import Vanished
+from kbackup.jobs.common import RETRIED
+from kbackup.kafka.consume import Vanished
 from kbackup.kafka.kernel import Kernel
-from kbackup.spark.progress import ProgressSender
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.made_segments import TOPIC, block

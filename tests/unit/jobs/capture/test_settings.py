@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kbackup.jobs.capture.settings import NEVER, settings_warnings
-from kbackup.kafka.admin.security_types import AclRule, Credential, Setting, Untold
+from kbackup.jobs.capture import NEVER, settings_warnings
+from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
 from kbackup.metadata.entities import BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from tests.support.cluster_answers import READ, ClusterAnswers, Session, captured
 

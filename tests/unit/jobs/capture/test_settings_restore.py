@@ -9,10 +9,9 @@ import pytest
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.settings.before import SettingsCaptures
-from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
-from kbackup.jobs.settings.plan import SettingsReport
-from kbackup.jobs.settings.restore import apply_settings, compare_settings
-from kbackup.kafka.admin.security_types import AclRule, Untold
+from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
+from kbackup.jobs.settings.write import apply_settings, compare_settings
+from kbackup.kafka.security_types import AclRule, Untold
 from kbackup.store import open_store
 from tests.support.archives import make_archive
 from tests.support.cluster_answers import READ, ClusterAnswers, captured, cluster

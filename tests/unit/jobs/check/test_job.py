@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from kbackup import cli
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.config.models import Config
 from kbackup.errors import DeniedError, StoreError, UsageError
-from kbackup.jobs.check.job import check
-from kbackup.jobs.check.steps import Step, Steps
-from kbackup.jobs.metadata.read import Asked
-from kbackup.metadata.entities import source_name
-from kbackup.metadata.parts import not_carried_entry
+from kbackup.jobs.check import Step, Steps, check
+from kbackup.jobs.metadata import Asked
+from kbackup.metadata.entities import not_carried_entry, source_name
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
@@ -60,7 +58,7 @@ def test_sources_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     denied = not_carried_entry("scram_users", "denied", "znode /config/users may not be read")
     readings = [by_zookeeper(not_carried=(denied,)), by_log(outdated="not copied yet")]
     asked = [Asked(r.source, f"the {source_name(r.source)}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
-    monkeypatch.setattr("kbackup.jobs.check.clusters.sources_beside", lambda sources: asked)
+    monkeypatch.setattr("kbackup.jobs.check.sources_beside", lambda sources: asked)
     steps, _ = steps_of(lambda: open_store(str(tmp_path / "new")))
     assert steps["source: zookeeper"].status == "warning"
     assert "SCRAM users: znode /config/users may not be read" in steps["source: zookeeper"].detail

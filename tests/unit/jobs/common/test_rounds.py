@@ -7,17 +7,16 @@ from contextlib import closing
 import pytest
 
 from kbackup.errors import CorruptError, FencedError, KbackupError, UnreachableError
-from kbackup.jobs.common import rounds
-from kbackup.jobs.common.rounds import run_rounds
-from kbackup.jobs.common.stop import Stop
+from kbackup.jobs import common
+from kbackup.jobs.common import Stop, run_rounds
 
 
 class Script:
     """Rounds that end as they are told to; then it asks to stop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: KbackupError | None) -> None:
-        monkeypatch.setattr(rounds, "_FIRST_PAUSE", 0.001)
-        monkeypatch.setattr(rounds, "_LAST_PAUSE", 0.003)
+        monkeypatch.setattr(common, "_FIRST_PAUSE", 0.001)
+        monkeypatch.setattr(common, "_LAST_PAUSE", 0.003)
         self.outcomes = list(outcomes)
         self.lasts: list[bool] = []
         self.pauses: list[float] = []

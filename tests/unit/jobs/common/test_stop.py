@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kbackup.jobs.common.stop import Stop
+from kbackup.jobs.common import Stop
 
 
 def test_closing_a_stop_asks_who_waits() -> None:

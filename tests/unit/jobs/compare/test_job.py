@@ -9,12 +9,19 @@ import pytest
 from kbackup.archive.query.content import content_of
 from kbackup.archive.restores.offset_map import SCHEMA, runs_table
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.config.jobs import Restore
-from kbackup.jobs.compare.groups import NO_OFFSETS, _is_right_position, due_offset
-from kbackup.jobs.compare.plan import ComparePlan, _all_partitions, _compared, _restored_offsets
+from kbackup.config.models import Restore
+from kbackup.jobs.compare.job import (
+    NO_OFFSETS,
+    ComparePlan,
+    _all_partitions,
+    _compared,
+    _is_right_position,
+    _restored_offsets,
+    due_offset,
+)
 from kbackup.jobs.compare.report import fewer_named, findings_of, is_wrong, sum_counts, topics_of
-from kbackup.jobs.compare.result import Comparison, Difference, Kind, TargetOffsets
-from kbackup.jobs.restore.content import plan_restore
+from kbackup.jobs.compare.side import Comparison, Difference, Kind, TargetOffsets
+from kbackup.jobs.restore.plan import plan_restore
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.errors import (
     LockedError,
     OutcomeUnknownError,

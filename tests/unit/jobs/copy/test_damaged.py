@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.reader import open_archive
 from tests.support.copies import change, check_whole, copied, copied_at, keys_of, seen
 from tests.support.memory_store import MemoryStore

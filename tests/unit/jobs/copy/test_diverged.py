@@ -6,7 +6,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.recovery import lose_points
+from kbackup.archive.catalog.retention import lose_points
 from kbackup.archive.reader import open_archive
 from kbackup.errors import (
     RefusedError,

@@ -13,7 +13,7 @@ from kbackup.errors import (
     UsageError,
 )
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import KEYS
 from tests.support.archives import make_archive, write
 from tests.support.copies import Open, StoreNamed, add_point, check_same, check_whole, contents, copied
 from tests.support.crash_store import Crash, CrashStore

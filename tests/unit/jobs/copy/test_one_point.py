@@ -11,7 +11,7 @@ from kbackup.errors import (
     RefusedError,
     UsageError,
 )
-from kbackup.jobs.copy.promote import promote
+from kbackup.jobs.copy import promote
 from tests.support.archives import make_archive
 from tests.support.copies import (
     Open,

@@ -6,15 +6,15 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import label_point, may_salvage, pin_points, release_points
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Backup
+from kbackup.config.models import Backup
 from kbackup.errors import (
     NoArchiveError,
     RefusedError,
 )
 from kbackup.jobs.backup.job import begin
-from kbackup.jobs.copy.promote import promote
+from kbackup.jobs.copy import promote
 from kbackup.store.base import Store
 from tests.support.copies import (
     change,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.jobs.diff.job import diff
-from kbackup.jobs.diff.types import Diff, GroupDiff, Move, OffsetDiff, TopicDiff, TopicView, Value, View
+from kbackup.jobs.diff import Diff, GroupDiff, Move, OffsetDiff, TopicDiff, TopicView, Value, View, diff
 from kbackup.metadata.entities import Acl
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -11,23 +11,22 @@ import msgspec
 import pytest
 
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.writer import Target
 from kbackup.cli.drill.page import drill_page
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.errors import ClusterError
-from kbackup.jobs.drill import run as run
-from kbackup.jobs.drill import scratch as drill_scratch
-from kbackup.jobs.drill.job import drill
+from kbackup.jobs.drill import job as drill_scratch
+from kbackup.jobs.drill import job as run
+from kbackup.jobs.drill.job import Drill, drill
 from kbackup.jobs.drill.report import DrillReport
-from kbackup.jobs.drill.run import Drill
-from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.job import RestoreJob
+from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.kafka.groups.admin import GroupInfo
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from tests.support.archives import commit_point, make_archive, topic_state, write
 from tests.support.memory_store import MemoryStore
@@ -97,9 +96,9 @@ def _content(*groups: str) -> Content:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     existing = Cluster({"orders"}, {"shipping"})
-    monkeypatch.setattr("kbackup.jobs.drill.run.Cluster", lambda *_: existing)
-    monkeypatch.setattr("kbackup.jobs.drill.run.select_content", lambda *_: _content("shipping"))
-    monkeypatch.setattr("kbackup.jobs.drill.run._restore_point", lambda *_: None)
+    monkeypatch.setattr("kbackup.jobs.drill.job.Cluster", lambda *_: existing)
+    monkeypatch.setattr("kbackup.jobs.drill.job.select_content", lambda *_: _content("shipping"))
+    monkeypatch.setattr("kbackup.jobs.drill.job._restore_point", lambda *_: None)
     monkeypatch.setattr(drill_scratch, "_CALM", 0.02)
     monkeypatch.setattr(drill_scratch, "_PAUSE", 0.01)
     return existing
@@ -108,7 +107,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def restoring(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Restoring:
     instead = Restoring(cluster, _content("shipping"))
-    monkeypatch.setattr("kbackup.jobs.drill.run.restore", instead)
+    monkeypatch.setattr("kbackup.jobs.drill.job.restore", instead)
     return instead
 
 

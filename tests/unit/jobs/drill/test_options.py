@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import Target
-from kbackup.config.jobs import Restore
-from kbackup.jobs.drill.options import pinned, scratch_options
-from kbackup.jobs.restore.content import select_content
+from kbackup.config.models import Restore
+from kbackup.jobs.drill.job import pinned, scratch_options
+from kbackup.jobs.restore.plan import select_content
 from kbackup.store import Store
 from tests.support.archives import commit_point, group_at, topic_state, write
 from tests.support.memory_store import MemoryStore

@@ -12,12 +12,12 @@ import pytest
 
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.parallel import ReadUnit
-from kbackup.config.jobs import Export
+from kbackup.config.models import Export
 from kbackup.errors import KbackupError, LeaseLostError
-from kbackup.jobs.export import delta as delta_export
-from kbackup.jobs.export.job import ExportJob, ExportReport, export_delta
-from kbackup.jobs.export.plan import Addition, Additions
-from kbackup.metrics.events import Silent
+from kbackup.jobs.export import tables as delta_export
+from kbackup.jobs.export.run import Addition, Additions, ExportJob, ExportReport
+from kbackup.jobs.export.tables import export_delta
+from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
 from tests.support.archives import make_archive

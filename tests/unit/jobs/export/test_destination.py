@@ -9,11 +9,12 @@ from typing import Never
 import pytest
 
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Export
+from kbackup.config.models import Export
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
-from kbackup.metrics.events import Silent
+from kbackup.jobs.export.run import ExportJob
+from kbackup.jobs.export.tables import export_delta, export_parquet
+from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
 from tests.support.archives import make_archive

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.retention import lose_segments
 from kbackup.cli import main
-from kbackup.jobs.export import parquet as parquet_export
+from kbackup.jobs.export import tables as parquet_export
 from tests.support.archives import make_archive
 from tests.support.growing_archive import expired, grow
 from tests.support.memory_store import MemoryStore

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbackup.archive.query.export_rows import to_export_batch
+from kbackup.archive.segments.rows import to_export_batch
 from kbackup.formats.block import slice_block
-from kbackup.formats.scan import scan
-from kbackup.jobs.export import parquet as parquet_export
+from kbackup.formats.stream import scan
+from kbackup.jobs.export import tables as parquet_export
 from kbackup.jobs.export.destination import Destination, point_key
-from kbackup.jobs.export.parquet import by_date, chunks
+from kbackup.jobs.export.tables import by_date, chunks
 from kbackup.store import S3Options
 from kbackup.types import RecordBlock
 from tests.unit.formats.reference import Record, encode_record

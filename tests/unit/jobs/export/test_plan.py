@@ -10,7 +10,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import main
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.export.plan import Additions
+from kbackup.jobs.export.run import Additions
 from tests.support.archives import make_archive
 from tests.support.growing_archive import grow
 from tests.support.memory_store import MemoryStore

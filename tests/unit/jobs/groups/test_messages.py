@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.jobs.groups.apply import GroupResult, not_applied
+from kbackup.jobs.groups.job import GroupResult, not_applied
 from kbackup.jobs.groups.plan import GroupOffsetResult
 
 OFFSET = GroupOffsetResult(topic="a", partition=0, source=1, target=2, how="exact")

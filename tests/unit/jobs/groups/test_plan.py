@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kbackup.archive.models import GroupOffset
+from kbackup.archive.restores.offset_map import OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup
-from kbackup.archive.restores.remap import OffsetMap, SameLog
 from kbackup.jobs.groups.plan import Map, plan_groups, wants_epoch, with_epochs
 from kbackup.types import TopicPartition
 

@@ -12,10 +12,9 @@ from kbackup.archive import layout
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.selection import Selection
 from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
-from kbackup.jobs.groups.apply import set_groups
 from kbackup.jobs.groups.before import NONE, By, Captures, GroupBefore
+from kbackup.jobs.groups.job import UndoReport, set_groups, undo, undo_of
 from kbackup.jobs.groups.plan import GroupPlan, OffsetPlan
-from kbackup.jobs.groups.undo import UndoReport, undo, undo_of
 from kbackup.store import Store
 from tests.support.fake_groups import FakeCluster, FakeGroups, Held, Place
 from tests.support.memory_store import MemoryStore

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import WritingRun
+from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.writer import Target
-from kbackup.config.jobs import Backup, Restore
+from kbackup.config.models import Backup, Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.export.destination import Destination, Reached
 from kbackup.jobs.importing import job as delta_import
 from kbackup.jobs.importing.commit import commit_import
 from kbackup.jobs.importing.job import DeltaImport, check_reached
 from kbackup.jobs.importing.rows import TableRange
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options
 from tests.support.archives import write
 

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.query.export_rows import to_export_batch
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.read import read_segment
+from kbackup.archive.segments.rows import to_export_batch
 from kbackup.archive.segments.table import Segment, from_batches
 from kbackup.errors import CorruptError, UsageError, from_text
-from kbackup.formats.scan import scan
+from kbackup.formats.stream import scan
 from kbackup.jobs.importing.rows import TableRange, WriteSegments, table_ranges
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, decode_records, encode_record

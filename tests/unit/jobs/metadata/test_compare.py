@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kbackup.jobs.metadata.compare import Side, compare, in_words, not_compared
-from kbackup.metadata.entities import BrokerConfig, Registration
-from kbackup.metadata.parts import not_carried_entry
+from kbackup.jobs.metadata import Side, compare, in_words, not_compared
+from kbackup.metadata.entities import BrokerConfig, Registration, not_carried_entry
 from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
 
 

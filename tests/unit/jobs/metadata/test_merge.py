@@ -10,17 +10,19 @@ import pytest
 
 from kbackup.archive.models import Metadata
 from kbackup.errors import MismatchError
-from kbackup.jobs.metadata.merge import Merged, merge
-from kbackup.metadata.entities import MetadataPartName, NotCarried, Znode
-from kbackup.metadata.parts import (
+from kbackup.jobs.metadata import Merged, merge
+from kbackup.metadata.entities import (
     BROKER_SECRETS,
     LABELS,
     PARTS,
     SCRAM_SECRETS,
     TOKEN_SECRETS,
+    MetadataPartName,
+    NotCarried,
+    Reading,
+    Znode,
     not_carried_entry,
 )
-from kbackup.metadata.reading import Reading
 from tests.support.metadata_entities import (
     BROKER_SECRET,
     acl,

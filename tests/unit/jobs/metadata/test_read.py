@@ -8,11 +8,10 @@ from typing import NoReturn
 import pytest
 
 from kbackup.errors import CorruptError, MismatchError, UnreachableError
-from kbackup.jobs.metadata import read
-from kbackup.jobs.metadata.merge import merge
-from kbackup.jobs.metadata.read import Asked, read_all, sources_beside, with_sources
+from kbackup.jobs import metadata
+from kbackup.jobs.metadata import Asked, merge, read_all, sources_beside, with_sources
 from kbackup.kafka.metadata_log.codec import record
-from kbackup.metadata.reading import Reading
+from kbackup.metadata.entities import Reading
 from kbackup.metadata.sources import Sources
 from tests.support.metadata_entities import by_brokers, by_log, by_zookeeper, user
 from tests.support.metadata_records import write_segment
@@ -26,7 +25,7 @@ def down() -> NoReturn:
 
 def beside(monkeypatch: pytest.MonkeyPatch, *readings: Reading) -> None:
     asked = [Asked(r.source, r.source, lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
-    monkeypatch.setattr(read, "sources_beside", lambda sources: asked)
+    monkeypatch.setattr(metadata, "sources_beside", lambda sources: asked)
 
 
 def test_sources_that_are_asked() -> None:
@@ -48,7 +47,7 @@ def test_a_backup_takes_what_other_sources_tell(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        read, "sources_beside", lambda sources: [Asked("zookeeper", "ZooKeeper at zk:2181", down)]
+        metadata, "sources_beside", lambda sources: [Asked("zookeeper", "ZooKeeper at zk:2181", down)]
     )
     merged = with_sources(by_brokers(), 3, NONE)
     assert merged.metadata == merge([by_brokers()], merged.metadata.captured_at, 3).metadata
@@ -75,7 +74,7 @@ def test_a_source_of_another_cluster_ends_a_backup(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_archive_needs_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "sources_beside", lambda sources: [Asked("zookeeper", "", down)])
+    monkeypatch.setattr(metadata, "sources_beside", lambda sources: [Asked("zookeeper", "", down)])
     with pytest.raises(UnreachableError):
         read_all(NONE)
 

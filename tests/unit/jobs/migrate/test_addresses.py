@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kbackup.errors import UsageError
-from kbackup.jobs.migrate.rollback.addresses import (
+from kbackup.jobs.migrate.readings import (
     logged_addresses,
     own_addresses,
     probe,

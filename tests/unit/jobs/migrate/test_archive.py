@@ -12,26 +12,24 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.operations import begin_run
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Metadata
 from kbackup.archive.query.content import Content
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.config.jobs import Backup, Restore
+from kbackup.config.models import Backup, Restore
 from kbackup.errors import LockedError, MismatchError, UsageError
 from kbackup.jobs.backup.plan import make_plan
-from kbackup.jobs.capture.live import Live, LiveTopic
-from kbackup.jobs.history.job import history
-from kbackup.jobs.metadata.merge import Merged, merge
+from kbackup.jobs.capture import Live, LiveTopic
+from kbackup.jobs.metadata import Merged, merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata
-from kbackup.jobs.restore.content import select_content
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import Expiry
+from kbackup.jobs.points import history
+from kbackup.jobs.restore.plan import select_content
+from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify
-from kbackup.metadata.parts import SCRAM_SECRETS
+from kbackup.metadata.entities import SCRAM_SECRETS
 from kbackup.metadata.sources import Sources
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.kek import generate_key

@@ -9,20 +9,17 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import main
-from kbackup.config.jobs import Backup
+from kbackup.config.models import Backup
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.metadata.merge import merge
+from kbackup.jobs.metadata import merge
 from kbackup.jobs.migrate import archive as archive_job
-from kbackup.jobs.migrate.archive import archive_metadata
-from kbackup.jobs.migrate.bootstrap import make_bootstrap
+from kbackup.jobs.migrate.archive import archive_metadata, make_bootstrap
 from kbackup.kafka.metadata_log.codec import record
-from kbackup.kafka.metadata_log.entities import reading_of
-from kbackup.kafka.metadata_log.image import MetadataImage
+from kbackup.kafka.metadata_log.image import MetadataImage, reading_of
 from kbackup.kafka.metadata_log.log import read_snapshot
-from kbackup.metadata.entities import DelegationToken
-from kbackup.metadata.reading import Reading
+from kbackup.metadata.entities import DelegationToken, Reading
 from kbackup.metadata.sources import Sources
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from tests.support.metadata_entities import by_brokers, by_zookeeper, quota, token, user

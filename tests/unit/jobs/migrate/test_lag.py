@@ -11,9 +11,8 @@ import pytest
 from kbackup.errors import CorruptError, MismatchError
 from kbackup.jobs.migrate import lag
 from kbackup.jobs.migrate.lag import is_written_by_kraft, lag_warnings, read_lag
-from kbackup.jobs.migrate.rollback.situation import Lag
-from kbackup.jobs.migrate.states.witnesses import ControllerZnode, MigrationZnode, ZnodesWitness
-from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate.states import ControllerZnode, MigrationZnode, NotRead, ZnodesWitness
+from kbackup.jobs.migrate.znodes import Lag
 from kbackup.kafka.metadata_log.codec import Record, record
 from kbackup.metadata.sources import Sources
 from kbackup.zookeeper.session import Answers

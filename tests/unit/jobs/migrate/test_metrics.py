@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import CorruptError, UsageError
-from kbackup.jobs.migrate.states.metrics import parse_metrics, read_metrics
-from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness
-from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate.readings import parse_metrics, read_metrics
+from kbackup.jobs.migrate.states import KafkaState, MetricsWitness, NotRead
 from kbackup.metadata.sources import MetricsAccess
 
 PLAIN = """\

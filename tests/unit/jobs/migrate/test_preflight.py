@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kbackup.jobs.migrate.preflight import brokers as of_brokers
-from kbackup.jobs.migrate.preflight import controllers as of_controllers
-from kbackup.jobs.migrate.preflight import identity, listeners, partitions
-from kbackup.jobs.migrate.preflight.checks import CHECKS, judge
-from kbackup.jobs.migrate.preflight.findings import ArchiveFindings, Broker, Findings
-from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate import preflight
+from kbackup.jobs.migrate import preflight as of_brokers
+from kbackup.jobs.migrate import preflight as of_controllers
+from kbackup.jobs.migrate.preflight import CHECKS, judge
+from kbackup.jobs.migrate.states import NotRead
+from kbackup.jobs.migrate.znodes import ArchiveFindings, Broker, Findings
 from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
@@ -53,15 +53,15 @@ BROKEN: list[tuple[str, Findings, str, str]] = [
     (of_brokers.ALIVE, zookeeper(known=frozenset({1, 2, 3})), "not running: broker 3", "start it"),
     (of_brokers.ALIVE, brokers(assigned=frozenset({1, 4})), "not running: broker 4", "start it"),
     (
-        partitions.OFFLINE,
+        preflight.OFFLINE,
         brokers(offline=("orders-0", "orders-1")),
         "2 without a leader: orders-0, orders-1",
         "start",
     ),
-    (partitions.DELETIONS, zookeeper(deletions=("old",)), "1 wait for deletion: old", "start every broker"),
-    (partitions.REASSIGNMENTS, zookeeper(reassigning=("orders-0",)), "1 running: orders-0", "--cancel"),
+    (preflight.DELETIONS, zookeeper(deletions=("old",)), "1 wait for deletion: old", "start every broker"),
+    (preflight.REASSIGNMENTS, zookeeper(reassigning=("orders-0",)), "1 running: orders-0", "--cancel"),
     (
-        partitions.REASSIGNMENTS,
+        preflight.REASSIGNMENTS,
         replace(brokers(reassigning=("orders-0",)), zookeeper=UNREAD),
         "orders-0",
         "--cancel",
@@ -98,71 +98,76 @@ BROKEN: list[tuple[str, Findings, str, str]] = [
         "zookeeper.connect",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         controller({"controller.listener.names": None}),
         "c3001.properties",
         "set controller.listener.names",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         controller({"listeners": "PLAINTEXT://:9093"}),
         "not among listeners",
         "add CONTROLLER://",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         controller({MAP: "INTERNAL:SASL_PLAINTEXT"}),
         "CONTROLLER has no security protocol",
         "CONTROLLER:PROTOCOL",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         controller({MAP: "CONTROLLER:SSL"}),
         "INTERNAL has no security protocol",
         "INTERNAL:PROTOCOL",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         controller({"inter.broker.listener.name": None, MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"}),
         "its inter-broker listener is INTERNAL",
         "inter.broker.listener.name=INTERNAL",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         controller({MAP: "INTERNAL:SSL,CONTROLLER:SSL"}),
         "INTERNAL is SASL_PLAINTEXT",
         "map INTERNAL:SASL_PLAINTEXT",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         broker_configs({MAP: "INTERNAL:SASL_PLAINTEXT"}),
         "broker 2: CONTROLLER has no",
         "of the broker",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         broker_configs({MAP: "INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"}),
         "CONTROLLER is PLAINTEXT",
         "both sides",
     ),
     (
-        listeners.LISTENERS,
+        preflight.LISTENERS,
         broker_configs({"controller.listener.names": "OTHER", MAP: "INTERNAL:SASL_PLAINTEXT,OTHER:SSL"}),
         "OTHER is not in c3000",
         "the same",
     ),
     (
-        identity.CLUSTER_ID,
+        preflight.CLUSTER_ID,
         zookeeper(cluster_id="other"),
         f"brokers {CLUSTER}, ZooKeeper other",
         "kafka-storage.sh",
     ),
-    (identity.CLUSTER_ID, controller({}, cluster_id="other"), "c3001.properties other", "kafka-storage.sh"),
-    (identity.ARCHIVE, archive(captured_at=NOW - 3601), "1.0 hours old", "kbackup migrate archive"),
-    (identity.ARCHIVE, archive(captured_at=NOW + 3600), "in the future", "clocks"),
-    (identity.ARCHIVE, archive(missing=("client quotas",)), "lacks client quotas", "kbackup migrate archive"),
-    (identity.ARCHIVE, replace(findings(), archive=None), "no restore point", "kbackup migrate archive"),
-    (identity.ARCHIVE, archive(cluster_id="other"), "of cluster other", "name the archive"),
+    (preflight.CLUSTER_ID, controller({}, cluster_id="other"), "c3001.properties other", "kafka-storage.sh"),
+    (preflight.ARCHIVE, archive(captured_at=NOW - 3601), "1.0 hours old", "kbackup migrate archive"),
+    (preflight.ARCHIVE, archive(captured_at=NOW + 3600), "in the future", "clocks"),
+    (
+        preflight.ARCHIVE,
+        archive(missing=("client quotas",)),
+        "lacks client quotas",
+        "kbackup migrate archive",
+    ),
+    (preflight.ARCHIVE, replace(findings(), archive=None), "no restore point", "kbackup migrate archive"),
+    (preflight.ARCHIVE, archive(cluster_id="other"), "of cluster other", "name the archive"),
     *BROKEN_SHARED,
 ]
 
@@ -239,7 +244,7 @@ def test_kraft_controller_needs_no_map() -> None:
         "controller.listener.names": "CONTROLLER",
         "listeners": "CONTROLLER://:1",
     }
-    assert listeners.protocols_of(plain)["CONTROLLER"] == "PLAINTEXT"
+    assert preflight.protocols_of(plain)["CONTROLLER"] == "PLAINTEXT"
     secured = {**plain, "listeners": "CONTROLLER://:1,SSL://:2"}
-    assert "CONTROLLER" not in listeners.protocols_of(secured)
-    assert "CONTROLLER" not in listeners.protocols_of({**plain, "process.roles": ""})
+    assert "CONTROLLER" not in preflight.protocols_of(secured)
+    assert "CONTROLLER" not in preflight.protocols_of({**plain, "process.roles": ""})

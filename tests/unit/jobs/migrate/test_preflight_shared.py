@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
-from kbackup.jobs.migrate.preflight import brokers as of_brokers
-from kbackup.jobs.migrate.preflight import shared
+from kbackup.jobs.migrate import preflight
+from kbackup.jobs.migrate import preflight as of_brokers
 from tests.support.healthy_cluster import broker_configs, controller
 from tests.support.preflights import JAAS, MAP, line
 
@@ -51,7 +51,7 @@ def test_principal_of_a_certificate(tmp_path: Path) -> None:
     principals = {}
     for file, data in files.items():
         (tmp_path / file).write_bytes(data)
-        principals[file] = shared.principal_of(
+        principals[file] = preflight.principal_of(
             {
                 "controller.listener.names": "CONTROLLER",
                 MAP: "CONTROLLER:SSL",
@@ -71,10 +71,10 @@ def test_principals_that_only_the_controller_knows_are_not_looked_at() -> None:
         {"ssl.client.auth": "required", "ssl.principal.mapping.rules": "RULE:x"},
         {"principal.builder.class": "com.example.Builder"},
     ):
-        assert line(controller(dict(unknown)), shared.SUPER_USERS).status == "not looked at", unknown
+        assert line(controller(dict(unknown)), preflight.SUPER_USERS).status == "not looked at", unknown
 
 
 def test_a_login_from_a_file_of_the_jvm_is_not_looked_at() -> None:
     base = controller({JAAS: None})
     both = replace(base, brokers=broker_configs({JAAS: None}, of=(1, 2)).brokers)
-    assert line(both, shared.LOGIN).status == "not looked at"
+    assert line(both, preflight.LOGIN).status == "not looked at"

@@ -8,15 +8,14 @@ import pytest
 from msgspec import structs
 
 from kbackup.archive.models import Metadata
-from kbackup.jobs.migrate.preflight import brokers as of_brokers
-from kbackup.jobs.migrate.preflight import controllers as of_controllers
-from kbackup.jobs.migrate.preflight import identity, listeners, partitions, shared
-from kbackup.jobs.migrate.preflight.checks import judge
-from kbackup.jobs.migrate.preflight.findings import Broker, Findings
-from kbackup.jobs.migrate.preflight.read import missing_metadata
-from kbackup.jobs.migrate.unread import NotRead
-from kbackup.metadata.entities import NotCarried, ScramUser
-from kbackup.metadata.parts import SCRAM_SECRETS, not_carried_entry
+from kbackup.jobs.migrate import preflight
+from kbackup.jobs.migrate import preflight as of_brokers
+from kbackup.jobs.migrate import preflight as of_controllers
+from kbackup.jobs.migrate.preflight import judge
+from kbackup.jobs.migrate.readings import missing_metadata
+from kbackup.jobs.migrate.states import NotRead
+from kbackup.jobs.migrate.znodes import Broker, Findings
+from kbackup.metadata.entities import SCRAM_SECRETS, NotCarried, ScramUser, not_carried_entry
 from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
@@ -31,13 +30,13 @@ from tests.support.preflights import line
 UNREAD = NotRead("nobody asked", "ask")
 OF_BOTH_SIDES = {
     of_controllers.ZOOKEEPER,
-    listeners.LISTENERS,
+    preflight.LISTENERS,
     of_brokers.VERSION,
-    shared.AUTHORIZER,
-    shared.ENCODER,
-    shared.TOKENS,
-    shared.ZNODE_ACLS,
-    shared.LOGIN,
+    preflight.AUTHORIZER,
+    preflight.ENCODER,
+    preflight.TOKENS,
+    preflight.ZNODE_ACLS,
+    preflight.LOGIN,
 }
 
 
@@ -49,29 +48,29 @@ NOT_LOOKED_AT = [
             of_brokers.PROTOCOL,
             of_brokers.IDS,
             of_brokers.ALIVE,
-            partitions.OFFLINE,
+            preflight.OFFLINE,
             of_controllers.DEDICATED,
             of_controllers.BROKERS_ENABLED,
             *OF_BOTH_SIDES,
-            identity.CLUSTER_ID,
+            preflight.CLUSTER_ID,
         },
     ),
     (
         replace(findings(), zookeeper=UNREAD),
-        {of_brokers.ALIVE, partitions.DELETIONS, identity.CLUSTER_ID, shared.ENCODER},
+        {of_brokers.ALIVE, preflight.DELETIONS, preflight.CLUSTER_ID, preflight.ENCODER},
     ),
-    (replace(findings(), quorum=UNREAD), {shared.QUORUM}),
+    (replace(findings(), quorum=UNREAD), {preflight.QUORUM}),
     (
         replace(findings(), controllers=UNREAD),
         {
             of_controllers.DEDICATED,
             of_controllers.ENABLED,
-            shared.SUPER_USERS,
+            preflight.SUPER_USERS,
             *OF_BOTH_SIDES,
-            identity.CLUSTER_ID,
+            preflight.CLUSTER_ID,
         },
     ),
-    (replace(findings(), archive=UNREAD), {identity.ARCHIVE}),
+    (replace(findings(), archive=UNREAD), {preflight.ARCHIVE}),
     (Findings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD), {line.name for line in judge(findings()).lines}),
     (
         brokers(brokers=(Broker(1, UNREAD, UNREAD), Broker(2, 17, {}))),
@@ -87,10 +86,10 @@ NOT_LOOKED_AT = [
         replace(brokers(reassigning=UNREAD), zookeeper=UNREAD),
         {
             of_brokers.ALIVE,
-            partitions.DELETIONS,
-            identity.CLUSTER_ID,
-            partitions.REASSIGNMENTS,
-            shared.ENCODER,
+            preflight.DELETIONS,
+            preflight.CLUSTER_ID,
+            preflight.REASSIGNMENTS,
+            preflight.ENCODER,
         },
     ),
     (broker_configs({"inter.broker.protocol.version": None}), {of_brokers.PROTOCOL}),
@@ -108,7 +107,7 @@ def test_not_looked_at_is_never_ok(partly: Findings, names: set[str]) -> None:
 
 def test_problems_are_reported_though_another_source_is_missing() -> None:
     one_side = replace(controller({}, cluster_id="other"), zookeeper=UNREAD)
-    assert line(one_side, identity.CLUSTER_ID).status == "failed"
+    assert line(one_side, preflight.CLUSTER_ID).status == "failed"
     assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), of_brokers.ALIVE).status == "failed"
 
 

@@ -9,18 +9,18 @@ from dataclasses import replace
 import pytest
 
 from kbackup.errors import MismatchError
-from kbackup.jobs.migrate.rollback import guards
-from kbackup.jobs.migrate.rollback.delete import delete_znodes
-from kbackup.jobs.migrate.rollback.situation import BrokerModes, Lag, Sign, Situation, ZnodeContent
-from kbackup.jobs.migrate.states.judge import judge
-from kbackup.jobs.migrate.states.witnesses import (
+from kbackup.jobs.migrate import rollback
+from kbackup.jobs.migrate.rollback import delete_znodes
+from kbackup.jobs.migrate.states import (
     ControllerZnode,
     KafkaState,
     LogWitness,
     MigrationZnode,
+    NotRead,
     Witnesses,
+    judge,
 )
-from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate.znodes import BrokerModes, Lag, Sign, Situation, ZnodeContent
 from tests.support.rollbacks import (
     BROKERS,
     MOVED,
@@ -60,54 +60,54 @@ def test_znodes_of_an_ended_rollback_are_deleted(
 
 
 REFUSED = [
-    (guards.STOPPED, situation(signs={"c1:9093": "stopped", "c2:9093": "answers"}), "alive: c2:9093"),
-    (guards.STOPPED, situation(signs={"c1:9093": "silent"}), "proves nothing: c1:9093"),
-    (guards.STOPPED, situation(signs={}), "no controller's address"),
-    (guards.BROKERS, situation(brokers=UNREAD), "not looked at"),
+    (rollback.STOPPED, situation(signs={"c1:9093": "stopped", "c2:9093": "answers"}), "alive: c2:9093"),
+    (rollback.STOPPED, situation(signs={"c1:9093": "silent"}), "proves nothing: c1:9093"),
+    (rollback.STOPPED, situation(signs={}), "no controller's address"),
+    (rollback.BROKERS, situation(brokers=UNREAD), "not looked at"),
     (
-        guards.BROKERS,
+        rollback.BROKERS,
         situation(brokers=BrokerModes(frozenset({2}), frozenset({1}), NOBODY)),
         "KRaft brokers: 2",
     ),
-    (guards.BROKERS, situation(brokers=BrokerModes(NOBODY, NOBODY, NOBODY)), "no broker runs"),
-    (guards.COMPLETE, situation(lag=UNREAD), "not looked at"),
+    (rollback.BROKERS, situation(brokers=BrokerModes(NOBODY, NOBODY, NOBODY)), "no broker runs"),
+    (rollback.COMPLETE, situation(lag=UNREAD), "not looked at"),
     (
-        guards.COMPLETE,
+        rollback.COMPLETE,
         situation(lag=Lag(9, {"TopicRecord": 1, "ConfigRecord": 2}, ())),
         "2 ConfigRecord, 1 TopicRecord",
     ),
     (
-        guards.COMPLETE,
+        rollback.COMPLETE,
         situation(lag=Lag(9, {}, ("topics: a: in the metadata log, not in ZooKeeper",))),
         "topics: a",
     ),
-    (guards.ARCHIVED, situation(archived=UNREAD), "not looked at"),
-    (guards.ARCHIVED, situation(archived={}), "doesn't hold /controller and /migration"),
+    (rollback.ARCHIVED, situation(archived=UNREAD), "not looked at"),
+    (rollback.ARCHIVED, situation(archived={}), "doesn't hold /controller and /migration"),
     (
-        guards.ARCHIVED,
+        rollback.ARCHIVED,
         situation(
             archived={"/controller": '{"brokerid": 3000, "kraftControllerEpoch": 5}', "/migration": "{}"}
         ),
         "hold /migration",
     ),
-    (guards.WAY_BACK, situation(registered=NOBODY), "dual write or brokers moved or finished"),
+    (rollback.WAY_BACK, situation(registered=NOBODY), "dual write or brokers moved or finished"),
     (
-        guards.WAY_BACK,
+        rollback.WAY_BACK,
         situation(registered=NOBODY, of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)),
         "finished",
     ),
     (
-        guards.WAY_BACK,
+        rollback.WAY_BACK,
         situation(of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)),
         "dual write",
     ),
-    (guards.WAY_BACK, replace(situation(), report=judge(Witnesses((), UNREAD, UNREAD))), "any"),
+    (rollback.WAY_BACK, replace(situation(), report=judge(Witnesses((), UNREAD, UNREAD))), "any"),
 ]
 
 
 @pytest.mark.parametrize(("name", "refused", "detail"), REFUSED, ids=[f"{r[0]}: {r[2]}" for r in REFUSED])
 def test_each_guard_refuses(name: str, refused: Situation, detail: str) -> None:
-    (refusing,) = [guard for guard in guards.guards_of(refused) if not guard.holds]
+    (refusing,) = [guard for guard in rollback.guards_of(refused) if not guard.holds]
     assert refusing.name == name
     assert detail in refusing.detail
     assert refusing.hint
@@ -118,8 +118,8 @@ def test_each_guard_refuses(name: str, refused: Situation, detail: str) -> None:
 
 
 def test_every_guard_refuses_once() -> None:
-    assert {r[0] for r in REFUSED} == {guard.name for guard in guards.guards_of(situation())}
-    assert all(guard.holds and not guard.hint for guard in guards.guards_of(situation()))
+    assert {r[0] for r in REFUSED} == {guard.name for guard in rollback.guards_of(situation())}
+    assert all(guard.holds and not guard.hint for guard in rollback.guards_of(situation()))
 
 
 @pytest.mark.parametrize(("stale", "gone"), [("/controller", []), ("/migration", ["/controller"])])
@@ -158,7 +158,7 @@ def test_nothing_else_is_ever_deleted() -> None:
         )
         of = replace(of, znodes=(*others, *of.znodes))
         znodes = RecordedZnodes({znode.path: znode.version for znode in of.znodes})
-        holds = all(guard.holds for guard in guards.guards_of(of))
+        holds = all(guard.holds for guard in rollback.guards_of(of))
         try:
             delete_znodes(of, znodes)
         except MismatchError:

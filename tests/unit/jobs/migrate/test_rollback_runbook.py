@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from kbackup.jobs.migrate.rollback.runbook import runbook
-from kbackup.jobs.migrate.rollback.situation import BrokerModes, Lag, Situation
-from kbackup.jobs.migrate.states.witnesses import (
+from kbackup.jobs.migrate.rollback import runbook
+from kbackup.jobs.migrate.states import (
     ControllerZnode,
     KafkaState,
     LogWitness,
     MetricsWitness,
     MigrationZnode,
 )
+from kbackup.jobs.migrate.znodes import BrokerModes, Lag, Situation
 from tests.support.rollbacks import (
     BROKERS,
     MOVED,

@@ -8,18 +8,20 @@ from typing import get_args
 
 import pytest
 
-from kbackup.jobs.migrate.states.claims import State, claims_of
-from kbackup.jobs.migrate.states.judge import REVERSIBLE, judge
-from kbackup.jobs.migrate.states.witnesses import (
+from kbackup.jobs.migrate.states import (
+    REVERSIBLE,
     ControllerZnode,
     KafkaState,
     LogWitness,
     MetricsWitness,
     MigrationZnode,
+    NotRead,
+    State,
     Witnesses,
     ZnodesWitness,
+    claims_of,
+    judge,
 )
-from kbackup.jobs.migrate.unread import NotRead
 from tests.support.migration_states import (
     BROKERS,
     COPIED,

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from kbackup.archive.reader import open_archive
-from kbackup.config.jobs import Backup
+from kbackup.config.models import Backup
 from kbackup.errors import MismatchError, UsageError
-from kbackup.jobs.metadata.merge import merge
-from kbackup.jobs.metadata.read import Asked
+from kbackup.jobs.metadata import Asked, merge
 from kbackup.jobs.migrate import archive as archive_job
 from kbackup.jobs.migrate import verify as job
 from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.jobs.migrate.verify import Clock, VerifyReport, verify_migration
-from kbackup.metadata.reading import Reading
+from kbackup.metadata.entities import Reading
 from kbackup.metadata.sources import Sources
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, quota, topic, user
 

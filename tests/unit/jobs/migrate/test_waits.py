@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kbackup.jobs.migrate.states.claims import claims_of
-from kbackup.jobs.migrate.states.judge import judge
-from kbackup.jobs.migrate.states.witnesses import (
+from kbackup.jobs.migrate.states import (
     LogWitness,
     MetricsWitness,
     MigrationZnode,
     Witnesses,
     ZnodesWitness,
+    claims_of,
+    judge,
 )
 from tests.support.migration_states import (
     BROKERS,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbackup.errors import CorruptError
-from kbackup.jobs.migrate.preflight.findings import ZooKeeperFindings
-from kbackup.jobs.migrate.rollback.situation import ZnodeContent
-from kbackup.jobs.migrate.states.witnesses import ControllerZnode, MigrationZnode, ZnodesWitness
-from kbackup.jobs.migrate.znodes import read_findings, read_witness
+from kbackup.jobs.migrate.states import ControllerZnode, MigrationZnode, ZnodesWitness
+from kbackup.jobs.migrate.znodes import ZnodeContent, ZooKeeperFindings, read_findings, read_witness
 from tests.support.fake_zookeeper import FakeZooKeeper
 
 CLUSTER: dict[str, object] = {

@@ -10,31 +10,30 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.restores.flow_map.reader import FlowMap
-from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
-from kbackup.archive.restores.flow_map.tables import (
+from kbackup.archive.restores.flow_map import (
+    SLOTS,
+    FlowMap,
+    FlowState,
     MapPartName,
     MappedPartition,
     folder,
     runs_table,
+    slot_of,
     write_map_part,
 )
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.jobs.mirror.apply import applier as applier_module
-from kbackup.jobs.mirror.apply import room
-from kbackup.jobs.mirror.apply.applier import Applier
-from kbackup.jobs.mirror.apply.missing import Recovery
-from kbackup.jobs.mirror.apply.pending import Pending
-from kbackup.jobs.mirror.apply.positions import Note, Noted
-from kbackup.jobs.mirror.apply.session import Session
+from kbackup.jobs.mirror import apply as applier_module
+from kbackup.jobs.mirror.apply import Applier
+from kbackup.jobs.mirror.apply import session as room
+from kbackup.jobs.mirror.apply.pending import Note, Noted, Pending, Recovery
+from kbackup.jobs.mirror.apply.session import Session, tasks_to_produce
 from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotResult, SlotWork
-from kbackup.jobs.mirror.apply.tasks import tasks_to_produce
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.halves.take import Source
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.kafka.kernel import selected_kernel
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.memory_store import MemoryStore

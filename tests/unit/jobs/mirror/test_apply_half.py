@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
+from kbackup.archive.run import open_or_create
 from kbackup.errors import (
     FencedError,
     NoArchiveError,
     UnreachableError,
 )
-from kbackup.jobs.common.stop import Stop
-from kbackup.jobs.mirror.apply import Applied
-from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.mirror.halves import apply, connection
-from kbackup.jobs.mirror.halves import round as round_
+from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror.apply.pending import Applied
+from kbackup.jobs.mirror.flow import Flow, RemoteTopic, read_flow_status
+from kbackup.jobs.mirror.halves import apply
+from kbackup.jobs.mirror.halves import apply as connection
+from kbackup.jobs.mirror.halves import apply as round_
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
-from kbackup.jobs.mirror.internal.checkpoints import Emitted
+from kbackup.jobs.mirror.internal import Emitted
 from kbackup.jobs.mirror.settings import TopicsReport
-from kbackup.jobs.mirror.status import read_flow_status
 from kbackup.metrics.registry import counted
 from tests.support.apply_halves import LOST, Script, gauge, half_of
 from tests.support.archives import make_archive

@@ -18,13 +18,12 @@ from kbackup.errors import (
     StoreError,
     UnreachableError,
 )
-from kbackup.jobs.common.stop import Stop
-from kbackup.jobs.mirror.apply import Recreated
-from kbackup.jobs.mirror.flow import Clock
-from kbackup.jobs.mirror.halves import connection, status_keeper
-from kbackup.jobs.mirror.halves.round import RoundReport
-from kbackup.jobs.mirror.status import FlowStatus, flows_of, read_flow_status, write_status
-from kbackup.jobs.mirror.status.holds import flow_holds
+from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror.apply.pending import Recreated
+from kbackup.jobs.mirror.flow import Clock, FlowStatus, read_flow_status, write_status
+from kbackup.jobs.mirror.halves import apply
+from kbackup.jobs.mirror.halves.apply import RoundReport
+from kbackup.jobs.mirror.status import flow_holds, flows_of
 from kbackup.jobs.mirror.topics import TopicPlan
 from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
@@ -69,7 +68,7 @@ def test_status_names_why_the_target_is_not_reached(stop: Stop, monkeypatch: pyt
         raise UnreachableError("target is away", "")
 
     half = half_of(Script(stop, []), store, monkeypatch)
-    monkeypatch.setattr(connection, "Cluster", lambda *_: SimpleNamespace(connect=connect))
+    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=connect))
     half.run()
     status = read_flow_status(store, "A", "B")
     assert status is not None
@@ -129,7 +128,7 @@ def test_a_long_round_gives_signs_of_life(
     make_archive(store)
     script = Script(stop, [(LOST,)])
     half = half_of(script, store, monkeypatch)
-    monkeypatch.setattr(status_keeper, "ALIVE", Clock(True, 0.001))
+    monkeypatch.setattr(apply, "ALIVE", Clock(True, 0.001))
     write, run, begun = write_status, script.run, list[str]()
 
     def beat(state: Store, status: FlowStatus) -> None:
@@ -150,7 +149,7 @@ def test_a_long_round_gives_signs_of_life(
         assert (now.written_at > begun[-1]) is not refused
         return run(archive, point, plan)
 
-    monkeypatch.setattr(status_keeper, "write_status", beat)
+    monkeypatch.setattr(apply, "write_status", beat)
     monkeypatch.setattr(script, "run", long_round)
     assert half.run().rounds == 1
     status = read_flow_status(store, "A", "B")

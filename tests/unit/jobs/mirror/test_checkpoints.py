@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from kbackup.archive.models import GroupOffset
+from kbackup.jobs.mirror import internal as module
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
-from kbackup.jobs.mirror.internal import checkpoints as module
-from kbackup.jobs.mirror.internal.checkpoints import checkpoints, emit_checkpoints, is_due
-from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
+from kbackup.jobs.mirror.internal import Journal, SyncJournal, checkpoints, emit_checkpoints, is_due
 from kbackup.jobs.mirror.positions import GroupSync, sync_group_offsets
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
 from kbackup.types import TopicPartition

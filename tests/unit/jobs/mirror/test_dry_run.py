@@ -6,7 +6,7 @@ import pytest
 
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.mirror.dry_run import dry_run, factor_warnings
-from kbackup.jobs.mirror.internal.names import InternalNames, InternalTopic
+from kbackup.jobs.mirror.internal import InternalNames, InternalTopic
 from kbackup.kafka.admin.cluster import Cluster
 from tests.support.memory_store import MemoryStore
 from tests.support.mirrors import flow_of

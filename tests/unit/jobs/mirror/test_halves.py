@@ -9,13 +9,12 @@ from functools import partial
 import pytest
 
 from kbackup.archive.query.selection import Selection
-from kbackup.config.jobs import Backup, Follow
+from kbackup.config.models import Backup, Follow
 from kbackup.errors import UsageError
-from kbackup.jobs.common.stop import Stop
+from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.flow import Clock
-from kbackup.jobs.mirror.halves.take import mirror_selections, rhythm_of, sources_of
-from kbackup.jobs.mirror.halves.timetable import Timetable
-from kbackup.jobs.mirror.halves.together import run_together
+from kbackup.jobs.mirror.halves.apply import Timetable
+from kbackup.jobs.mirror.halves.take import mirror_selections, rhythm_of, run_together, sources_of
 from kbackup.jobs.mirror.properties import load_flows
 from tests.support.mirrors import CLUSTERS, flow_of
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from kbackup.errors import KbackupError, UnreachableError
+from kbackup.jobs.mirror import internal
 from kbackup.jobs.mirror.flow import Clock
-from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, heartbeats
+from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.kafka.mirror_records import Heartbeat
 from tests.support.fake_groups import FakeCluster, FakeGroups
 from tests.support.mirrors import flow_of
@@ -49,7 +50,7 @@ class Writer:
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
     made = Writer()
-    monkeypatch.setattr(heartbeats, "RecordWriter", made)
+    monkeypatch.setattr(internal, "RecordWriter", made)
     return made
 
 

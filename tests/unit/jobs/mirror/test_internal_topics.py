@@ -9,8 +9,9 @@ from typing import cast
 import pytest
 
 from kbackup.errors import ClusterError, UnreachableError
+from kbackup.jobs.mirror import internal as topics
 from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.internal import InternalTopics, topics
+from kbackup.jobs.mirror.internal import InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.kafka.admin.cluster import Cluster
 from tests.support.mirrors import CLUSTERS, flow_of

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.restores.flow_map.tables import SCHEMA
+from kbackup.archive.restores.flow_map import MAP_SCHEMA
 from kbackup.jobs.mirror import metering
-from kbackup.jobs.mirror.apply import Applied, DeletedRemote, Lost, PartitionApplied, Recreated
+from kbackup.jobs.mirror.apply.pending import Applied, DeletedRemote, Lost, PartitionApplied, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.status import FlowLag
 from kbackup.metrics.registry import counted
@@ -43,7 +43,7 @@ def runs(*rows: tuple[int, int, int]) -> pa.Table:
             {"topic": "A.orders", "partition": 3, "incarnation": i, "source": s, "target": s, "count": n}
             for i, s, n in rows
         ],
-        schema=SCHEMA,
+        schema=MAP_SCHEMA,
     )
 
 

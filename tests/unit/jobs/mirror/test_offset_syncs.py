@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.jobs.mirror.internal.offset_syncs import offset_syncs
+from kbackup.jobs.mirror.internal import offset_syncs
 from kbackup.kafka.mirror_records import OffsetSync
 from kbackup.types import TopicPartition
 from tests.support.flow_maps import Pairs, histories, map_of

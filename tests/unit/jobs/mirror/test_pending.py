@@ -11,8 +11,7 @@ from kbackup.archive.catalog.state import LogStart
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.jobs.mirror.apply import pending as module
-from kbackup.jobs.mirror.apply.lost import find_lost
-from kbackup.jobs.mirror.apply.pending import Pending, find_pending
+from kbackup.jobs.mirror.apply.pending import Pending, find_lost, find_pending
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -8,10 +8,10 @@ import pytest
 
 from kbackup.errors import UsageError
 from kbackup.jobs.mirror.flow import Clock
-from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.mirror.properties.keys import FLOW_KEYS
-from kbackup.kafka.admin.properties import admin_properties, without_admin
+from kbackup.jobs.mirror.properties.load import FLOW_KEYS
+from kbackup.jobs.mirror.topics import DefaultPolicy, IdentityPolicy
+from kbackup.kafka.client import admin_properties, without_admin
 from tests.support.mirrors import CLUSTERS, flow_of
 
 

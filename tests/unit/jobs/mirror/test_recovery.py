@@ -10,18 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.restores.flow_map.slot import SlotMap
-from kbackup.archive.restores.flow_map.tables import (
+from kbackup.archive.restores.flow_map import (
     MapPartName,
     MappedPartition,
+    SlotMap,
     folder,
     runs_table,
     write_map_part,
 )
 from kbackup.archive.restores.offset_map import by_partition
-from kbackup.jobs.mirror.apply import missing
-from kbackup.jobs.mirror.apply.missing import Recovery
-from kbackup.jobs.mirror.apply.positions import Note, Noted
+from kbackup.jobs.mirror.apply import pending
+from kbackup.jobs.mirror.apply.pending import Note, Noted, Recovery
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.kafka.admin.cluster import Topic
 from kbackup.types import TopicPartition
@@ -85,8 +84,8 @@ class Recover:
     def __call__(
         self, target: Target, known: Mapping[TopicPartition, MapPartName] | None = None
     ) -> dict[TopicPartition, int]:
-        self.patch.setattr(missing, "committed_partitions", target.committed_partitions)
-        self.patch.setattr(missing, "first_committed", target.first_committed)
+        self.patch.setattr(pending, "committed_partitions", target.committed_partitions)
+        self.patch.setattr(pending, "first_committed", target.first_committed)
         noted = {tp: Noted(AppliedPosition(1, 0), Note(1, part, 1)) for tp, part in (known or {}).items()}
         recovery = Recovery(cast(Any, target), {}, ("A", "B"), {QUIET.topic})
         return {tp: each.position.next for tp, each in recovery.positions([self.slot], noted).items()}

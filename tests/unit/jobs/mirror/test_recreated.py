@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map.tables import MapPartName
-from kbackup.jobs.mirror.apply import Applied, Applier, session
-from kbackup.jobs.mirror.apply.positions import Note, Noted
-from kbackup.jobs.mirror.apply.recreated import find_recreated, reported_positions
-from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
-from kbackup.jobs.mirror.status import FlowStatus, after_round, first_status, write_status
+from kbackup.archive.restores.flow_map import MapPartName
+from kbackup.jobs.mirror.apply import Applier, session
+from kbackup.jobs.mirror.apply.pending import Applied, Note, Noted, find_recreated, reported_positions
+from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
+from kbackup.jobs.mirror.status import after_round, first_status
 from kbackup.kafka.admin.cluster import Topic
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.types import TopicPartition
 from tests.support.made_segments import TOPIC, committed, state, target, write
 from tests.support.memory_store import MemoryStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.jobs.mirror.settings.acls import remote_acl
+from kbackup.jobs.mirror.settings import remote_acl
 from kbackup.metadata.entities import Acl
 from tests.support.mirrors import flow_of
 

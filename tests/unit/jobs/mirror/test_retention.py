@@ -7,11 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kbackup.jobs.mirror.status import FlowStatus, TopicStatus, write_status
-from kbackup.jobs.retention.job import expire
-from kbackup.jobs.retention.policy import Policy
-from kbackup.jobs.retention.report import ExpireReport, Expiry
-from kbackup.metrics.events import Silent
+from kbackup.jobs.mirror.flow import FlowStatus, TopicStatus, write_status
+from kbackup.jobs.retention import ExpireReport, Expiry, Policy, expire
+from kbackup.metrics.registry import Silent
 from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 

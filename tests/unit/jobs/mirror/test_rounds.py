@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from kbackup.jobs.mirror.apply import Applied
-from kbackup.jobs.mirror.halves import round as round_
-from kbackup.jobs.mirror.halves.round import Rounds
-from kbackup.jobs.mirror.halves.timetable import Timetable
-from kbackup.jobs.mirror.internal.checkpoints import Emitted
+from kbackup.jobs.mirror.apply.pending import Applied
+from kbackup.jobs.mirror.halves import apply as round_
+from kbackup.jobs.mirror.halves.apply import Rounds, Timetable
+from kbackup.jobs.mirror.internal import Emitted
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import counted

@@ -8,20 +8,23 @@ import pytest
 
 from kbackup.archive.reader import Archive
 from kbackup.errors import CorruptError
-from kbackup.jobs.mirror.apply import Applied, Lost, Recreated
-from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
-from kbackup.jobs.mirror.status import (
+from kbackup.jobs.mirror.apply.pending import Applied, Lost, Recreated
+from kbackup.jobs.mirror.flow import (
+    AppliedPosition,
     FlowStatus,
+    RemoteTopic,
+    read_flow_status,
+    read_status,
+    write_status,
+)
+from kbackup.jobs.mirror.status import (
     after_error,
     after_round,
     first_status,
     flow_lag,
     planned,
-    read_flow_status,
-    read_status,
     round_lag,
     with_unreported,
-    write_status,
 )
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive

@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.restores.remap import OffsetMap
+from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.mirror.internal.offset_syncs import offset_syncs
-from kbackup.jobs.mirror.positions.sync_store import BEFORE_FIRST, OffsetSyncStore
-from kbackup.jobs.mirror.positions.translation import Translate, exact_translation
+from kbackup.jobs.mirror.internal import offset_syncs
+from kbackup.jobs.mirror.positions import BEFORE_FIRST, OffsetSyncStore, Translate, exact_translation
 from kbackup.kafka.mirror_records import OffsetSync
 from kbackup.types import TopicPartition
 from tests.support.flow_maps import Pairs, histories, map_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import kbackup.jobs.repair.read_back as repair_job
-from kbackup.spark.progress import ProgressSender
+import kbackup.jobs.repair.rebuild as repair_job
+from kbackup.spark.tasks import ProgressSender
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import make
 

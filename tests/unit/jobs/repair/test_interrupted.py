@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import label_point
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.writer import Target
 from kbackup.errors import LockedError, WrongKeyError

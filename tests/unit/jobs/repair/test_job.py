@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.query.overview import overview
-from kbackup.archive.query.points import list_points
+from kbackup.archive.query.overview import list_points, overview
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import Target
 from tests.support.archives import LOSS, commit_point, topic_state, write
 from tests.support.memory_store import MemoryStore

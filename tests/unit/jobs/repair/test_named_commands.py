@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import KbackupError
-from kbackup.jobs.mirror.status import first_status, write_status
-from kbackup.jobs.status.job import archive_status
+from kbackup.jobs.mirror.flow import write_status
+from kbackup.jobs.mirror.status import first_status
+from kbackup.jobs.status import archive_status
 from kbackup.jobs.verify.report import VerifyReport, record_verification
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

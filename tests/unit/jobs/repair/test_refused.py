@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, NoArchiveError

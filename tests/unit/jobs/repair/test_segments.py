@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-import kbackup.jobs.repair.read_back as repair_job
+import kbackup.jobs.repair.rebuild as repair_job
 from kbackup.archive import layout
 from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan
 from kbackup.formats.index import decode_index
-from kbackup.jobs.copy.job import copy_archive
-from kbackup.metrics.events import Silent
+from kbackup.jobs.copy import copy_archive
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import (

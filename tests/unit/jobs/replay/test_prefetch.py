@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbackup.jobs.replay.prefetch import ahead
+from kbackup.jobs.replay import ahead
 
 
 def test_prefetch_yields_all_items_in_order() -> None:

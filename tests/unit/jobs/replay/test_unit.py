@@ -8,22 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.query.window import Window
 from kbackup.archive.restores.offset_map import MapPartName, begun_map_parts, runs_table, write_map_part
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments import read as segment_io
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.errors import ClusterError
-from kbackup.jobs.replay import read as restore_read
-from kbackup.jobs.replay import unit as unit_module
-from kbackup.jobs.replay.earlier_commits import within
-from kbackup.jobs.replay.read import read_range
-from kbackup.jobs.replay.unit import together
+from kbackup.jobs import replay as restore_read
+from kbackup.jobs import replay as unit_module
+from kbackup.jobs.replay import read_range, together, within
 from kbackup.jobs.restore import task as restore_task
 from kbackup.jobs.restore.task import RestoreWork, Unit, UnitResult
-from kbackup.kafka.produce.outlet import Progress
-from kbackup.kafka.produce.runs import Runs
-from kbackup.spark.progress import ProgressSender
+from kbackup.kafka.kernel_protocol import Progress, Runs
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.made_segments import target, write

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
-from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.restores.offset_map import Cut, MapPartName, runs_table
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Choice, Window
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.restore.job import _check_complete
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import make_report, planned, restored, without_timestamp
 from kbackup.jobs.restore.task import Unit, _last_part
-from kbackup.kafka.produce.outlet import Progress
+from kbackup.kafka.kernel_protocol import Progress
 from kbackup.types import Int64Array, TopicPartition
 
 NAMES = {"orders": "o", "pay": "p"}

@@ -6,14 +6,14 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.recovery import lose_segments
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import Target
-from kbackup.config.jobs import Restore
+from kbackup.config.models import Restore
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.restore.content import plan_restore, select_content
+from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.restore.report import make_report, planned
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, make_archive, topic_state, write

@@ -10,7 +10,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.groups.mapping import plan_groups
+from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.restore.plan import (
     UNIT_BYTES,
     UNIT_PARTITIONS,
@@ -94,11 +94,11 @@ def test_groups_are_selected_renamed_and_kept_to_restored_topics() -> None:
         GroupOffset(topic="other", partition=0, offset=4),
     )
     made = content({"orders": [5]}, {"g": offsets, "h": offsets[1:], "test-1": offsets})
-    planned = plan_groups(made, {"orders": "orders"}, Selection.of([], ["/test-.*/"]), {"g": "g2"})
+    planned = map_groups(made, {"orders": "orders"}, Selection.of([], ["/test-.*/"]), {"g": "g2"})
     assert [(g.source, g.target, len(g.offsets)) for g in planned] == [("g", "g2", 1)]
-    assert plan_groups(made, {"orders": "orders"}, None, {}) == ()
+    assert map_groups(made, {"orders": "orders"}, None, {}) == ()
     with pytest.raises(RefusedError, match="groups g and test-1 would both become z"):
-        plan_groups(made, {"orders": "orders"}, Selection(), {"g": "z", "test-1": "z"})
+        map_groups(made, {"orders": "orders"}, Selection(), {"g": "z", "test-1": "z"})
 
 
 def test_a_plan_survives_its_file() -> None:
@@ -115,7 +115,7 @@ def test_a_plan_survives_its_file() -> None:
         into_existing=False,
         topics=tuple(plan_topic(t, names[t.name], {}, None) for t in made.topics),
         units=make_units(made, names),
-        groups=plan_groups(made, names, Selection(), {}),
+        groups=map_groups(made, names, Selection(), {}),
     )
     again = load(RestorePlan, dump(plan), "plan.json")
     assert (again.units, again.groups, again.topics) == (plan.units, plan.groups, plan.topics)

@@ -9,10 +9,10 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.models import dump
-from kbackup.config.jobs import Restore
-from kbackup.jobs.restore import prepare
+from kbackup.config.models import Restore
+from kbackup.jobs.restore import job as prepare
 from kbackup.jobs.restore.job import RestoreJob, restore
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.restore.test_finished import plan

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.java.content import java_content
-from kbackup.jobs.restore.timestamps import with_timestamps
-from kbackup.metrics.events import Silent
-from kbackup.spark.progress import ProgressSender
+from kbackup.archive.query.java import java_content
+from kbackup.jobs.restore.plan import with_timestamps
+from kbackup.metrics.registry import Silent
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 

@@ -11,9 +11,9 @@ import pytest
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.restores.offset_map import runs_table
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan
-from kbackup.jobs.groups.apply import offset_maps
-from kbackup.jobs.restore import visibility as visible
-from kbackup.jobs.restore.visibility import wait_visible
+from kbackup.jobs.groups.job import offset_maps
+from kbackup.jobs.restore import job as visible
+from kbackup.jobs.restore.job import wait_visible
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.types import TopicPartition
 

@@ -10,16 +10,16 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import end_run
-from kbackup.archive.catalog.run import WritingRun, begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import WritingRun, begin_writing
 from kbackup.errors import (
     LeaseLostError,
     RefusedError,
 )
 from kbackup.formats.index import decode_partition_index
-from kbackup.jobs.points.job import label, pin, release
-from kbackup.jobs.retention.job import undo
+from kbackup.jobs.points import label, pin, release
+from kbackup.jobs.retention import undo
 from kbackup.store.base import Store
 from tests.support.expirations import (
     DAY,

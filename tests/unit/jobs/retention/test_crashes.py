@@ -7,12 +7,12 @@ from contextlib import suppress
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import begin_writing
 from kbackup.formats.index import decode_partition_index
-from kbackup.jobs.points.job import pin
-from kbackup.jobs.retention.job import undo
+from kbackup.jobs.points import pin
+from kbackup.jobs.retention import undo
 from kbackup.store.base import Store
 from tests.support.crash_store import Crash, CrashStore, crashed
 from tests.support.exhaustive import sample

@@ -12,10 +12,10 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import (
     CorruptError,
 )
-from kbackup.jobs.history.job import history as history_of
-from kbackup.jobs.points.job import pin
+from kbackup.jobs.points import history as history_of
+from kbackup.jobs.points import pin
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.expirations import all_seen, check_whole, expired
 from tests.support.histories import History

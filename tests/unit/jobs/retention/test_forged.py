@@ -10,11 +10,11 @@ import pytest
 from msgspec import structs
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.orphans import Orphans, find_orphans, referred_keys
+from kbackup.archive.catalog.sweep import Orphans, find_orphans, referred_keys
 from kbackup.archive.models import dump
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.points.job import pin
-from kbackup.jobs.retention.job import undo
+from kbackup.jobs.points import pin
+from kbackup.jobs.retention import undo
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.probe import store_time
 from tests.support.expirations import DAY, build, check_whole, expired

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.opening import Committed
+from kbackup.archive.catalog.commit import Author, Committed, commit
 from kbackup.archive.catalog.state import State
 from kbackup.archive.reader import Archive, open_archive
 from tests.support.expirations import DAY, Seen, all_seen, build, check_whole, expired, objects_of

@@ -14,8 +14,8 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import (
     RefusedError,
 )
-from kbackup.jobs.points.job import pin
-from kbackup.jobs.retention.job import undo
+from kbackup.jobs.points import pin
+from kbackup.jobs.retention import undo
 from tests.support.expirations import DAY, LOSS, NOW, Seen, all_seen, check_whole, expired
 from tests.support.histories import Did, History, day
 from tests.support.memory_store import MemoryStore

@@ -9,9 +9,9 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import (
     UsageError,
 )
-from kbackup.jobs.history.job import history as history_of
-from kbackup.jobs.points.job import label, pin, release, remove_label
-from kbackup.jobs.retention.job import undo
+from kbackup.jobs.points import history as history_of
+from kbackup.jobs.points import label, pin, release, remove_label
+from kbackup.jobs.retention import undo
 from tests.support.expirations import DAY, check_whole, expired
 from tests.support.memory_store import MemoryStore
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.jobs.retention.policy import Moment, Policy, moment, reasons
+from kbackup.jobs.retention import Moment, Policy, moment, reasons
 
 EPOCH = datetime(2025, 11, 20, tzinfo=UTC)
 LATER = datetime(2030, 1, 1, tzinfo=UTC)

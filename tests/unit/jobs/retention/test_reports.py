@@ -12,9 +12,9 @@ from kbackup.errors import (
     UsageError,
 )
 from kbackup.formats.index import decode_partition_index
-from kbackup.jobs.points.job import pin
+from kbackup.jobs.points import pin
 from kbackup.jobs.verify.job import verify
-from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.expirations import all_seen, build, check_whole, expired, objects_of, seen
 from tests.support.histories import History

@@ -8,17 +8,17 @@ from datetime import timedelta
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.errors import (
     DeniedError,
     NoArchiveError,
     RefusedError,
 )
-from kbackup.jobs.points.job import label, pin, release
+from kbackup.jobs.points import label, pin, release
 from kbackup.jobs.repair.job import repair
-from kbackup.jobs.retention.job import undo
-from kbackup.metrics.events import Silent
+from kbackup.jobs.retention import undo
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Failed, ObjectInfo, Store
 from tests.support.expirations import DAY, all_seen, check_whole, expired, objects_of
 from tests.support.faulty_store import FaultyStore

@@ -9,9 +9,9 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import (
     RefusedError,
 )
-from kbackup.jobs.history.job import history as history_of
-from kbackup.jobs.points.job import label, pin
-from kbackup.jobs.retention.job import undo
+from kbackup.jobs.points import history as history_of
+from kbackup.jobs.points import label, pin
+from kbackup.jobs.retention import undo
 from kbackup.store.base import Store
 from tests.support.expirations import DAY, all_seen, build, check_whole, expired, meanwhile, objects_of
 from tests.support.histories import History

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.jobs.settings.acls import Names, SkippedSetting, map_acls
-from kbackup.jobs.settings.plan import Target, plan_settings
+from kbackup.jobs.settings.plan import Names, SkippedSetting, Target, map_acls, plan_settings
 from kbackup.metadata.entities import (
     Acl,
 )

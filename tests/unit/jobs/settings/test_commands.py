@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
-from kbackup.jobs.settings.commands import acl_command, config_command, quota_command
+from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, acl_command, config_command, quota_command
 from kbackup.metadata.entities import Acl
 
 CONFIGS = "kafka-configs.sh --bootstrap-server h:1 --alter "

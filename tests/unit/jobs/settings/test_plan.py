@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.jobs.settings.acls import SkippedSetting
-from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
-from kbackup.jobs.settings.plan import HOST_SPECIFIC, SettingsReport, Target, plan_settings
+from kbackup.jobs.settings.plan import (
+    HOST_SPECIFIC,
+    ConfigChange,
+    QuotaChange,
+    SettingsReport,
+    SkippedSetting,
+    Target,
+    plan_settings,
+)
 from kbackup.metadata.entities import (
     ClientMetrics,
     ClientQuota,
     DelegationToken,
     GroupConfig,
     ScramUser,
+    not_carried_entry,
 )
-from kbackup.metadata.parts import not_carried_entry
 from tests.support.settings_plans import EMPTY, EVERYTHING, RENAMED, SAME, acl, archived, broker, change
 
 

@@ -8,13 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Metadata
-from kbackup.jobs.settings.acls import Names
 from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
-from kbackup.jobs.settings.changes import Changes, entity_key, quota_values
-from kbackup.jobs.settings.plan import Target, plan_settings
-from kbackup.jobs.settings.undo import undo_of
-from kbackup.metadata.entities import Acl, BrokerConfig, ClientMetrics, ClientQuota, GroupConfig, QuotaKey
-from kbackup.metadata.reading import Reading
+from kbackup.jobs.settings.plan import Changes, Names, Target, entity_key, plan_settings, quota_values
+from kbackup.jobs.settings.write import undo_of
+from kbackup.metadata.entities import (
+    Acl,
+    BrokerConfig,
+    ClientMetrics,
+    ClientQuota,
+    GroupConfig,
+    QuotaKey,
+    Reading,
+)
 from tests.support.memory_store import MemoryStore
 
 NAMES = Names({}, frozenset(), {"g": "g"})

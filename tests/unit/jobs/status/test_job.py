@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Lease, Loss, dump
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.jobs.drill.report import store_report
-from kbackup.jobs.status.job import archive_status
-from kbackup.jobs.status.report import ArchiveStatus
+from kbackup.jobs.status import ArchiveStatus, archive_status
 from kbackup.jobs.verify.report import Scope, Verification
 from kbackup.store.base import Store
 from kbackup.util.times import rfc3339

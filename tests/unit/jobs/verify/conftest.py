@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.spark.progress import ProgressSender
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store import open_store
 from tests.support.archives import make_archive
 

@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.archive.verify.findings import Findings
 from kbackup.jobs.drill.report import store_report
-from kbackup.jobs.verify.drills import check_drills
+from kbackup.jobs.verify.job import check_drills
 from kbackup.store.base import Store
 from tests.support.drill_reports import report
 from tests.support.memory_store import MemoryStore

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kbackup import cli
-from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.run import begin_writing
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.store import open_store
 from tests.support.verifications import ORDERS, SEGMENT, findings_of, point_folder, run, table_with

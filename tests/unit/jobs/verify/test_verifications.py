@@ -9,11 +9,11 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.java.content import JAVA
 from kbackup.archive.models import load
+from kbackup.archive.query.java import JAVA
 from kbackup.archive.verify.findings import Findings
+from kbackup.jobs.verify.job import check_verifications
 from kbackup.jobs.verify.report import STORED_FINDINGS, Verification, record_verification
-from kbackup.jobs.verify.verifications import check_verifications
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.support.memory_store import MemoryStore

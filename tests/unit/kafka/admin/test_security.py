@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from kbackup.kafka.admin.security import SecurityAdmin
-from kbackup.kafka.admin.security_types import ACLS_AT_ONCE, AclRule, Credential, Setting, Untold
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
+from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, Credential, Setting, Untold
 
 EVERY = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS]
 OWN, OF_ALL = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import UnreachableError
-from kbackup.kafka.admin.topics import TopicAdmin, TopicToCreate
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.admin.cluster import TopicAdmin, TopicToCreate
+from kbackup.kafka.client import Connection
 
 NAMES = ["a", "b"]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.kafka.admin.security_types import AclRule, Setting
-from kbackup.kafka.admin_protocol import answers
+from kbackup.kafka.admin_protocol import reader
 from kbackup.kafka.admin_protocol.messages import (
     RESPONSES,
     DescribeAclsRequest,
@@ -17,6 +16,7 @@ from kbackup.kafka.admin_protocol.messages import (
     DescribeDelegationTokenRequest,
     DescribeQuorumRequest,
 )
+from kbackup.kafka.security_types import AclRule, Setting
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
 
 
@@ -43,7 +43,7 @@ def test_quotas_with_odd_names_and_defaults(version: int) -> None:
         entry({"producer_byte_rate": 1.0}, user=None),
     ]
     answer = through(kind(error_code=0, error_message=None, entries=entries), version)
-    assert answers.quotas_of(answer) == [
+    assert reader.quotas_of(answer) == [
         ClientQuota(entity={"client-id": None, "user": "größe"}, quotas={"request_percentage": 50.0}),
         ClientQuota(
             entity={"client-id": "app 1", "user": "b o%b"},
@@ -73,7 +73,7 @@ def test_tokens(version: int, requester: str) -> None:
             )
         ],
     )
-    assert answers.tokens_of(through(kind(error_code=0, tokens=[token]), version)) == [
+    assert reader.tokens_of(through(kind(error_code=0, tokens=[token]), version)) == [
         DelegationToken(
             id="t",
             owner="User:alice",
@@ -100,7 +100,7 @@ def test_acls_of_every_kind_and_one_to_come() -> None:
         return kind.DescribeAclsResource(resource_type=number, resource_name=name, pattern_type=3, acls=acls)
 
     listed = [resource(7, "b o%b", 14, 13), resource(6, "*", 8), resource(9, "strange", 3)]
-    rules, strange = answers.acls_of(through(kind(error_code=0, error_message=None, resources=listed), 3))
+    rules, strange = reader.acls_of(through(kind(error_code=0, error_message=None, resources=listed), 3))
     assert rules == [
         AclRule("delegation_token", "*", "literal", "User:a", "*", "describe", "allow"),
         AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow"),
@@ -117,12 +117,12 @@ def test_configs_of_the_sources_that_count() -> None:
         return config(name=name, value=value, config_source=source, is_sensitive=sensitive)
 
     found = [one("b", "2", 3), one("a", None, 3, sensitive=True), one("c", "3", 5)]
-    assert answers.defaults_of(found) == [Setting("", "a", None), Setting("", "b", "2")]
+    assert reader.defaults_of(found) == [Setting("", "a", None), Setting("", "b", "2")]
     described = [
         result(resource_name="m 1", configs=[one("interval.ms", "1000", 7), one("match", "", 5)]),
         result(resource_name="a", configs=[one("metrics", "x", 7)]),
     ]
-    assert answers.metrics_of(described) == [
+    assert reader.metrics_of(described) == [
         ClientMetrics(name="a", configs={"metrics": "x"}),
         ClientMetrics(name="m 1", configs={"interval.ms": "1000"}),
     ]
@@ -133,7 +133,7 @@ def test_brokers(version: int, alive: bool) -> None:
     kind = RESPONSES[DescribeClusterRequest]
     broker = kind.DescribeClusterBroker(broker_id=7, host="h", port=1, rack="r", is_fenced=True)
     answer = through(kind(cluster_id="c", brokers=[broker]), version)
-    assert answers.brokers_of(answer, "SSL") == [
+    assert reader.brokers_of(answer, "SSL") == [
         Registration(
             id=7,
             role="broker",
@@ -155,6 +155,6 @@ def test_controllers(version: int) -> None:
         )
     ]
     node = kind.Node(node_id=3000, listeners=[kind.Node.Listener(name="CONTROLLER", host="h", port=9093)])
-    (found,) = answers.controllers_of(through(kind(topics=topics, nodes=[node]), version))
+    (found,) = reader.controllers_of(through(kind(topics=topics, nodes=[node]), version))
     listeners = (Listener(name="CONTROLLER", host="h", port=9093, security_protocol=""),)
     assert found == Registration(id=3000, role="controller", listeners=listeners if version == 2 else ())

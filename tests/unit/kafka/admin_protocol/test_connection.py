@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.kafka.admin.security_types import Untold
-from kbackup.kafka.admin_protocol.connection import connect
-from kbackup.kafka.admin_protocol.endpoint import endpoint_of
-from kbackup.kafka.admin_protocol.errors import NoConnectionError
+from kbackup.kafka.admin_protocol.connection import NoConnectionError, connect, endpoint_of
 from kbackup.kafka.admin_protocol.messages import (
     RESPONSES,
     ApiVersionsRequest,
@@ -23,7 +20,8 @@ from kbackup.kafka.admin_protocol.messages import (
     SaslHandshakeRequest,
 )
 from kbackup.kafka.admin_protocol.session import admin_session
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
+from kbackup.kafka.security_types import Untold
 
 VERSIONS = RESPONSES[ApiVersionsRequest]
 UNSUPPORTED = 35

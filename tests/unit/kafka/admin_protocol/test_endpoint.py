@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.kafka.admin_protocol.endpoint import Endpoint, endpoint_of
-from kbackup.kafka.admin_protocol.errors import NotMappedError
+from kbackup.kafka.admin_protocol.connection import Endpoint, NotMappedError, endpoint_of
 
 HIDDEN = "not-to-be-seen"
 OIDC = {

@@ -12,8 +12,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from kbackup.kafka.admin_protocol.endpoint import endpoint_of
-from kbackup.kafka.admin_protocol.errors import LoginError
+from kbackup.kafka.admin_protocol.connection import LoginError, endpoint_of
 
 HIDDEN = "not-to-be-seen"
 

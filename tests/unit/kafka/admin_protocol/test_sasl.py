@@ -8,9 +8,7 @@ import hmac
 
 import pytest
 
-from kbackup.kafka.admin_protocol.endpoint import Login
-from kbackup.kafka.admin_protocol.errors import LoginError
-from kbackup.kafka.admin_protocol.sasl import conversation
+from kbackup.kafka.admin_protocol.connection import Login, LoginError, conversation
 
 SALT, ROUNDS = b"a salt", 4096
 

@@ -12,9 +12,8 @@ from confluent_kafka import KafkaError
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin.properties import with_admin
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.client.oauth import CALLBACK, Token, Tokens
+from kbackup.kafka.client import Connection, with_admin
+from kbackup.kafka.property_check import CALLBACK, Token, Tokens
 
 SOURCE = {"bootstrap.servers": "b:1"}
 ALERT = "ssl://b:1/bootstrap: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate"
@@ -124,7 +123,7 @@ def test_a_token_is_renewed_while_nobody_polls(client: str, ours: ModuleType) ->
         assert renewed.wait(60)
         del admin
     else:
-        from kbackup.kafka.native.handle import Handle
+        from kbackup.kafka.native.librdkafka import Handle
 
         handle = Handle(connection, 1, {})
         assert renewed.wait(60)

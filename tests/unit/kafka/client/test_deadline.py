@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kbackup.errors import ClusterError
-from kbackup.kafka.client.deadline import in_time
-from kbackup.kafka.produce import produce
-from kbackup.kafka.produce.produce import BlockProducer, Progress
+from kbackup.kafka import produce
+from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.retry import in_time
 from kbackup.types import TopicPartition
 
 

@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic
 
 from kbackup.errors import ClusterError
+from kbackup.kafka import retry
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client import retry
-from kbackup.kafka.client.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready
+from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready
 from kbackup.types import TopicPartition
 
 TP = TopicPartition("t", 0)

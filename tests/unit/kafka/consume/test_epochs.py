@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.consume.epochs import EpochPosition, Validation, validate_epochs
+from kbackup.kafka.client import Connection
+from kbackup.kafka.consume import EpochPosition, Validation, validate_epochs
 from kbackup.types import TopicPartition
 
 SOURCE = {"bootstrap.servers": "b:1"}

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from kbackup.errors import UsageError
 from kbackup.kafka.groups import admin as group_admin
-from kbackup.kafka.groups import binding
-from kbackup.kafka.groups.binding import Committed, client_of, committed_of, lib, partitions_of
-from kbackup.kafka.groups.calls import GroupCalls
+from kbackup.kafka.groups import calls as binding
+from kbackup.kafka.groups.calls import Committed, GroupCalls, client_of, committed_of, lib, partitions_of
 from kbackup.types import TopicPartition
 
 NOWHERE: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError
 
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.groups.admin import Committed, GroupAdmin
+from kbackup.kafka.client import Connection
+from kbackup.kafka.groups.admin import GroupAdmin
+from kbackup.kafka.groups.calls import Committed
 from kbackup.types import TopicPartition
 from tests.support.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster, mock_cluster
 

@@ -11,10 +11,9 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from kbackup.kafka.client.client import Connection
-from kbackup.kafka.groups.admin import GroupAdmin, GroupInfo
+from kbackup.kafka.client import Connection
+from kbackup.kafka.groups.admin import GroupAdmin, GroupInfo, partition_of, probe_groups
 from kbackup.kafka.groups.calls import Answer, GroupCalls, Named
-from kbackup.kafka.groups.coordinators import partition_of, probe_groups
 from tests.unit.kafka.client.test_retry import Admin
 
 LOADING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS

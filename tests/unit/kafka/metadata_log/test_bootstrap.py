@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import CorruptError, RefusedError
-from kbackup.kafka.metadata_log.batches import encode_batch
 from kbackup.kafka.metadata_log.bootstrap import (
     producer_id_record,
     quota_records,
@@ -16,9 +15,8 @@ from kbackup.kafka.metadata_log.bootstrap import (
     write_bootstrap,
 )
 from kbackup.kafka.metadata_log.codec import record
-from kbackup.kafka.metadata_log.entities import reading_of
-from kbackup.kafka.metadata_log.image import MetadataImage
-from kbackup.kafka.metadata_log.log import read_snapshot
+from kbackup.kafka.metadata_log.image import MetadataImage, reading_of
+from kbackup.kafka.metadata_log.log import encode_batch, read_snapshot
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
 from tests.support.metadata_records import FOOTER, HEADER, write_snapshot
 

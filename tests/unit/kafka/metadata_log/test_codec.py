@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError
-from kbackup.kafka.metadata_log.batches import LogRecord, TornError, encode_batch, read_batches
-from kbackup.kafka.metadata_log.codec import UNKNOWN_TAGS, Record, decode_record, encode_record, record
-from kbackup.kafka.metadata_log.cursor import Cursor
+from kbackup.kafka.metadata_log.codec import (
+    UNKNOWN_TAGS,
+    Cursor,
+    Record,
+    decode_record,
+    encode_record,
+    record,
+)
+from kbackup.kafka.metadata_log.log import LogRecord, TornError, encode_batch, read_batches
 from tests.support.metadata_records import CONTROL, METADATA
 
 SNAPSHOT = bytes.fromhex(

@@ -9,21 +9,20 @@ import pytest
 
 from kbackup.errors import CorruptError
 from kbackup.kafka.metadata_log.codec import Record, record
-from kbackup.kafka.metadata_log.entities import read_metadata_log
-from kbackup.kafka.metadata_log.image import MetadataImage, read_image, replay_log
+from kbackup.kafka.metadata_log.image import MetadataImage, read_image, read_metadata_log, replay_log
 from kbackup.kafka.metadata_log.log import open_log
 from kbackup.metadata.entities import (
+    BROKER_SECRETS,
     BrokerConfig,
     ClientMetrics,
     ClientQuota,
     Feature,
     GroupConfig,
     Listener,
+    Reading,
     Registration,
     TopicMetadata,
 )
-from kbackup.metadata.parts import BROKER_SECRETS
-from kbackup.metadata.reading import Reading
 from tests.support.healthy_cluster import ENCRYPTED
 from tests.support.metadata_records import write_segment, write_snapshot
 

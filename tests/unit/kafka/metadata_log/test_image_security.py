@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbackup.kafka.metadata_log.codec import record
-from kbackup.kafka.metadata_log.entities import read_metadata_log
+from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.entities import Acl, DelegationToken, ScramUser
 from tests.support.metadata_records import write_segment
 

@@ -9,10 +9,9 @@ from threading import Timer
 import pytest
 
 from kbackup.errors import CorruptError, UnreachableError, UsageError
-from kbackup.kafka.metadata_log.batches import encode_batch
 from kbackup.kafka.metadata_log.codec import Record, record
 from kbackup.kafka.metadata_log.image import read_image
-from kbackup.kafka.metadata_log.log import MetadataLog, open_log
+from kbackup.kafka.metadata_log.log import MetadataLog, encode_batch, open_log
 from tests.support.metadata_records import FOOTER, HEADER, write_segment, write_snapshot
 
 

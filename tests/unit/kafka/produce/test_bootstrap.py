@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.kafka import kernel
-from kbackup.kafka.produce import bootstrap
-from kbackup.kafka.produce.produce import BlockProducer, Progress
+from kbackup.kafka import kernel, kernel_protocol
+from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.produce import BlockProducer
 from kbackup.types import TopicPartition
 from tests.support.mock_cluster import mock_cluster
 from tests.support.plain_records import Plain, block_of
@@ -18,7 +18,7 @@ TP = TopicPartition("orders", 0)
 def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, way)
     kernel.selected_kernel.cache_clear()
-    monkeypatch.setattr(bootstrap, "_SILENCE", 0.5)
+    monkeypatch.setattr(kernel_protocol, "_SILENCE", 0.5)
     with mock_cluster() as cluster:
         cluster.create_topic("orders")
         properties = {"bootstrap.servers": cluster.bootstrap, "topic.metadata.refresh.interval.ms": "100"}

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kbackup.errors import ClusterError, FencedError
-from kbackup.kafka.produce import produce
-from kbackup.kafka.produce.produce import BlockProducer, Progress
+from kbackup.kafka import produce
+from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.produce import BlockProducer
 from kbackup.types import TopicPartition
 
 

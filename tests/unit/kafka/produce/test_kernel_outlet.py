@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
+from kbackup.kafka.kernel_protocol import Progress, RefusedRecordError, Runs
 from kbackup.kafka.native.librdkafka import lib
 from kbackup.kafka.native.outlet import KernelOutlet
-from kbackup.kafka.produce.outlet import Progress, RefusedRecordError
-from kbackup.kafka.produce.runs import Runs
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.plain_records import Plain, block_of
 

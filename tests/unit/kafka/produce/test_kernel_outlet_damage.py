@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError
 from kbackup.formats.layout import layout
-from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client import Connection
 from kbackup.kafka.native.outlet import KernelOutlet, _words
 from kbackup.types import TopicPartition
 from tests.support.plain_records import Plain, block_of

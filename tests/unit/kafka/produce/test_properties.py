@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.kafka.produce.properties import TUNING, queue_kbytes
+from kbackup.kafka.produce import TUNING, queue_kbytes
 
 
 @pytest.mark.parametrize("batch_size", [1 << 20, 4 << 20, 700, 5000])

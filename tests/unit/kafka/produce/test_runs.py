@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.kafka.produce.runs import NotProvenError, Runs, join, resolve, runs_of
+from kbackup.kafka.kernel_protocol import NotProvenError, Runs, join, resolve, runs_of
 from kbackup.types import Int64Array
 
 

@@ -27,10 +27,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from kbackup.archive.query.window import Window
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.spark.source.batch import remembered
-from kbackup.spark.source.filters import Pushed, both, common, joined, push, window_of
+from kbackup.spark.source.options import Pushed, both, common, joined, push, window_of
 from tests.support.plain_records import Plain, block_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

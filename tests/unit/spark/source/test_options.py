@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from kbackup.archive import layout
-from kbackup.archive.query.window import Window
+from kbackup.archive.segments.window import Window
 from kbackup.config import load
 from kbackup.errors import KbackupError, UsageError
 from kbackup.spark.source import KbackupDataSource, columns_of

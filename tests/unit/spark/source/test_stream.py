@@ -10,14 +10,13 @@ from shutil import copytree
 import pytest
 
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.recovery import lose_segments
-from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
-from kbackup.spark.source.batch import Reader
+from kbackup.spark.source.batch import Offset, Reader, StreamReader
 from kbackup.spark.source.options import request_of
-from kbackup.spark.source.stream import Offset, StreamReader
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA

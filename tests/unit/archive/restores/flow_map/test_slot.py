@@ -8,21 +8,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.catalog.orphans import find_orphans
+from kbackup.archive.catalog.sweep import find_orphans
 from kbackup.archive.layout import mirror_key
 from kbackup.archive.models import dump
-from kbackup.archive.restores.flow_map.reader import FlowMap, open_map
-from kbackup.archive.restores.flow_map.slot import FOLD, SlotMap
-from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
-from kbackup.archive.restores.flow_map.tables import (
+from kbackup.archive.restores.flow_map import (
+    FOLD,
+    SLOTS,
+    FlowMap,
+    FlowState,
     MapPartName,
     MappedPartition,
+    SlotMap,
     folder,
+    open_map,
     runs_table,
+    slot_of,
     write_map_part,
 )
+from kbackup.archive.verify.catalog import note_orphans
 from kbackup.archive.verify.findings import Findings
-from kbackup.archive.verify.objects import note_orphans
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.restores.flow_map import thin as module
-from kbackup.archive.restores.flow_map.tables import Runs
-from kbackup.archive.restores.flow_map.thin import EXACT, SHARE, SLACK, thin
-from kbackup.archive.restores.remap import OffsetMap
+from kbackup.archive.restores import flow_map as module
+from kbackup.archive.restores.flow_map import EXACT, SHARE, SLACK, Runs, thin
+from kbackup.archive.restores.offset_map import OffsetMap
 
 
 def offset_map(runs: Runs) -> OffsetMap:

@@ -1,0 +1,239 @@
+"""One segment of a folder of the Java tool: which of its records are whole, whatever a killed sink left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kbackup.archive import layout
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.formats.index import SegmentIndex, decode_index, encode_index
+from kbackup.formats.layout import check_magic
+from kbackup.formats.torn import ENTRY, Walk, contiguous_ranges, joined, plausible_entries
+from kbackup.store.base import ObjectInfo, Store
+from kbackup.store.wrappers import DelegatingStore
+
+
+class Flaw(NamedTuple):
+    """A defect of the file `key`, and how many of its bytes are left out. `damaged`: a killed sink can't have caused
+    it."""
+
+    key: str
+    defect: str
+    bytes: int = 0
+    damaged: bool = False
+
+    @property
+    def message(self) -> str:
+        return f"file {self.key} {self.defect}"
+
+
+@dataclass(frozen=True, eq=False)
+class JavaSegment:
+    """A segment's index, and the size of its records file with the whole records alone. `ranges` are their
+    positions and lengths in the file that is there, None where they are the file."""
+
+    index: SegmentIndex
+    stored: int
+    ranges: Sequence[tuple[int, int]] | None = None
+    flaws: tuple[Flaw, ...] = ()
+
+
+def java_segment(store: Store, key: str, size: int) -> JavaSegment:
+    """The segment of the records file `key`, which has `size` bytes. `CorruptError` where bytes that are no record may
+    be records whose index is lost."""
+    try:
+        data: bytes | None = store.get(layout.index_key_of(key))
+    except NotFoundError:
+        data = None
+    return _whole(key, size, data) or _mended(store, key, size, data)
+
+
+def _whole(key: str, size: int, data: bytes | None) -> JavaSegment | None:
+    """Return the segment by the records file and its index; None where they disagree, and more than one of them can be
+    read."""
+    try:
+        index = decode_index(data or b"", layout.index_key_of(key))
+    except CorruptError:
+        if layout.compression_of(key) != "none":
+            raise
+        return None
+    # records that the index has and the file has not are lost: whoever reads them says so
+    whole = layout.compression_of(key) != "none" or index.file_size >= size
+    return JavaSegment(index, size) if whole else None
+
+
+def _mended(store: Store, key: str, size: int, data: bytes | None) -> JavaSegment:
+    index_key = layout.index_key_of(key)
+    if size:
+        check_magic(store.get_range(key, 0, 1)[0], key)
+    walk = Walk(key, size, lambda start, length: store.get_range(key, start, length))
+    walk.take_entries(plausible_entries(data or b"", index_key))
+    walk.take_records()
+    flaws = [*_of_index(index_key, data, walk), *_of_records(key, walk)]
+    if walk.broken is not None and (not data or any(flaw.damaged for flaw in flaws)):
+        raise walk.broken
+    records = walk.records()
+    runs = contiguous_ranges(records) if size else []
+    return JavaSegment(joined(records), sum(length for _, length in runs), runs, tuple(flaws))
+
+
+def _of_index(key: str, data: bytes | None, walk: Walk) -> Iterator[Flaw]:
+    if not data:
+        yield Flaw(key, f"is {'missing' if data is None else 'empty'}: its records are read one by one")
+        return
+    left = len(data) - 1 - ENTRY * walk.indexed
+    if left >= ENTRY:
+        yield Flaw(key, f"is damaged from entry {walk.indexed:,} on", left, damaged=True)
+    elif left:
+        yield Flaw(key, f"ends within entry {walk.indexed:,}", left)
+    elif walk.walked:
+        yield Flaw(
+            key, f"has no entry from record {walk.indexed:,} on: records are read one by one from there"
+        )
+
+
+def _of_records(key: str, walk: Walk) -> Iterator[Flaw]:
+    runs = contiguous_ranges(walk.records())
+    between = walk.at - sum(length for _, length in runs)
+    if between > 0:
+        yield Flaw(
+            key, f"has {between:,} bytes between its records that are torn or were written twice", between
+        )
+    if walk.rest:
+        behind = f"offset {walk.last}" if walk.last >= 0 else "its first byte"
+        yield Flaw(key, f"has {walk.rest:,} bytes behind {behind} that are no whole record", walk.rest)
+
+
+# A folder of the Java tool as a store in which every segment is whole.
+#
+# A sink that is killed leaves torn records and index entries, records without an entry, or no index; one that starts
+# again appends behind them. `JavaFolder` shows the whole records alone, under an index of theirs.
+
+
+class JavaFolder(DelegatingStore):
+    """`Store` over `inner`. Objects that are no segment of a topic folder at its root are as they are in `inner`. An
+    empty file of group offsets reads as one without groups. Listings name the objects that are there, in their sizes
+    here."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._known: dict[str, JavaSegment | None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JavaFolder, (self.inner,)
+
+    def segment(self, key: str, size: int) -> JavaSegment:
+        """The segment of the records file `key`, which has `size` bytes."""
+        found = java_segment(self.inner, key, size)
+        self._known[key] = found if found.ranges is not None else None
+        return found
+
+    def flaws(self, topic: str) -> Sequence[Flaw]:
+        """Return the flaws of the segments of `topic` that were read so far."""
+        return [f for key in sorted(self._known) if key.startswith(f"{topic}/") for f in self.flaws_of(key)]
+
+    def flaws_of(self, key: str) -> Sequence[Flaw]:
+        """Return the flaws of the segment of the records file `key`, if it was read."""
+        found = self._known.get(key)
+        return found.flaws if found is not None else ()
+
+    def _torn(self, key: str, size: int | None = None) -> JavaSegment | None:
+        """The segment of the records file `key` where it is not as it is there. `size` is that of the file, where it
+        is known."""
+        if not _is_records(key):
+            return None
+        if key not in self._known:
+            self.segment(key, self.inner.stat(key).size if size is None else size)
+        return self._known[key]
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_etag(key)[0]
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        if (index := self._index(key)) is not None:
+            return index, ""
+        torn = self._torn(key)
+        if torn is not None:
+            return b"".join(self.open_range(key, 0, torn.stored)), ""
+        data, etag = self.inner.get_with_etag(key)
+        return data or _if_empty(key), etag
+
+    def _index(self, key: str) -> bytes | None:
+        """The bytes of the segment index `key` where they are not as they are there."""
+        records = _records_of(key)
+        try:
+            torn = self._torn(records) if records is not None else None
+        except NotFoundError:  # its records are compressed, or missing
+            return None
+        return encode_index(torn.index) if torn is not None else None
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return b"".join(self.open_range(key, start, length))
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        if (index := self._index(key)) is not None:
+            yield index[start : start + length]
+            return
+        for at, size in self._spans(key, start, length):
+            yield from self.inner.open_range(key, at, size)
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        if (index := self._index(key)) is not None:
+            into[:] = index[start : start + len(into)]
+            yield into
+            return
+        done = 0
+        for at, size in self._spans(key, start, len(into)):
+            yield from self.inner.fill(key, at, into[done : done + size])
+            done += size
+
+    def _spans(self, key: str, start: int, length: int) -> Iterator[tuple[int, int]]:
+        """Positions and lengths in the file that is there of `length` bytes from `start` of the whole records."""
+        torn = self._torn(key)
+        if torn is None or torn.ranges is None:
+            yield start, length
+            return
+        if start + length > torn.stored:
+            raise CorruptError(
+                f"file {key} has {torn.stored} bytes of whole records, wanted up to byte {start + length}",
+                "run the command again: the file was probably changed while it was read",
+            )
+        base = 0
+        for at, size in torn.ranges:
+            low, high = max(start, base), min(start + length, base + size)
+            if low < high:
+                yield at + low - base, high - low
+            base += size
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        for entry in self.inner.list(prefix, start_after):
+            torn = self._torn(entry.key, entry.size)
+            yield entry if torn is None else entry._replace(size=torn.stored, etag="")
+
+    def stat(self, key: str) -> ObjectInfo:
+        torn = self._torn(key)
+        found = self.inner.stat(key)
+        return found if torn is None else found._replace(size=torn.stored, etag="")
+
+    def checksum(self, key: str) -> int | None:
+        return self.inner.checksum(key) if self._torn(key) is None else None
+
+
+def _is_records(key: str) -> bool:
+    """Return whether `key` is an uncompressed records file in a folder at the root."""
+    _, _, name = key.partition("/")
+    found = layout.parse_segment(name)
+    return found is not None and found.kind != "index" and layout.compression_of(key) == "none"
+
+
+def _records_of(key: str) -> str | None:
+    """The records file of a segment index in a folder at the root."""
+    _, _, name = key.partition("/")
+    found = layout.parse_segment(name)
+    return f"{key.removesuffix('_index')}_records" if found is not None and found.kind == "index" else None
+
+
+def _if_empty(key: str) -> bytes:
+    return b"{}" if layout.parse_group_offsets(key.partition("/")[2]) is not None else b""

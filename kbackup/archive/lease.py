@@ -1,0 +1,407 @@
+"""The process that holds a lease: in words, and whether it is dead."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
+
+from msgspec.structs import replace
+
+from kbackup.archive import layout
+from kbackup.archive.models import ArchiveInfo, Lease, dump, load
+from kbackup.errors import (
+    AlreadyExistsError,
+    KbackupError,
+    LeaseLostError,
+    LockedError,
+    NoArchiveError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    RefusedError,
+)
+from kbackup.store.base import Store
+from kbackup.util.times import now, rfc3339
+
+
+def describe(lease: Lease) -> str:
+    """Return in words which process holds a lease, and until when."""
+    times = f"since {lease.acquired_at}, lease until {lease.expires_at}"
+    return f"{lease.command} on {lease.host} (pid {lease.pid}, {times})"
+
+
+def _process_mark(pid: int) -> str:
+    """Return a word that no other process of any machine has or had: the start of the kernel, the namespace of process
+    ids, and the start of the process. '' for a process that ended. `OSError` where it can't be told."""
+    if str(Path("/proc/self").readlink()) != str(os.getpid()):
+        raise OSError("/proc is of another namespace of process ids")
+    namespace = Path("/proc/self/ns/pid").readlink()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name may hold blanks
+    state, started = fields[0], fields[19]
+    return "" if state in "ZX" else f"{boot}/{namespace}/{started}"
+
+
+def own_mark() -> str:
+    """Return the mark of this process; '' where it can't be told."""
+    try:
+        return _process_mark(os.getpid())
+    except OSError:
+        return ""
+
+
+def is_dead(lease: Lease) -> bool:
+    """Return whether the holder of a lease is certainly a process that ended. Nothing is certain of another machine or
+    container: it has another start of the kernel or another namespace of process ids."""
+    mark, own = lease.owner.partition("@")[2], own_mark()
+    if lease.host != socket.gethostname() or not own or mark.rpartition("/")[0] != own.rpartition("/")[0]:
+        return False
+    try:
+        with suppress(PermissionError):  # another user's process
+            os.kill(lease.pid, 0)
+        return _process_mark(lease.pid) != mark
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # /proc may hide processes of other users
+        return False
+
+
+# The lease of the one writer: lock.json, taken by put-if-absent, renewed and taken over by replace-if-match.
+#
+# A lease only keeps polite writers apart. What keeps an archive right when a holder sleeps past its lease and
+# wakes up is that segments are write-once and that a later run closes every other (`catalog.operations.begin_run`).
+
+
+log = logging.getLogger(__name__)
+
+Pause = Callable[[float], bool | None]
+_POLL = 1.0  # s, between looks at a lease that is waited for
+
+
+class _Deadline(NamedTuple):
+    """The end of a lease by two clocks: the time that others read, and a clock that nobody sets. The earlier one
+    counts."""
+
+    wall: datetime
+    monotonic: float
+
+    def passed(self) -> bool:
+        return datetime.now(UTC) > self.wall or time.monotonic() > self.monotonic
+
+
+class LeaseRanOutError(LeaseLostError):
+    """The lease ran out, and no other writer is known to have taken it: a later renewal can succeed."""
+
+
+class HeldLease:
+    """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases
+    it at the end.
+
+    `LockedError` where another holds it: at once, or where `pause` is given, once its lease would have run out. `pause`
+    waits a number of seconds, and returns whether to wait no longer. `check` raises `LeaseLostError` when it is no
+    longer ours; so does leaving with another error when it was taken over.
+    """
+
+    def __init__(self, store: Store, command: str, seconds: float, pause: Pause | None = None) -> None:
+        self._store = store
+        self._pause = pause
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._lost: LeaseLostError | None = None
+        self._deadline = _Deadline(datetime.now(UTC), time.monotonic())
+        self._lease = Lease(
+            owner=f"{uuid.uuid4().hex}@{own_mark()}".rstrip("@"),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            command=command,
+            acquired_at=now(),
+            expires_at="",
+        )
+        self._etag = ""
+        self._thread = threading.Thread(target=self._renew_loop, name="kbackup-lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._acquire()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._lost is None:
+            self._release()
+        if (
+            self._lost is not None
+            and isinstance(error, KbackupError)
+            and not isinstance(error, LeaseLostError)
+        ):
+            raise self._lost from error  # it failed on what another writer did
+
+    @property
+    def owner(self) -> str:
+        return self._lease.owner
+
+    def check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        if self._deadline.passed():
+            raise LeaseRanOutError(
+                "the lease of the archive ran out before it could be renewed",
+                "run again, whole segments are reused: the store did not answer for too long",
+            )
+
+    def _next(self, released: bool = False) -> Lease:
+        expires = datetime.now(UTC) + timedelta(seconds=self._seconds)
+        return replace(self._lease, expires_at=rfc3339(expires), released=released)
+
+    def _release(self) -> None:
+        lease = self._next(released=True)
+        try:
+            try:
+                self._write(lease)
+            except (PreconditionError, NotFoundError):
+                if not self._is_ours(lease, time.monotonic()):
+                    self._lost = _taken_over()
+                    return
+                self._write(lease)
+        except KbackupError as failed:
+            # what was committed stands; the lease runs out by itself
+            log.warning("the lease could not be released: %s", failed.message)
+
+    def _write(self, lease: Lease) -> None:
+        """Replace our own version."""
+        self._etag = self._store.replace(layout.LOCK, dump(lease), self._etag)
+
+    def _acquire(self) -> None:
+        end: float | None = None
+        while True:
+            try:
+                return self._try_to_acquire()
+            except LockedError as error:
+                if self._pause is None:
+                    raise
+                if end is None:
+                    end = self._end_of_wait()
+                    log.warning("%s; waiting for the end of that lease", error.message)
+                left = end - time.monotonic()
+                if left <= 0 or self._pause(min(left, _POLL)):
+                    raise
+
+    def _try_to_acquire(self) -> None:
+        began = time.monotonic()
+        lease = self._next()
+        self._deadline = self._deadline_of(lease, began)
+        try:
+            self._etag = self._store.put_new(layout.LOCK, dump(lease))
+        except AlreadyExistsError:
+            self._take_over(lease)
+
+    def _end_of_wait(self) -> float:
+        """Return when the present lease runs out, by the monotonic clock. The clock that wrote `expires_at` may be
+        wrong."""
+        held = holder(self._store)
+        until = datetime.fromisoformat(held.expires_at) - datetime.now(UTC) if held else timedelta(0)
+        return time.monotonic() + min(until.total_seconds(), self._seconds) + _POLL
+
+    def _take_over(self, lease: Lease) -> None:
+        try:
+            held, self._etag = read_lease(self._store)
+            if is_held(held):
+                raise LockedError(
+                    f"archive {self._store.url} is locked by {describe(held)}", "wait until it ends"
+                )
+            self._write(lease)
+        except (PreconditionError, NotFoundError) as error:
+            raise LockedError(
+                f"archive {self._store.url} was locked by another writer at this moment", "wait until it ends"
+            ) from error
+
+    def _renew_loop(self) -> None:
+        while self._lost is None and not self._stop.wait(self._seconds / 3):
+            try:
+                self._renew()
+            except KbackupError:
+                continue  # the store may answer before the lease runs out; check() decides by the deadline
+            except Exception as error:  # noqa: BLE001 (what it is is told by check())
+                # nobody waits for this thread: the run must not learn of a bug in it as of a slow store
+                self._lost = LeaseLostError(
+                    f"the lease of the archive can't be renewed: {type(error).__name__}: {error}",
+                    "run again, whole segments are kept",
+                )
+                self._lost.__cause__ = error
+
+    def _renew(self) -> None:
+        """Renew the lease. `KbackupError` where the store does not tell who holds it."""
+        began = time.monotonic()
+        lease = self._next()
+        try:
+            self._write(lease)
+            self._deadline = self._deadline_of(lease, began)
+        except (PreconditionError, NotFoundError):
+            if not self._is_ours(lease, began):
+                self._lost = _taken_over()
+
+    def _is_ours(self, lease: Lease, began: float) -> bool:
+        """Return whether a renewal whose answer was lost took effect. Raises the error of a store that does not
+        answer."""
+        try:
+            current, etag = read_lease(self._store)
+        except NotFoundError:
+            return False
+        if current.owner != lease.owner:
+            return False
+        self._etag, self._deadline = etag, self._deadline_of(current, began)
+        return True
+
+    def _deadline_of(self, lease: Lease, began: float) -> _Deadline:
+        return _Deadline(datetime.fromisoformat(lease.expires_at), began + self._seconds)
+
+
+def _taken_over() -> LeaseLostError:
+    return LeaseLostError(
+        "the lease of the archive was taken over by another writer",
+        "see 'kbackup list' for what it committed",
+    )
+
+
+def read_lease(store: Store) -> tuple[Lease, str]:
+    data, etag = store.get_with_etag(layout.LOCK)
+    return load(Lease, data, layout.LOCK), etag
+
+
+def is_held(lease: Lease) -> bool:
+    """Return whether a lease was neither released nor ran out, and its holder is not known to be dead."""
+    is_over = lease.released or datetime.fromisoformat(lease.expires_at) <= datetime.now(UTC)
+    return not is_over and not is_dead(lease)
+
+
+def holder(store: Store) -> Lease | None:
+    """Return the lease of `store` where it is held at this moment, else None."""
+    try:
+        lease, _ = read_lease(store)
+    except NotFoundError:
+        return None
+    return lease if is_held(lease) else None
+
+
+# Looking at the lease of an archive and breaking it (`lease` holds one; `formats/archive.md` has the rules).
+
+
+COMMAND = "kbackup unlock"
+_TRIES = 5
+
+State = Literal["released", "dead", "alive"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lease and the version of lock.json that it was read from."""
+
+    lease: Lease
+    etag: str
+
+    @property
+    def state(self) -> State:
+        """Return the state of the lease. `dead`: it ran out and was not given back, because its holder crashed,
+        hangs or is cut off; or its holder is a dead process of this machine."""
+        if self.lease.released:
+            return "released"
+        return "alive" if is_held(self.lease) else "dead"
+
+
+def inspect_lease(store: Store) -> Seen | None:
+    """Return the lease at `store`, for which an encrypted archive needs no key; None where no writer ever took it.
+    `NoArchiveError` where there is no archive."""
+    try:
+        load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE)
+    except NotFoundError as error:
+        raise NoArchiveError(f"there is no archive at {store.url}", "check the address") from error
+    try:
+        return Seen(*read_lease(store))
+    except NotFoundError:
+        return None
+
+
+def break_lease(store: Store, seen: Seen, *, force: bool, seconds: float) -> Lease:
+    """Take the lease away from its holder, and return what stands in its place.
+
+    A dead one is free at once. One that is alive needs `force`, and is free when its holder must have noticed: it can't
+    renew it any more, and stops, at the latest, when what it knows as its time has passed. That is at the old
+    `expires_at`, or `seconds` (how long writers' leases are) from now where that is earlier: the clock that wrote
+    `expires_at` may be wrong.
+
+    `LockedError` where it is not the lease that was seen any more, `RefusedError` where there is nothing to break.
+    """
+    owner = uuid.uuid4().hex
+    for _ in range(_TRIES):
+        _check(store, seen, force)
+        lease = _replacement(seen, owner, seconds)
+        try:
+            store.replace(layout.LOCK, dump(lease), seen.etag)
+        except (PreconditionError, NotFoundError):
+            seen = _reread(store, seen)
+        except OutcomeUnknownError:
+            if read_lease(store)[0].owner != owner:
+                raise
+            return lease
+        else:
+            return lease
+    raise LockedError(f"archive {store.url} changes its lease at every look", "run it again")
+
+
+def _check(store: Store, seen: Seen, force: bool) -> None:
+    if seen.state == "released":
+        raise RefusedError(
+            f"nobody holds the lease of archive {store.url}",
+            "run the writer again; no lease has to be broken",
+        )
+    if seen.state == "alive" and not force:
+        raise LockedError(
+            f"archive {store.url} is locked by {describe(seen.lease)}",
+            "wait: a lease that is not renewed runs out by itself; --force takes it from a run that goes on, which "
+            "then stops with exit code 11 and without a restore point",
+        )
+
+
+def _reread(store: Store, seen: Seen) -> Seen:
+    """Read the same holder's lease again, which was renewed or released. `LockedError` where another holds it."""
+    try:
+        now: Seen | None = Seen(*read_lease(store))
+    except NotFoundError:
+        now = None
+    if now is None or now.lease.owner != seen.lease.owner:
+        who = f": {describe(now.lease)}" if now is not None and now.state == "alive" else ""
+        raise LockedError(
+            f"the lease of archive {store.url} was taken by another at this moment{who}",
+            "run 'kbackup unlock' again to see the new holder; no lease was broken",
+        )
+    return now
+
+
+def _replacement(seen: Seen, owner: str, seconds: float) -> Lease:
+    """Return the lease of a new owner, by which the old holder notices that its lease is lost."""
+    moment = datetime.now(UTC)
+    alive = seen.state == "alive"
+    until = min(datetime.fromisoformat(seen.lease.expires_at), moment + timedelta(seconds=seconds))
+    return Lease(
+        owner=owner,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        command=COMMAND,
+        acquired_at=rfc3339(moment),
+        expires_at=rfc3339(until if alive else moment),
+        released=not alive,
+    )

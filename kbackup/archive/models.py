@@ -1,0 +1,404 @@
+"""Read and write an archive's JSON files: each has a format, a version, and a checksum over its own canonical bytes.
+
+A damaged or a later file is refused, not half understood. Times are RFC 3339 in UTC; offsets are int64; an `end` is
+exclusive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from kbackup.errors import CorruptError
+from kbackup.metadata.entities import (
+    Acl,
+    BrokerConfig,
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    Feature,
+    GroupConfig,
+    MetadataPartName,
+    NotCarried,
+    Registration,
+    ScramUser,
+    Source,
+    TopicMetadata,
+    TopicName,
+    Znode,
+)
+from kbackup.util.text import ArchiveId
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON file of the archive. `checksum` is sha256 over the same text with an empty checksum (`text_checksum`)."""
+
+    format: str
+    version: int = 1
+    checksum: str = ""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+D = TypeVar("D", bound=Document)
+_HINT = (
+    "take it from a bucket version or another copy of the archive; run 'kbackup verify', which lists every finding, "
+    "and 'kbackup repair', which shows what can be mended"
+)
+
+
+_NEWER = "use the kbackup that wrote it, or a newer one"
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+_NO_ID = "matching regex"
+"""In errors about an archive's id of another form, which no later version has under the same number."""
+_CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
+
+
+def text_checksum(text: bytes) -> str:
+    """sha256 over the JSON text itself, without white space between its tokens and with an empty `checksum`
+    (the first member of that name).
+
+    Over the text and not over what is understood of it, so that a member with a default can be added to a
+    model without making every older file look damaged.
+    """
+    bare = _CHECKSUM.sub(b'"checksum":""', msgspec.json.format(text, indent=-1), count=1)
+    return "sha256:" + hashlib.sha256(bare).hexdigest()
+
+
+def dump(document: Document, indent: int = 1) -> bytes:
+    """The file's bytes, its checksum filled in, indented for people, or (-1) not."""
+    full = msgspec.structs.replace(document, checksum=text_checksum(msgspec.json.encode(document)))
+    return msgspec.json.format(msgspec.json.encode(full), indent=indent) + b"\n"
+
+
+class NewerError(CorruptError):
+    """A file that is whole by its own checksum, in a version or with members that are not known here: nothing that is
+    damaged, and nothing to be replaced."""
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The members that are checked before any other is parsed."""
+
+    format: Any = None
+    version: Any = None
+    checksum: Any = None
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+
+
+_decoders: dict[type[Document], msgspec.json.Decoder[Any]] = {}
+_decoders_lock = threading.Lock()
+
+
+def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
+    """Made once: msgspec 0.22 crashes the process where two threads look a type up for the first time."""
+    with _decoders_lock:
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.json.Decoder(kind)
+        return _decoders[kind]
+
+
+@cache
+def _format_of(kind: type[Document]) -> tuple[object, object]:
+    """The format and the version of a kind of document; msgspec takes 2 ms to find them."""
+    defaults = {each.name: each.default for each in msgspec.structs.fields(kind)}
+    return defaults["format"], defaults["version"]
+
+
+def load(kind: type[D], data: bytes, name: str) -> D:
+    """Raises `CorruptError` for anything that is not a whole file of this kind in a version known here; `NewerError`
+    where it is whole."""
+    try:
+        head = _HEAD.decode(data)
+    except msgspec.ValidationError:
+        head = _Head()  # JSON, but no object
+    except _UNREADABLE as error:
+        raise CorruptError(f"file {name} is not JSON: {error}", _HINT) from error
+    expected, version = _format_of(kind)
+    if head.format != expected:
+        raise CorruptError(
+            f"file {name} says format {head.format!r}, not {expected!r}",
+            "check that the address is one of a kbackup archive",
+        )
+    if head.version != version:
+        error_of = NewerError if head.checksum == text_checksum(data) else CorruptError
+        raise error_of(f"file {name} has version {head.version!r}, known is {version}", _NEWER)
+    try:
+        document = _decoder(kind).decode(data)
+    except _UNREADABLE as error:
+        if head.checksum == text_checksum(data) and _NO_ID not in str(error):
+            raise NewerError(f"file {name}: {error}", _NEWER) from error
+        raise CorruptError(f"file {name}: {error}", _HINT) from error
+    if document.checksum != text_checksum(data):
+        raise CorruptError(f"file {name} does not match its own checksum", _HINT)
+    return document
+
+
+# The documents of a capture: groups.json and metadata.json.
+
+
+class GroupOffset(Member, frozen=True, kw_only=True):
+    """`offset` is the next to read; `leader_epoch` is null where none was committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+class Group(Member, frozen=True, kw_only=True):
+    group: str
+    type: str
+    state: str
+    offsets: tuple[GroupOffset, ...]
+
+
+class Groups(Document, frozen=True, kw_only=True):
+    """points/<number>-<run>/groups.json: every group's committed offsets at that time, taken before the end offsets.
+
+    `not_carried` names groups that could not be captured, each with the reason; a regular expression that selected no
+    group stands there between its slashes."""
+
+    format: Literal["kbackup-groups"] = "kbackup-groups"
+    captured_at: str
+    groups: tuple[Group, ...]
+    not_carried: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Metadata(Document, frozen=True, kw_only=True):
+    """points/<number>-<run>/metadata.json: what a cluster needs beside records and groups.
+
+    Lists that are null were not captured: `not_carried` says why, unless an older version wrote the file. `sources`
+    maps the name of each captured part to where it was read; `deletions` are topics that wait for their deletion.
+    `znodes` are /controller, /controller_epoch and /migration of ZooKeeper, those that were there."""
+
+    format: Literal["kbackup-metadata"] = "kbackup-metadata"
+    version: int = 2
+    captured_at: str
+    cluster_id: str
+    brokers: int
+    topics: tuple[TopicMetadata, ...]
+    acls: tuple[Acl, ...] | None = None
+    scram_users: tuple[ScramUser, ...] | None = None
+    broker_configs: tuple[BrokerConfig, ...] | None = None
+    group_configs: tuple[GroupConfig, ...] | None = None
+    client_quotas: tuple[ClientQuota, ...] | None = None
+    delegation_tokens: tuple[DelegationToken, ...] | None = None
+    client_metrics: tuple[ClientMetrics, ...] | None = None
+    features: tuple[Feature, ...] | None = None
+    registrations: tuple[Registration, ...] | None = None
+    deletions: tuple[str, ...] | None = None
+    next_producer_id: int | None = None
+    znodes: tuple[Znode, ...] | None = None
+    sources: dict[MetadataPartName, Source] = msgspec.field(default_factory=dict)
+    not_carried: tuple[NotCarried, ...] = ()
+
+    def source_of(self, part: MetadataPartName) -> Source | None:
+        """Return the source of a part of the metadata; None where the part was not captured."""
+        return self.sources.get(part)
+
+
+# The manifest of a restore point: its topics, its losses, and the documents that it refers to.
+
+
+class LastRecord(Member, frozen=True, kw_only=True):
+    """The last archived record of a partition, by which a later run knows whether the log is still the same one.
+
+    `leader_epoch` is that of the record's batch, null where nothing told it. `digest` is the first 16 hex digits of
+    SHA-256 over the encoded record.
+    """
+
+    offset: int
+    leader_epoch: int | None
+    digest: str
+
+
+class EpochEnd(Member, frozen=True, kw_only=True):
+    """The last archived record that is known to be of a leader epoch."""
+
+    leader_epoch: int
+    offset: int
+
+
+class PartitionState(Member, frozen=True, kw_only=True):
+    """One partition in a restore point: the archive has records with `start` <= offset < `end`, apart from what the
+    losses name.
+
+    `log_start` and `log_end` are the partition's own at the time of the run. `last` is null where there is no record,
+    and where the run did not read the last one itself. `tail` are the few records before `last`, of compacted topics;
+    `epochs` are leader epochs before that of `last`, in order.
+    """
+
+    partition: int
+    start: int
+    end: int
+    log_start: int
+    log_end: int
+    records: int
+    bytes: int
+    last: LastRecord | None = None
+    tail: tuple[LastRecord, ...] = ()
+    epochs: tuple[EpochEnd, ...] = ()
+
+
+class TopicState(Member, frozen=True, kw_only=True):
+    """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by
+    this run: as of `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
+
+    name: TopicName
+    id: str
+    incarnation: int
+    captured: int
+    state: Literal["present", "unselected", "deleted"]
+    partitions: tuple[PartitionState, ...]
+
+
+class Loss(Member, frozen=True, kw_only=True):
+    """Records that this run found it can never archive. `end` is null where it is not known how many there
+    were."""
+
+    kind: Literal["retention", "truncated", "recreated", "damaged"]
+    topic: str
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    message: str
+
+
+class Totals(Member, frozen=True, kw_only=True):
+    """Counts and sizes of what the run added."""
+
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    bytes: int
+    stored_bytes: int
+    groups: int
+
+
+class DocumentRef(Member, frozen=True, kw_only=True):
+    """An immutable document by its key: `size` in bytes and `sha256` (hex) of its plain bytes."""
+
+    key: str
+    size: int
+    sha256: str
+
+
+class FileSum(Member, frozen=True, kw_only=True):
+    """A file that lies beside a document, as it must be."""
+
+    size: int
+    sha256: str
+
+
+class Capture(Member, frozen=True, kw_only=True):
+    """The groups and the metadata that were captured for restore point `number`, whose run began at `started_at`."""
+
+    number: int
+    started_at: str
+    groups: DocumentRef
+    metadata: DocumentRef
+
+
+class Manifest(Document, frozen=True, kw_only=True):
+    """points/<number>-<run>/manifest.json: one restore point.
+
+    `captures` are those that `topics` name by `captured`, its own among them. `origin` is what it was made from: a
+    cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found. `not_known` says in
+    words what a repair or an adoption could not find out.
+    """
+
+    format: Literal["kbackup-manifest"] = "kbackup-manifest"
+    version: int = 2
+    archive_id: ArchiveId
+    number: int
+    run: str
+    previous: int | None
+    origin: Literal["cluster", "folder", "tables", "repair"] = "cluster"
+    tool: str
+    started_at: str
+    committed_at: str
+    cluster_id: str = ""
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    losses: tuple[Loss, ...] = ()
+    warnings: tuple[str, ...] = ()
+    not_known: tuple[str, ...] = ()
+    totals: Totals
+    captures: tuple[Capture, ...]
+    topics: tuple[TopicState, ...] = ()
+
+
+def document_ref(key: str, data: bytes) -> DocumentRef:
+    return DocumentRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def file_sum(data: bytes) -> FileSum:
+    return FileSum(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+# The files at the root of an archive: archive.json and lock.json.
+
+
+class ArchiveInfo(Document, frozen=True, kw_only=True):
+    """archive.json"""
+
+    format: Literal["kbackup-archive"] = "kbackup-archive"
+    version: int = 2
+    id: ArchiveId
+    created_at: str
+    encryption: str | None = None
+
+
+class Lease(Document, frozen=True, kw_only=True):
+    """lock.json. A holder renews it; `released` is set when it ended well."""
+
+    format: Literal["kbackup-lease"] = "kbackup-lease"
+    owner: str
+    host: str
+    pid: int
+    command: str
+    acquired_at: str
+    expires_at: str
+    released: bool = False
+
+
+# The JSON files of an archive as frozen models (`formats/schema/` has them as JSON Schema).
+
+
+__all__ = [
+    "ArchiveInfo",
+    "Capture",
+    "Document",
+    "DocumentRef",
+    "EpochEnd",
+    "FileSum",
+    "Group",
+    "GroupOffset",
+    "Groups",
+    "LastRecord",
+    "Lease",
+    "Loss",
+    "Manifest",
+    "Member",
+    "Metadata",
+    "NewerError",
+    "PartitionState",
+    "TopicState",
+    "Totals",
+    "document_ref",
+    "dump",
+    "file_sum",
+    "load",
+]

@@ -1,0 +1,158 @@
+"""Consumer groups as a restore point has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from kbackup.archive.models import Group, GroupOffset, Groups, Manifest, TopicState
+from kbackup.archive.query.java import java_content, java_topics
+from kbackup.archive.query.overview import PointOverview
+from kbackup.archive.reader import Archive
+from kbackup.errors import CorruptError
+from kbackup.store.base import Store
+from kbackup.util.times import ms_of
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedGroups:
+    """`restore_point` is 0 and `captured_at` None for a folder of the Java tool. `not_carried` is by group, with
+    the reason."""
+
+    restore_point: int
+    captured_at: str | None
+    groups: tuple[Group, ...]
+    not_carried: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """`offset` is the next to read; `lag` counts the offsets that are archived from there on."""
+
+    topic: str
+    partition: int
+    offset: int
+    lag: int
+    leader_epoch: int | None
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOverview:
+    """`type` and `state` are '' where they are not known."""
+
+    group: str
+    type: str
+    state: str
+    partitions: int
+    lag: int
+    offsets: tuple[Stand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsOverview:
+    archive: str
+    restore_point: int
+    captured_at: str | None
+    groups: tuple[GroupOverview, ...]
+    not_carried: dict[str, str]
+
+
+def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> ArchivedGroups:
+    """Return the groups' offsets of `topics` at a restore point. Offsets of a topic that its run did not capture come
+    from the run that did."""
+    captured: dict[int, set[str]] = {}
+    for topic in topics:
+        captured.setdefault(topic.captured, set()).add(topic.name)
+    own = archive.groups(manifest)
+    documents: dict[int, Groups] = {manifest.number: own}
+    for seq in captured.keys() - documents.keys():
+        documents[seq] = archive.groups(seq)
+    groups_by_name: dict[str, Group] = {}
+    for seq, names in sorted(captured.items()):  # type and state are the newest
+        for group in documents[seq].groups:
+            ours = tuple(o for o in group.offsets if o.topic in names)
+            before = groups_by_name[group.group].offsets if group.group in groups_by_name else ()
+            if ours:
+                groups_by_name[group.group] = _with(group, (*before, *ours))
+    groups = tuple(group for _, group in sorted(groups_by_name.items()))
+    return ArchivedGroups(manifest.number, own.captured_at, groups, own.not_carried)
+
+
+def _with(group: Group, offsets: tuple[GroupOffset, ...]) -> Group:
+    ordered = sorted(offsets, key=lambda o: (o.topic, o.partition))
+    return Group(group=group.group, type=group.type, state=group.state, offsets=tuple(ordered))
+
+
+def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
+    found = java_content(store, topics).groups
+    groups = (
+        _with(Group(group=name, type="", state="", offsets=()), offsets) for name, offsets in found.items()
+    )
+    return ArchivedGroups(0, None, tuple(groups), {})
+
+
+def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:
+    """Sum up the groups of a restore point, without topics that were deleted at the source by then."""
+    there = [t for t in manifest.topics if t.state != "deleted"]
+    ends = {(t.name, p.partition): p.end for t in there for p in t.partitions}
+    return _overview(archive.store, groups_at(archive, manifest, there), ends)
+
+
+def java_groups_overview(store: Store) -> GroupsOverview:
+    content = java_content(store, java_topics(store))
+    ends = {(t.name, p.partition): p.end for t in content.topics for p in t.partitions}
+    return _overview(store, java_groups(store, [t.name for t in content.topics]), ends)
+
+
+def _overview(store: Store, archived: ArchivedGroups, ends: dict[tuple[str, int], int]) -> GroupsOverview:
+    def stand(o: GroupOffset) -> Stand:
+        end = ends.get((o.topic, o.partition), o.offset)
+        return Stand(o.topic, o.partition, o.offset, max(0, end - o.offset), o.leader_epoch, o.metadata)
+
+    groups = []
+    for group in archived.groups:
+        stands = tuple(map(stand, group.offsets))
+        lag = sum(s.lag for s in stands)
+        groups.append(GroupOverview(group.group, group.type, group.state, len(stands), lag, stands))
+    return GroupsOverview(
+        store.url, archived.restore_point, archived.captured_at, tuple(groups), archived.not_carried
+    )
+
+
+# Lag of consumer groups at a sample of restore points.
+
+
+class PointLags(NamedTuple):
+    """Lag by group at restore point `number`, committed at `time` (ms). None where its documents are damaged."""
+
+    number: int
+    time: int
+    lags: dict[str, int] | None
+
+
+def sample_points(points: Sequence[PointOverview], most: int) -> list[PointOverview]:
+    """Return at most `most` restore points, spread over time: always the newest.
+
+    The sample changes little as the archive grows: it has the first restore point of each span of 2^n seconds."""
+    if len(points) <= most:
+        return list(points)
+    seconds = np.array([ms_of(point.committed_at) // 1000 for point in points])
+    width = 1
+    while len(first := np.unique(seconds // width, return_index=True)[1]) > most - 1:
+        width *= 2
+    return [points[n] for n in sorted({*first.tolist(), len(points) - 1})]
+
+
+def point_lags(archive: Archive, point: PointOverview) -> PointLags:
+    """Read the lag of every group at a restore point. Costs its manifest and its groups; keeps neither."""
+    reader = Archive(archive.store, archive.info, archive.committed)  # keeps what it reads, and is dropped
+    time = ms_of(point.committed_at)
+    try:
+        overview = groups_overview(reader, reader.manifest(point.number))
+    except CorruptError:
+        return PointLags(point.number, time, None)
+    return PointLags(point.number, time, {group.group: group.lag for group in overview.groups})

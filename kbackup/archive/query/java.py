@@ -1,0 +1,152 @@
+"""A folder that the Java tool (itadventurer/kafka-backup) wrote, read as it is: topic folders at its root,
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+
+from kbackup.archive import layout
+from kbackup.archive.java import Flaw, JavaFolder
+from kbackup.archive.models import GroupOffset
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import CorruptError, NoArchiveError
+from kbackup.formats.index import decode_group_offsets
+from kbackup.store.base import ObjectInfo, Store
+
+JAVA = "java"
+"""The archive id of a folder of the Java tool, which has none of its own."""
+
+_THREADS = 16
+
+
+def is_java_archive(store: Store) -> bool:
+    """Return whether any folder at the root has a partition index or a segment."""
+    store = store.inner if isinstance(store, JavaFolder) else store
+    for directory in store.list_dirs(""):
+        for prefix in ("index_partition_", "segment_partition_"):
+            for entry in store.list(f"{directory}/{prefix}"):
+                name = entry.key.removeprefix(f"{directory}/")
+                if layout.parse_partition_index(name) is not None or layout.parse_segment(name) is not None:
+                    return True
+    return False
+
+
+def readable(store: Store, archive_id: str) -> Store:
+    """The store that the records of the archive `archive_id` at `store` are read from."""
+    return JavaFolder(store) if archive_id == JAVA else store
+
+
+def java_topics(store: Store) -> list[str]:
+    """The folders that hold files of the format."""
+    return [d for d in store.list_dirs("") if any(True for _ in _files(store, d))]
+
+
+def java_content(store: Store, topics: Sequence[str]) -> Content:
+    """`topics` of the folder. Segments without records (the tool makes one for an empty partition) are left
+    out. Its records are to be read from `readable`."""
+    folder = store if isinstance(store, JavaFolder) else JavaFolder(store)
+    warnings: list[str] = []
+    groups: dict[str, list[GroupOffset]] = {}
+    archived: list[ArchivedTopic] = []
+    for topic in topics:
+        files = {entry.key.rpartition("/")[2]: entry for entry in _files(store, topic)}
+        archived.append(_topic(folder, topic, files))
+        warnings += [flaw.message for flaw in (*folder.flaws(topic), *missing_indexes(topic, files))]
+        for name, entry in files.items():
+            partition = layout.parse_group_offsets(name)
+            if partition is not None:
+                if not entry.size:
+                    warnings.append(empty_groups(entry.key).message)
+                for group, offset in decode_group_offsets(folder.get(entry.key), entry.key).items():
+                    if not layout.is_own_group(group):
+                        groups.setdefault(group, []).append(
+                            GroupOffset(topic=topic, partition=partition, offset=offset)
+                        )
+    if not archived:
+        raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
+    by_group = {g: tuple(o) for g, o in sorted(groups.items())}
+    return Content(JAVA, 0, tuple(archived), by_group, warnings=tuple(warnings))
+
+
+def empty_groups(key: str) -> Flaw:
+    """Return the flaw of an empty file of group offsets."""
+    return Flaw(key, "is empty: offsets of groups of that partition are not known")
+
+
+def missing_indexes(topic: str, files: Iterable[str]) -> Iterator[Flaw]:
+    """Yield a flaw for each partition index that `topic` lacks, by the names of its files."""
+    there = {layout.parse_partition_index(name) for name in files}
+    parsed = (layout.parse_segment(name) for name in files)
+    for number in sorted({name.partition for name in parsed if name is not None} - there):
+        yield Flaw(layout.partition_index_key(f"{topic}/", number), "is missing")
+
+
+def _files(store: Store, topic: str) -> list[ObjectInfo]:
+    entries = []
+    there = store.inner if isinstance(store, JavaFolder) else store
+    for entry in there.list(f"{topic}/"):
+        name = entry.key.removeprefix(f"{topic}/")
+        known = (
+            layout.parse_segment(name),
+            layout.parse_partition_index(name),
+            layout.parse_group_offsets(name),
+        )
+        if any(k is not None for k in known):
+            entries.append(entry)
+    return entries
+
+
+def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:
+    names = [(name, parsed) for name in files if (parsed := layout.parse_segment(name)) is not None]
+    records = [(name, parsed) for name, parsed in names if parsed.kind != "index"]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        segments = list(pool.map(lambda r: segment_of(store, topic, r[1].partition, files[r[0]]), records))
+    numbers = {parsed.partition for _, parsed in names}
+    numbers |= {p for name in files if (p := layout.parse_partition_index(name)) is not None}
+    missing = set(range(max(numbers) + 1)) - numbers
+    if missing:
+        raise CorruptError(
+            f"topic {topic} has no files for partition {min(missing)}",
+            "copy the whole folder again; every partition has at least an index there",
+        )
+    partitions = []
+    for number in sorted(numbers):
+        own = sorted((s for s in segments if s.partition == number and s.count), key=lambda s: s.first)
+        for a, b in pairwise(own):
+            if b.first <= a.last:
+                raise CorruptError(
+                    f"file {b.key} begins within {a.key}",
+                    "split the folder by archive: it looks like a mix of two",
+                )
+        end = own[-1].last + 1 if own else 0
+        partitions.append(ArchivedPartition(number, own[0].first if own else 0, end, tuple(own)))
+    return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), None, None)
+
+
+def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo) -> Segment:
+    """The segment of a records file, as its index describes it; checksums and timestamps are not known."""
+    read = store.segment(entry.key, entry.size)
+    index = read.index
+    count = len(index)
+    return Segment(
+        topic=topic,
+        incarnation=1,
+        partition=partition,
+        first=int(index.offsets[0]) if count else 0,
+        last=int(index.offsets[-1]) if count else -1,
+        count=count,
+        bytes=index.file_size,
+        stored=read.stored,
+        min_timestamp=None,
+        max_timestamp=None,
+        largest=int(np.max(index.lengths)) if count else 0,
+        crc="",
+        index_crc="",
+        key=entry.key,
+    )

@@ -1,0 +1,455 @@
+"""The files of a flow's offset map: parts, each written before a transaction is committed, and folded tables.
+
+mirrors/<source>/<target>/map/<slot>/<number>-<attempt>.parquet is a part, `folded-<number>-<attempt>.parquet` a table
+of everything up to the part of that name. The numbers of a slot's parts rise from 1; of several parts of one number
+one at most is committed.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.models import Document, load
+from kbackup.archive.restores.offset_map import OffsetMap, decode, encode
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.store.base import Store
+from kbackup.types import Int64Array, TopicPartition
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("incarnation", pa.int32(), nullable=False),
+    pa.field("source", pa.int64(), nullable=False),
+    pa.field("target", pa.int64(), nullable=False),
+    pa.field("count", pa.int64(), nullable=False),
+]
+MAP_SCHEMA = pa.schema(_FIELDS)
+"""Runs: record `source + i` of `incarnation` is at `target + i` of the remote `topic` and `partition`, for
+0 <= i < `count`."""
+
+_PREVIOUS = b"kbackup.previous"
+_FILE = re.compile(r"^(folded-)?([0-9]{10,})-([0-9a-f]+)\.parquet\Z")
+
+Runs = tuple[Int64Array, Int64Array, Int64Array]
+"""Source, target, count: int64[n] each."""
+
+
+class MappedPartition(NamedTuple):
+    """A remote partition, and the incarnation of the source's topic that its records come from."""
+
+    remote: TopicPartition
+    incarnation: int
+
+
+class MapPartName(NamedTuple):
+    """Written as `<number>-<attempt>` in the note that is committed with a transaction."""
+
+    number: int
+    attempt: str
+
+    def __str__(self) -> str:
+        return f"{self.number:010d}-{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> MapPartName | None:
+        number, _, attempt = text.partition("-")
+        return cls(int(number), attempt) if number.isdecimal() and attempt else None
+
+
+class Files(NamedTuple):
+    """The files of a slot's map, by their names; both in order."""
+
+    map_parts: list[MapPartName]
+    folded: list[MapPartName]
+
+
+def runs_table(runs: Mapping[MappedPartition, Runs]) -> pa.Table:
+    """Return runs as a table (`SCHEMA`), in order of partition and incarnation."""
+    tables = [
+        pa.Table.from_arrays(
+            [
+                pa.array([key.remote.topic] * len(source), pa.string()),
+                pa.array(np.full(len(source), key.remote.partition, np.int32)),
+                pa.array(np.full(len(source), key.incarnation, np.int32)),
+                *(pa.array(column, pa.int64()) for column in (source, target, count)),
+            ],
+            schema=MAP_SCHEMA,
+        )
+        for key, (source, target, count) in sorted(runs.items())
+    ]
+    return pa.concat_tables(tables) if tables else MAP_SCHEMA.empty_table()
+
+
+def by_incarnation(table: pa.Table) -> Iterator[tuple[MappedPartition, Runs]]:
+    """Yield the runs of each partition and incarnation, which stand together in a table."""
+    if not len(table):
+        return
+    topics: Any = table.column("topic").combine_chunks().dictionary_encode()
+    codes = topics.indices.to_numpy()
+    partitions, incarnations = (table.column(name).to_numpy() for name in ("partition", "incarnation"))
+    source, target, count = (table.column(name).to_numpy() for name in ("source", "target", "count"))
+    moved = (np.diff(codes) != 0) | (np.diff(partitions) != 0) | (np.diff(incarnations) != 0)
+    for a, b in pairwise([0, *(np.flatnonzero(moved) + 1).tolist(), len(table)]):
+        remote = TopicPartition(topics.dictionary[int(codes[a])].as_py(), int(partitions[a]))
+        yield MappedPartition(remote, int(incarnations[a])), (source[a:b], target[a:b], count[a:b])
+
+
+def folder(source: str, target: str, slot: int) -> str:
+    return layout.mirror_key(source, target, f"map/{slot:04d}/")
+
+
+def write_map_part(
+    store: Store, directory: str, name: MapPartName, runs: pa.Table, previous: MapPartName | None
+) -> None:
+    """Write a part. `previous` is the last committed part of the slot, None for its first one."""
+    told = {_PREVIOUS: str(previous or "").encode()}
+    key = _key(directory, name)
+    store.put_new(key, encode(runs.replace_schema_metadata(told), key))
+
+
+def read_map_part(store: Store, directory: str, name: MapPartName) -> tuple[pa.Table, MapPartName | None]:
+    """Return the runs of a part, and the part before it."""
+    key = _key(directory, name)
+    table = decode(store.get(key), key, MAP_SCHEMA)
+    previous = MapPartName.parse((table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
+    return table.replace_schema_metadata(None), previous
+
+
+def write_folded(store: Store, directory: str, last: MapPartName, runs: pa.Table) -> None:
+    """Write a table of all runs up to the part `last`. Two writers' tables of one name say the same: either stays."""
+    key = _key(directory, last, "folded-")
+    store.put(key, encode(runs, key))
+
+
+def read_folded(store: Store, directory: str, last: MapPartName) -> pa.Table:
+    key = _key(directory, last, "folded-")
+    return decode(store.get(key), key, MAP_SCHEMA).replace_schema_metadata(None)
+
+
+def list_files(store: Store, directory: str) -> Files:
+    files = Files([], [])
+    for entry in store.list(directory):
+        if match := _FILE.match(entry.key.removeprefix(directory)):
+            (files.folded if match[1] else files.map_parts).append(MapPartName(int(match[2]), match[3]))
+    return Files(sorted(files.map_parts), sorted(files.folded))
+
+
+def delete_files(store: Store, directory: str, files: Files) -> None:
+    """Delete files that later ones stand for. One that stays does no harm."""
+    keys = [_key(directory, name) for name in files.map_parts]
+    keys += [_key(directory, name, "folded-") for name in files.folded]
+    store.delete(keys)
+
+
+def _key(directory: str, name: MapPartName, kind: str = "") -> str:
+    return f"{directory}{kind}{name}.parquet"
+
+
+# Bound the runs of a partition: the newest stay exact, older ones are joined so that no answer becomes greater.
+#
+# Every round leaves a transaction marker in the target, so runs grow with rounds. A stretch of neighbouring runs
+# becomes one run with as many records, or two where the source has holes in it. An answer within a stretch may then
+# lie before the exact one, by at most the markers and holes that the stretch has. An answer never lies behind the
+# exact one. What a stretch spans is at most 1/`SHARE` of its distance to the newest record, so that runs grow with
+# the logarithm of the distance. The first run of each stretch is exact.
+
+
+EXACT = 1024
+"""Runs that are never joined: the newest of a partition."""
+
+SLACK = 512
+"""Runs beyond `EXACT` that make joining worthwhile."""
+
+SHARE = 64
+
+
+def thin(runs: Runs) -> Runs:
+    """Return the runs, joined where there are many."""
+    source, target, count = runs
+    older = len(source) - EXACT
+    if older <= SLACK:
+        return runs
+    head = int(source[-1] + count[-1])
+    rows: list[tuple[int, int, int]] = []
+    stretch: list[tuple[int, int, int]] = []
+    for row in zip(source[:older].tolist(), target[:older].tolist(), count[:older].tolist(), strict=True):
+        end = row[0] + row[2]
+        if stretch and (end - stretch[0][0]) * SHARE > head - end:
+            rows += _join(stretch)
+            stretch = []
+        stretch.append(row)
+    rows += _join(stretch)
+    joined = np.array(rows, np.int64).T
+    return (
+        np.concatenate([joined[0], source[older:]]),
+        np.concatenate([joined[1], target[older:]]),
+        np.concatenate([joined[2], count[older:]]),
+    )
+
+
+def _join(stretch: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The first run as it is, and everything after it as late in the source and as early in the target as can be: so
+    many records as lie before a source offset at least, so far is the answer from the first run's end."""
+    source, target, count = stretch[0]
+    records = sum(c for _, _, c in stretch)
+    holes = stretch[-1][0] + stretch[-1][2] - source - records
+    if not holes:
+        return [(source, target, records)]
+    return [(source, target, count), (source + count + holes, target + count, records - count)]
+
+
+# Slots of a flow: a remote partition always belongs to the same one, whoever applies it.
+
+
+SLOTS = 16
+"""Of a new flow. More of them are more transactions in a small round, fewer are fewer tasks of a large one."""
+
+DOCUMENT = "flow.json"
+
+
+class FlowState(Document, frozen=True, kw_only=True):
+    """mirrors/<source>/<target>/flow.json: what never changes of a flow, written before its first record is applied.
+
+    `slots` is the number of slots. `target_cluster_id` is the cluster that the records went to."""
+
+    format: Literal["kbackup-flow"] = "kbackup-flow"
+    source: str
+    target: str
+    archive_id: str
+    target_cluster_id: str
+    slots: int
+    created_at: str
+
+
+def slot_of(remote: TopicPartition, slots: int) -> int:
+    """Return the slot of a remote partition."""
+    return zlib.crc32(f"{remote.topic}/{remote.partition}".encode()) % slots
+
+
+def read_flow(store: Store, source: str, target: str) -> FlowState | None:
+    """Return the state of a flow, None for one that never began."""
+    key = layout.mirror_key(source, target, DOCUMENT)
+    try:
+        return load(FlowState, store.get(key), key)
+    except NotFoundError:
+        return None
+
+
+# The offset map of one slot in memory: the newest folded table and the committed parts after it.
+
+
+FOLD = 16
+"""Parts after the folded table that make a new one due."""
+
+_THREADS = 8
+_ATTEMPTS = 3
+_EMPTY = np.empty(0, np.int64)
+
+
+@dataclass
+class SlotMap:
+    """`head` is the last part that is in it, `folded` the last that the newest folded table contains."""
+
+    store: Store
+    directory: str
+    head: MapPartName | None = None
+    folded: MapPartName | None = None
+    _runs: dict[MappedPartition, list[Runs]] = field(default_factory=dict)
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def runs(self, key: MappedPartition) -> Runs:
+        """Return the runs of a partition's incarnation, in order of source offset."""
+        pieces = self._runs.get(key)
+        if not pieces:
+            return _EMPTY, _EMPTY, _EMPTY
+        if len(pieces) > 1:
+            source, target, count = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+            self._runs[key] = pieces = [(source, target, count)]
+        return pieces[0]
+
+    def last_runs(self) -> Iterator[tuple[MappedPartition, Runs]]:
+        """Yield the last run of each partition's newest incarnation."""
+        newest = {key.remote: key for key in sorted(self._runs)}
+        for key in newest.values():
+            source, target, count = self._runs[key][-1]
+            yield key, (source[-1:], target[-1:], count[-1:])
+
+    @property
+    def incarnations(self) -> list[MappedPartition]:
+        return sorted(self._runs)
+
+    def add(self, name: MapPartName, previous: MapPartName | None, table: pa.Table) -> bool:
+        """Add a committed part. False, and nothing is added, where it does not follow the head."""
+        if previous != self.head:
+            return False
+        self._append(table)
+        self.head = name
+        return True
+
+    def _append(self, table: pa.Table) -> None:
+        for key, runs in by_incarnation(table):
+            if int(runs[1][0]) < self._ends.get(key.remote, 0) or int(runs[0][0]) < self._next(key):
+                self._forget(key.remote)
+            self._runs.setdefault(key, []).append(runs)
+            self._ends[key.remote] = int(runs[1][-1] + runs[2][-1])
+
+    def _next(self, key: MappedPartition) -> int:
+        """Return the source offset after the last record of a partition's incarnation."""
+        pieces = self._runs.get(key)
+        return int(pieces[-1][0][-1] + pieces[-1][2][-1]) if pieces else 0
+
+    def _forget(self, remote: TopicPartition) -> None:
+        """The remote topic was made anew: nothing of what was applied before is in it."""
+        for key in [key for key in self._runs if key.remote == remote]:
+            del self._runs[key]
+
+    def followers(self) -> list[tuple[MapPartName, pa.Table]]:
+        """Return the parts that follow the head: one of them at most is committed, and nothing here tells which."""
+        known = self.head.number if self.head else 0
+        names = [n for n in list_files(self.store, self.directory).map_parts if n.number > known]
+        parts = [(name, *read_map_part(self.store, self.directory, name)) for name in names]
+        return [(name, table) for name, table, previous in parts if previous == self.head]
+
+    def load(self, head: MapPartName | None) -> pa.Table:
+        """Go on to the part `head`, which is committed; None: to the last part that another one follows. Returns the
+        runs of the parts that were added, those of a folded table not among them."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._load(head)
+            except NotFoundError as error:  # folded and deleted meanwhile
+                if attempt + 1 == _ATTEMPTS:
+                    raise CorruptError(
+                        f"the offset map under {self.directory} lacks a part that was committed ({error.message})",
+                        "take it from a bucket version or another copy of the archive",
+                    ) from error
+        raise AssertionError
+
+    def _load(self, head: MapPartName | None) -> pa.Table:
+        files = list_files(self.store, self.directory)
+        if files.folded and files.folded[-1].number > (self.head.number if self.head else 0):
+            self._runs, self._ends = {}, {}
+            self._append(read_folded(self.store, self.directory, files.folded[-1]))
+            self.head = self.folded = files.folded[-1]
+        known = self.head.number if self.head else 0
+        later = [name for name in files.map_parts if name.number > known]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            read = dict(
+                zip(
+                    later,
+                    pool.map(lambda n: read_map_part(self.store, self.directory, n), later),
+                    strict=True,
+                )
+            )
+        if head is None:
+            head = max((p for _, p in read.values() if p is not None), default=None)
+        added: list[pa.Table] = []
+        for name, previous, table in reversed(list(self._chain(head, read))):
+            if not self.add(name, previous, table):
+                raise CorruptError(
+                    f"the part {name} of the offset map under {self.directory} follows {previous or 'no part'}, not "
+                    f"{self.head or 'no part'}",
+                    "take the missing parts from a bucket version or another copy of the archive",
+                )
+            added.append(table)
+        return pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
+
+    def _chain(
+        self, name: MapPartName | None, read: dict[MapPartName, tuple[pa.Table, MapPartName | None]]
+    ) -> Iterator[tuple[MapPartName, MapPartName | None, pa.Table]]:
+        """Yield the parts after the head, the last one first."""
+        while name is not None and name.number > (self.head.number if self.head else 0):
+            if name not in read:
+                raise NotFoundError(f"part {name} is missing")
+            table, previous = read[name]
+            yield name, previous, table
+            name = previous
+
+    @property
+    def merge_due(self) -> bool:
+        return self.head is not None and self.head.number - (self.folded.number if self.folded else 0) >= FOLD
+
+    def merge_map_parts(self) -> None:
+        """Write a table of everything, and delete what the table before it stands for already."""
+        assert self.head is not None  # noqa: S101 (it is due)
+        for key in self._runs:
+            self._runs[key] = [thin(self.runs(key))]
+        table = runs_table({key: pieces[0] for key, pieces in self._runs.items()})
+        write_folded(self.store, self.directory, self.head, table)
+        files = list_files(self.store, self.directory)
+        if self.folded is not None:
+            before = self.folded.number
+            old = Files(
+                [name for name in files.map_parts if name.number <= before],
+                [name for name in files.folded if name.number < before],
+            )
+            delete_files(self.store, self.directory, old)
+        self.folded = self.head
+
+
+# The offset map of a flow, slot by slot.
+
+
+@dataclass
+class FlowMap:
+    """The offset map of the flow `source->target` with `slots` slots, 0 for a flow that never began. It reads a slot's
+    files when a partition of that slot is asked for.
+
+    `heads` names the last committed part of each slot, as the notes of the applied positions do. Without them a slot
+    ends at the last part that another one follows: whether the very last one was committed is known in the target.
+    """
+
+    store: Store
+    source: str
+    target: str
+    slots: int
+    heads: Mapping[int, MapPartName] | None = None
+    _loaded: dict[int, SlotMap] = field(default_factory=dict)
+
+    def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap:
+        """Return the map of one remote partition, for source offsets of `incarnation`. `next` is the target offset
+        after the last record of that incarnation, 0 where there is none."""
+        if not self.slots:
+            return OffsetMap(*SlotMap(self.store, "").runs(MappedPartition(remote, incarnation)), 0)
+        source, target, count = self.slot(slot_of(remote, self.slots)).runs(
+            MappedPartition(remote, incarnation)
+        )
+        return OffsetMap(source, target, count, int(target[-1] + count[-1]) if len(target) else 0)
+
+    def newest_runs(self) -> pa.Table:
+        """Return the last run of every remote partition (`SCHEMA`). It reads every slot."""
+        runs = {key: run for slot in range(self.slots) for key, run in self.slot(slot).last_runs()}
+        return runs_table(runs)
+
+    def slot(self, number: int) -> SlotMap:
+        """Return the map of a slot, read from the store at the first call."""
+        if number not in self._loaded:
+            slot = SlotMap(self.store, folder(self.source, self.target, number))
+            if self.heads is None or number in self.heads:
+                slot.load(None if self.heads is None else self.heads[number])
+            self._loaded[number] = slot
+        return self._loaded[number]
+
+
+def open_map(
+    store: Store, source: str, target: str, heads: Mapping[int, MapPartName] | None = None
+) -> FlowMap:
+    """Return the offset map of a flow as its files in `store` say it: the state's store, as a rule the archive's.
+    `jobs.mirror.apply.read_heads` gives `heads`, with which the map has the newest part of each slot as well."""
+    flow = read_flow(store, source, target)
+    return FlowMap(store, source, target, flow.slots if flow is not None else 0, heads)
+
+
+# The offset map of a flow: mirrors/<source>/<target>/map/ (`formats/mirrors.md`).
+
+
+__all__ = ["MAP_SCHEMA", "FlowMap", "open_map"]

@@ -1,0 +1,222 @@
+"""Records as tables show them: the columns of Spark's Kafka source, and the segment that a record is from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kbackup.formats.arrow import filled, octets, pc
+from kbackup.formats.block import heads
+from kbackup.formats.layout import Layout, gather, layout
+from kbackup.formats.record import encode
+from kbackup.types import RECORDS, Int64Array, RecordBlock
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.large_binary())])
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("key", pa.large_binary()),
+    pa.field("value", pa.large_binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", "UTC")),
+    pa.field("timestampType", pa.int32()),
+    pa.field("headers", pa.list_(_HEADER)),
+    pa.field("segment", pa.string()),
+]
+SCHEMA: pa.Schema = pa.schema(_FIELDS)
+"""As Spark's Kafka source has them, so that code for one reads the other; `segment` is the key of the records object.
+
+- `timestamp` is null where a record has none. One that microseconds of int64 can't hold (beyond the year 294,000) is
+  the last, or first, millisecond that they can.
+- `timestampType` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none). The archive's -2, a CreateTime that is null, is 0
+  with a null timestamp.
+- `headers` is null where there are none. What is not UTF-8 in the key of a header is U+FFFD, as in Kafka's own
+  consumer.
+"""
+
+_FURTHEST = np.iinfo(np.int64).max // 1000  # ms
+
+
+def to_table_batch(
+    block: RecordBlock,
+    topic: str,
+    partition: int,
+    segment: str,
+    *,
+    headers: bool = True,
+    columns: Sequence[str] | None = None,
+) -> pa.RecordBatch:
+    """Return the block's records in columns of `SCHEMA`: `columns`, in their order, by default all; without headers
+    where `headers` is false. Columns that are not selected cost nothing. `CorruptError`, naming `segment`, for a
+    damaged block."""
+    names = SCHEMA.names if columns is None else columns
+    selected = [name for name in names if headers or name != "headers"]
+    fields = layout(block, segment, 0)
+    count = len(block)
+    make: dict[str, Callable[[], pa.Array[Any]]] = {
+        "key": lambda: gather(block.data, fields.keys),
+        "value": lambda: gather(block.data, fields.values),
+        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), count),
+        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), count),
+        "offset": lambda: pa.array(block.offsets, pa.int64()),
+        "timestamp": lambda: _timestamps(fields),
+        "timestampType": lambda: pa.array(np.where(fields.types == -2, 0, fields.types), pa.int32()),
+        "headers": lambda: _headers(block, fields),
+        "segment": lambda: pa.repeat(pa.scalar(segment, pa.string()), count),
+    }
+    schema = pa.schema([SCHEMA.field(name) for name in selected])
+    return pa.RecordBatch.from_arrays([make[name]() for name in selected], schema=schema)
+
+
+def micros(timestamps: Int64Array) -> Int64Array:
+    """Return ms since the epoch as microseconds; see `SCHEMA` for values that don't fit."""
+    return np.clip(timestamps, -_FURTHEST, _FURTHEST) * 1000
+
+
+def _timestamps(fields: Layout) -> pa.Array[Any]:
+    untimed = fields.types < 0
+    values: Any = pa.array(micros(np.where(untimed, 0, fields.timestamps)), pa.int64(), mask=untimed)
+    made: pa.Array[Any] = values.view(SCHEMA.field("timestamp").type)
+    return made
+
+
+def _headers(block: RecordBlock, fields: Layout) -> pa.Array[Any]:
+    columns: list[pa.Array[Any]] = [
+        _texts(gather(block.data, fields.header_keys)),
+        gather(block.data, fields.header_values),
+    ]
+    headers: Any = pa.StructArray.from_arrays(columns, fields=list(_HEADER))
+    starts: Any = pa.array(fields.header_starts, pa.int32())
+    none: Any = pa.array(np.diff(fields.header_starts) == 0)
+    return pa.ListArray.from_arrays(starts, headers, type=SCHEMA.field("headers").type, mask=none)
+
+
+def _texts(raw: Any) -> pa.Array[Any]:
+    """Return large_binary[n] as string[n]. Each different value that is not UTF-8 is decoded once."""
+    try:
+        text: pa.Array[Any] = raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        codes = raw.dictionary_encode()
+        words = [word.decode(errors="replace") for word in codes.dictionary.to_pylist()]
+        text = pa.array(words, pa.string()).take(codes.indices)
+    return text
+
+
+# Records as exported tables hold them: columns of `tables`, what those can't hold of a record, and where it is from.
+#
+# Nothing is lost on the way: `from_export_batch` gives the records back as they were archived (`formats/delta.md`).
+
+
+_EXPORT_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_EXPORT_FIELDS: list[pa.Field[Any]] = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", "UTC")),
+    pa.field("timestampType", pa.int32()),
+    pa.field("headers", pa.list_(_EXPORT_HEADER)),
+    pa.field("segment", pa.string()),
+    pa.field("incarnation", pa.int32()),
+    pa.field("partitions", pa.int32()),
+    pa.field("restorePoint", pa.int64()),
+    pa.field("rawTimestamp", pa.int64()),
+    pa.field("rawHeaderKeys", pa.list_(pa.binary())),
+    pa.field("date", pa.date32()),
+]
+EXPORT_SCHEMA: pa.Schema = pa.schema(_EXPORT_FIELDS)
+
+_DAY = 86_400_000  # ms
+_LAST = 253_402_300_799_999  # ms: the end of the year 9999, which dates of Spark go up to
+
+
+def to_export_batch(
+    block: RecordBlock,
+    topic: str,
+    partition: int,
+    segment: str,
+    incarnation: int,
+    partitions: int,
+    point: int,
+) -> pa.RecordBatch:
+    """Return the block's records in columns of `SCHEMA`. `partitions` is how many the topic had at restore point
+    `point`."""
+    base = to_table_batch(block, topic, partition, segment)
+    count = len(block)
+    head = heads(block.data, block.positions)
+    timed = head["type"] >= 0
+    stamps = np.where(timed, head["timestamp"], 0).astype(np.int64)
+    shown = timed & (stamps >= 0) & (stamps <= _LAST)
+    micros: Any = pa.array(np.where(shown, stamps, 0) * 1000, pa.int64(), mask=~shown)
+    days: Any = pa.array(np.where(shown, stamps // _DAY, 0).astype(np.int32), pa.int32(), mask=~shown)
+    columns: dict[str, Any] = {name: base.column(name) for name in base.schema.names}
+    columns |= {
+        "timestamp": micros.view(pa.timestamp("us", "UTC")),
+        "incarnation": pa.repeat(pa.scalar(incarnation, pa.int32()), count),
+        "partitions": pa.repeat(pa.scalar(partitions, pa.int32()), count),
+        "restorePoint": pa.repeat(pa.scalar(point, pa.int64()), count),
+        "rawTimestamp": pa.array(stamps, pa.int64(), mask=~timed | shown),
+        "rawHeaderKeys": _raw_header_keys(block, segment, columns["headers"]),
+        "date": days.view(pa.date32()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns[field.name].cast(field.type) for field in EXPORT_SCHEMA], schema=EXPORT_SCHEMA
+    )
+
+
+def from_export_batch(batch: pa.RecordBatch) -> RecordBlock:
+    """Return the rows of one partition, in order of rising offsets, as they were archived. `UsageError` for a row that
+    is no record."""
+    micros: Any = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).view(pa.int64())
+    stamps = pc.coalesce(batch.column("rawTimestamp"), pc.divide(micros, pa.scalar(1000, pa.int64())))
+    types = filled(batch.column("timestampType"), -1)
+    there = stamps.is_valid().to_numpy(zero_copy_only=False)
+    types = np.where((types == 0) & ~there, -2, types)
+    columns: list[Any] = [
+        batch.column("offset").cast(pa.int64()),
+        pa.array(types, pa.int8()),
+        stamps,
+        batch.column("key").cast(pa.large_binary()),
+        batch.column("value").cast(pa.large_binary()),
+        _headers_of_export(batch.column("headers"), batch.column("rawHeaderKeys")),
+    ]
+    return encode(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
+
+
+def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
+    """Return the header keys of the records that have one which is not UTF-8; null for all others."""
+    fields = layout(block, segment, 0)
+    raw: Any = gather(block.data, fields.header_keys)
+    shown = headers.flatten().field(0).cast(pa.large_binary())
+    changed = pc.not_equal(raw, shown).to_numpy(zero_copy_only=False).astype(np.int64)
+    before = np.concatenate(([0], np.cumsum(changed)))
+    odd = np.diff(before[fields.header_starts]) > 0
+    starts: Any = pa.array(fields.header_starts, pa.int32())
+    return pa.ListArray.from_arrays(starts, raw.cast(pa.binary()), mask=pa.array(~odd))
+
+
+def _headers_of_export(shown: Any, raw: Any) -> Any:
+    """Make a column of `RECORDS` from the two columns of headers."""
+    counts = filled(pc.list_value_length(shown), 0).astype(np.int64)
+    starts: Any = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+    keys, values = shown.flatten().flatten()
+    names = keys.cast(pa.binary())
+    odd = raw.is_valid().to_numpy(zero_copy_only=False)
+    if odd.any():
+        names = pc.replace_with_mask(names, pa.array(np.repeat(odd, counts)), raw.flatten())
+    kind: Any = RECORDS.field("headers").type
+    columns = [_unchecked(names), values.cast(pa.large_binary())]
+    pairs: Any = pa.StructArray.from_arrays(columns, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(starts, pairs, type=kind)
+
+
+def _unchecked(names: Any) -> Any:
+    """Return binary[n] as string[n], UTF-8 or not: Kafka takes any bytes, and `encode` does not look at them."""
+    edges = np.concatenate(([0], np.cumsum(filled(pc.binary_length(names), 0)))).astype(np.int32)
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(names)], pa.int32()), names), b"")
+    text = joined[0].as_py() if len(names) else b""
+    return pa.Array.from_buffers(pa.string(), len(names), [None, octets(edges), pa.py_buffer(text)])

@@ -1,0 +1,319 @@
+"""Send a JSON text to a webhook. Its URL is a secret: no message names it."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import logging
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.message import Message
+from string import Template
+from typing import IO, Any, Literal
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
+
+from kbackup import __version__
+from kbackup.cli.common.output import Reporter, json_text
+from kbackup.config import HIDDEN, Config
+from kbackup.config.secrets import without_userinfo
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.metrics.registry import counted
+from kbackup.util.system import attempts
+from kbackup.util.text import join_names
+from kbackup.util.times import now
+
+_TIMEOUT = 5.0
+_TRY_AGAIN = (408, 425, 429)
+
+
+class UndeliveredError(KbackupError):
+    """A webhook did not take a notification."""
+
+    default_hint = "check notify.url and notify.headers"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect as an error: following it would turn the request into a GET."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> None:
+        return None
+
+
+class Webhook:
+    """A webhook. Raises `UsageError` for an address that is no URL of HTTP.
+
+    All attempts of a delivery take at most `seconds`, with a `pause` between them."""
+
+    seconds = 15.0
+    pause = 1.0
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(
+                "notify.url is not the URL of a webhook", "write it as https://hooks.example.com/path"
+            )
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self._url = urlunsplit(parts._replace(netloc=f"{host}:{port}" if port else host, fragment=""))
+        self._headers = {"Content-Type": "application/json", "User-Agent": f"kbackup/{__version__}"}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self._headers |= headers
+
+    def deliver(self, body: str) -> None:
+        """Send `body`, again where another answer may come. Raises `UndeliveredError`."""
+        end = time.monotonic() + self.seconds
+        reason = ""
+        for _ in attempts(self.seconds, self.pause):
+            try:
+                self._send(body, max(0.5, min(_TIMEOUT, end - time.monotonic())))
+            except urllib.error.HTTPError as answer:
+                reason = f"it answered HTTP {answer.code}"
+                answer.close()
+                if answer.code < 500 and answer.code not in _TRY_AGAIN:
+                    break
+            except (OSError, http.client.HTTPException) as error:
+                reason = self._hide(str(getattr(error, "reason", error)) or type(error).__name__)
+            except ValueError as error:  # an invalid header: its text would show the value
+                reason = f"the request is invalid ({type(error).__name__})"
+                break
+            else:
+                return
+        raise UndeliveredError(f"the webhook of notify.url took no notification: {reason}")
+
+    def _send(self, body: str, timeout: float) -> None:
+        request = urllib.request.Request(  # noqa: S310 (the scheme is checked)
+            self._url, body.encode(), self._headers, method="POST"
+        )
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout):
+            pass
+
+    def _hide(self, text: str) -> str:
+        parts = urlsplit(self._url)
+        for secret in filter(None, (self._url, parts.path.strip("/"), parts.query)):
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+# A notification: the result of a run, as the JSON object that a webhook receives.
+
+
+Event = Literal["failure", "loss", "success"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunError:
+    """The error that ended a run or a round."""
+
+    type: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notification:
+    """The result of a run. `summary` is one line for people; `report` is what the command prints with `--json`."""
+
+    event: Event
+    command: str
+    archive: str
+    exit_code: int
+    summary: str
+    host: str
+    at: str
+    version: str
+    warnings: tuple[str, ...]
+    error: RunError | None
+    report: object
+
+    def json(self) -> str:
+        return _json(self)
+
+
+def notification_of(
+    command: str,
+    archive: str,
+    exit_code: int,
+    *,
+    summary: str = "",
+    warnings: tuple[str, ...] = (),
+    error: KbackupError | None = None,
+    report: object = None,
+) -> Notification:
+    """Return the notification of a result on this machine at this moment. An error without a summary is the summary."""
+    return Notification(
+        event="success" if exit_code == EXIT_OK else "loss" if exit_code == EXIT_LOSS else "failure",
+        command=command,
+        archive=archive,
+        exit_code=exit_code,
+        summary=summary or (str(error) if error is not None else ""),
+        host=socket.gethostname(),
+        at=now(),
+        version=__version__,
+        warnings=warnings,
+        error=RunError(type=type(error).__name__, message=error.message, hint=error.hint) if error else None,
+        report=report,
+    )
+
+
+_TEXTS = ("event", "command", "archive", "exit_code", "summary", "host", "at", "version")
+_DOCUMENTS = ("report", "notification")
+_NAMES = ", ".join(f"${name}" for name in (*_TEXTS, "warnings", *_DOCUMENTS))
+
+
+class Body:
+    """The body of a request: a notification as JSON, or a template of JSON.
+
+    Texts stand within the template's quotes, so they are escaped; `$report` and `$notification` are whole JSON values.
+    Raises `UsageError` for an unknown name, and for a template that makes no JSON."""
+
+    def __init__(self, template: str) -> None:
+        self._template = Template(template) if template else None
+        try:
+            for sample in _SAMPLES:
+                json.loads(self.render(sample))
+        except (KeyError, ValueError) as error:
+            why = f"it has no value {error}" if isinstance(error, KeyError) else str(error)
+            raise UsageError(
+                f"notify.body makes no JSON: {why}", f"use {_NAMES} in a JSON text, and $$ for a dollar sign"
+            ) from None
+
+    def render(self, notification: Notification) -> str:
+        if self._template is None:
+            return notification.json()
+        texts = {name: _escaped(str(getattr(notification, name))) for name in _TEXTS}
+        return self._template.substitute(
+            texts,
+            warnings=_escaped("\n".join(notification.warnings)),
+            report=_json(notification.report),
+            notification=notification.json(),
+        )
+
+
+def _json(value: object) -> str:
+    return json_text(msgspec.to_builtins(value, str_keys=True), indent=-1)
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+_HOSTILE = 'quoted "name" \\ of\ntwo lines \x1b[0m, $event and \udcff'
+_SAMPLES = (
+    notification_of("backup", "s3://bucket/archive", EXIT_OK),
+    notification_of(
+        "backup",
+        _HOSTILE,
+        EXIT_LOSS,
+        summary=_HOSTILE,
+        warnings=(_HOSTILE, "loss: one"),
+        error=KbackupError(_HOSTILE, f"check {_HOSTILE}"),
+        report={"losses": [{"message": _HOSTILE, "offset": 1}], "warnings": [_HOSTILE], _HOSTILE: None},
+    ),
+)
+"""An empty notification and a full one: a template may make JSON of one of them alone."""
+
+
+# Send the result of a run to the webhook of `notify.url`. A failed delivery is a warning, and no error.
+
+
+log = logging.getLogger(__name__)
+
+COMMANDS = frozenset(
+    (
+        *("backup", "restore", "verify", "drill", "check", "status", "copy", "expire", "repair", "adopt"),
+        *("export", "groups apply", "groups undo", "key rotate", "migrate archive", "mirror run"),
+    )
+)
+"""The commands that run a job. Others only show something, or change one name."""
+_NAMED = 3
+
+
+class Notifier:
+    """Notifies of the events in `notify.on`. Raises `UsageError` for an invalid URL or template."""
+
+    def __init__(self, config: Config, command: str) -> None:
+        self._webhook = Webhook(config.notify.url, config.notify.headers)
+        self._body = Body(config.notify.body)
+        self._events = frozenset(config.notify.on)
+        self._command, self._archive = command, without_userinfo(config.archive or "")
+
+    def run_ended(self, exit_code: int, reporter: Reporter | None, error: KbackupError | None) -> None:
+        """Notify of the end of a command, with the report that it printed or would print."""
+        output = reporter or Reporter()
+        self._send(
+            notification_of(
+                self._command,
+                self._archive,
+                exit_code,
+                summary="" if error is not None else _summary(output, exit_code),
+                warnings=tuple(output.warnings),
+                error=error,
+                report=output.report,
+            )
+        )
+
+    def round_failed(self, error: KbackupError) -> None:
+        """Notify of the first failed round of a process that tries again."""
+        self._send(notification_of(self._command, self._archive, error.exit_code, error=error))
+
+    def rounds_recovered(self) -> None:
+        self._send(notification_of(self._command, self._archive, EXIT_OK, summary="the rounds succeed again"))
+
+    def records_lost(self, messages: tuple[str, ...], report: object) -> None:
+        """Notify of the losses of one round."""
+        self._send(
+            notification_of(
+                self._command,
+                self._archive,
+                EXIT_LOSS,
+                summary=messages[0],
+                warnings=messages,
+                report=report,
+            )
+        )
+
+    def _send(self, notification: Notification) -> None:
+        if notification.event not in self._events:
+            return
+        try:
+            self._webhook.deliver(self._body.render(notification))
+        except (UndeliveredError, KeyboardInterrupt) as error:
+            log.warning(
+                "%s", error if isinstance(error, UndeliveredError) else "the notification was interrupted"
+            )
+            counted.add("kbackup_notifications_total", 1, "failed")
+        else:
+            counted.add("kbackup_notifications_total", 1, "delivered")
+
+
+def _summary(output: Reporter, exit_code: int) -> str:
+    """Return the last line of a command, after the first losses or warnings where the result is a loss."""
+    if exit_code != EXIT_LOSS or not output.warnings:
+        return output.summary
+    losses_first = sorted(output.warnings, key=lambda text: not text.startswith("loss: "))
+    return f"{join_names(losses_first, _NAMED, '; ')}; {output.summary}"
+
+
+def notifier_for(config: Config, command: str, parameters: dict[str, Any]) -> Notifier | None:
+    """Return the notifier of a command; None without `notify.url`, for other commands, and for dry runs.
+
+    `parameters` are the values of the command's own options."""
+    is_dry = parameters.get("dry_run") or parameters.get("confirm") is False or parameters.get("nagios")
+    if not config.notify.url or command not in COMMANDS or is_dry:
+        return None
+    return Notifier(config, command)

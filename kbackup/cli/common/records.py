@@ -1,0 +1,393 @@
+"""Format records as text, as JSON lines, in hexadecimal, or by a user's format with kcat's letters."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import click
+
+from kbackup.archive.java import JavaFolder
+from kbackup.archive.query import browse
+from kbackup.archive.query.browse import Catalogue, PartitionRecords
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.segments.window import Window
+from kbackup.cli.common.arguments import show_window, times_of, window_of
+from kbackup.cli.common.decoding import Decoding, DecodingRequest, decoding_options
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import options, s3_options, state_options
+from kbackup.cli.common.output import json_line
+from kbackup.cli.common.session import cached_archive_store
+from kbackup.config.windows import Address
+from kbackup.errors import UsageError
+from kbackup.formats.block import slice_block
+from kbackup.formats.record import Row, rows
+from kbackup.schemas.base import Json
+from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
+from kbackup.store import Store
+from kbackup.types import TopicPartition
+from kbackup.util.text import plural, printable
+from kbackup.util.times import time_text
+
+UNDECODED = DecodedRecord()
+
+
+class Show(Protocol):
+    """Returns the output for a record, with the line feed at its end.
+
+    A decoded key or value replaces its bytes. Output as bytes is not safe for a terminal."""
+
+    def __call__(self, tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str | bytes: ...
+
+
+TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+
+_Field = Callable[[TopicPartition, Row, DecodedRecord], bytes]
+_Part = str | bytes | _Field
+
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+_TOKEN = re.compile(r"%(?P<field>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>[nrt\\])", re.DOTALL)
+_FIELDS: dict[str, _Field] = {
+    "t": lambda tp, row, parts: tp.topic.encode(),
+    "p": lambda tp, row, parts: b"%d" % tp.partition,
+    "o": lambda tp, row, parts: b"%d" % row.offset,
+    "T": lambda tp, row, parts: b"%d" % (-1 if row.timestamp is None else row.timestamp),
+    "k": lambda tp, row, parts: _bytes(row.key, parts.key),
+    "K": lambda tp, row, parts: b"%d" % _length(row.key),
+    "v": lambda tp, row, parts: _bytes(row.value, parts.value),
+    "V": lambda tp, row, parts: b"%d" % _length(row.value),
+    "s": lambda tp, row, parts: _bytes(row.value, parts.value),
+    "S": lambda tp, row, parts: b"%d" % _length(row.value),
+    "R": lambda tp, row, parts: struct.pack(">i", _length(row.value)),
+    "h": lambda tp, row, parts: b",".join(key + b"=" + (value or b"") for key, value in row.headers),
+    "%": lambda tp, row, parts: b"%",
+}
+FORMAT_HELP = (
+    "As kcat's -f: %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %K its length, %v or %s value, "
+    "%V or %S its length (-1: null), %R the same as 4 bytes, %h headers; \\n \\r \\t \\xXX. No line feed is added."
+)
+
+
+def text(data: bytes) -> str:
+    """Return bytes as text that is safe for a terminal; bytes that are not UTF-8 become `\\xff`."""
+    return printable(data.decode("utf-8", "backslashreplace"))
+
+
+def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Return address, time, key, value and headers with tabs between; null is `null`."""
+    headers = ",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers)
+    cells = (
+        _address(tp, row),
+        _time(row),
+        _part(row.key, parts.key),
+        _part(row.value, parts.value),
+        *([headers] if headers else []),
+    )
+    return "\t".join(cells) + "\n"
+
+
+def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Return JSON in one line; bytes that are not UTF-8 are {"base64": "…"}."""
+    return json_line(document(tp, row, parts)) + "\n"
+
+
+def document(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> dict[str, object]:
+    """Return a record as a JSON object, with the schema of a decoded part, or the reason why it is not decoded."""
+    made = [(name, part) for name, part in zip(parts._fields, parts, strict=True) if part is not None]
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": row.offset,
+        "timestamp": row.timestamp,
+        "timestamp_type": TYPES[row.timestamp_type],
+        "key": _json(row.key, parts.key),
+        "value": _json(row.value, parts.value),
+        "headers": [{"key": _json(key), "value": _json(value)} for key, value in row.headers],
+        **{f"{name}_schema": part.schema for name, part in made if isinstance(part, Decoded)},
+        **{f"{name}_error": part.why for name, part in made if isinstance(part, Undecoded)},
+    }
+
+
+def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Return undecoded key, value and headers as `hexdump -C` shows them, and an empty line."""
+    lines = [f"{_address(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
+    for name, data in (("key", row.key), ("value", row.value)):
+        lines += [f"{name}, {_size(data)}", *_dump(data)]
+    for key, value in row.headers:
+        lines += [f"header {text(key)}, {_size(value)}", *_dump(value)]
+    return "\n".join(lines) + "\n\n"
+
+
+def as_format(template: str, *, raw: bool = False) -> Show:
+    """Return the function that formats a record by `template`: safe for a terminal, or with `raw` as bytes.
+
+    Raises `UsageError` for an unknown letter."""
+    try:
+        template.encode()
+    except UnicodeEncodeError:
+        raise UsageError("--format is not UTF-8", r"write a byte as \xff") from None
+    pieces: list[_Part] = []
+    at = 0
+    for token in _TOKEN.finditer(template):
+        pieces += [template[at : token.start()], _piece(token)]
+        at = token.end()
+    pieces.append(template[at:])
+    return partial(_raw, pieces) if raw else partial(_safe, pieces)
+
+
+def write_text(shown: str | bytes) -> None:
+    """Write the output for a record to stdout."""
+    if isinstance(shown, str):
+        sys.stdout.write(shown)
+    else:
+        sys.stdout.buffer.write(shown)
+
+
+def _piece(token: re.Match[str]) -> _Part:
+    if token["hex"]:
+        return bytes.fromhex(token["hex"])
+    if token["escape"]:
+        return _ESCAPES[token["escape"]]
+    if token["field"] not in _FIELDS:
+        raise UsageError(
+            f"--format has the unknown letter %{token['field']}",
+            f"use {' '.join('%' + name for name in _FIELDS)}",
+        )
+    return _FIELDS[token["field"]]
+
+
+def _raw(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> bytes:
+    made = (piece(tp, row, parts) if callable(piece) else piece for piece in pieces)
+    return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in made)
+
+
+def _safe(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Format a record with its fields escaped; the text of the template is not escaped."""
+    made = (text(piece(tp, row, parts)) if callable(piece) else piece for piece in pieces)
+    return "".join(piece.decode("latin-1") if isinstance(piece, bytes) else piece for piece in made)
+
+
+def _address(tp: TopicPartition, row: Row) -> str:
+    return f"{tp.topic}:{tp.partition}:{row.offset}"
+
+
+def _time(row: Row) -> str:
+    return "-" if row.timestamp is None else time_text(row.timestamp)
+
+
+def _part(data: bytes | None, made: Made) -> str:
+    return json_line(made.value) if isinstance(made, Decoded) else _or_null(data)
+
+
+def _bytes(data: bytes | None, made: Made) -> bytes:
+    return json_line(made.value).encode() if isinstance(made, Decoded) else data or b""
+
+
+def _or_null(data: bytes | None) -> str:
+    return "null" if data is None else text(data)
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _size(data: bytes | None) -> str:
+    return "null" if data is None else plural(len(data), "byte")
+
+
+def _json(data: bytes | None, made: Made = None) -> Json:
+    if isinstance(made, Decoded):
+        return made.value
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _dump(data: bytes | None) -> Iterator[str]:
+    for at in range(0, len(data or b""), 16):
+        piece = (data or b"")[at : at + 16]
+        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
+        signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
+        yield f"{at:08x}  {octets:<49} |{signs}|"
+
+
+# Print records in the style of `--output`, `--format` and `--raw`, as they are read.
+
+
+SHOWS: dict[str, Show] = {"text": as_text, "json": as_json, "hex": as_hex}
+
+style_options = options(
+    click.option(
+        "--output",
+        type=click.Choice(list(SHOWS)),
+        help="text (default): place, time, key, value and headers between tabs; json: one line a "
+        "record; hex.",
+    ),
+    click.option("-f", "--format", "template", metavar="TEXT", help=FORMAT_HELP),
+    click.option(
+        "--raw", is_flag=True, help="With --format, print bytes unescaped if stdout is no terminal."
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Style:
+    """The values of `style_options`."""
+
+    output: str | None
+    template: str | None
+    raw: bool
+
+    @property
+    def whole_lines(self) -> bool:
+        return self.template is None or self.template.endswith(r"\n")
+
+    def show(self, frame: Frame) -> Show:
+        """Return the function that prints a record.
+
+        Raises `UsageError` for a contradiction, and for raw bytes on a terminal."""
+        if self.template is None:
+            if self.raw:
+                raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
+            return _documents(frame) if frame.reporter.json else SHOWS[self.output or "text"]
+        if self.output is not None or frame.reporter.json:
+            raise UsageError("--format excludes --output and --json", "give one of the three")
+        if self.raw and sys.stdout.isatty():
+            raise UsageError(
+                "--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe"
+            )
+        return as_format(self.template, raw=self.raw)
+
+
+def _documents(frame: Frame) -> Show:
+    """Print records as JSON lines. After the first one, errors go to stderr alone: their document is not a record."""
+
+    def show(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+        frame.reporter.documents += 1
+        return as_json(tp, row, parts)
+
+    return show
+
+
+def print_records(
+    batches: Iterable[PartitionRecords],
+    show: Show,
+    decode: Callable[[TopicPartition, Row], DecodedRecord],
+    hidden_bar: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> int:
+    """Print records and return their number. Flushes each batch before reading the next, within `hidden_bar`."""
+    count = 0
+    for tp, block in batches:
+        with hidden_bar():
+            for row in rows(block, str(tp)):
+                write_text(show(tp, row, decode(tp, row)))
+                count += 1
+            sys.stdout.flush()
+    return count
+
+
+def limit_records(batches: Iterator[PartitionRecords], limit: int | None) -> Iterator[PartitionRecords]:
+    """Yield the first `limit` records, and then read no more."""
+    remaining = limit
+    for tp, block in batches:
+        records = block if remaining is None else slice_block(block, 0, min(remaining, len(block)))
+        yield PartitionRecords(tp, records)
+        remaining = None if remaining is None else remaining - len(records)
+        if remaining == 0:
+            return
+
+
+# Open an archive and select records, for `ls`, `cat` and `find`.
+
+
+T = TypeVar("T")
+
+
+class OpenedArchive(NamedTuple):
+    store: Store
+    catalogue: Catalogue
+
+
+def open_archive_at(
+    frame: Frame, restore_point: str, to_time: int | None, topic: str | None
+) -> OpenedArchive:
+    """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
+    store = cached_archive_store(frame)
+    catalogue = browse.catalogue(store, restore_point, topic, to_time)
+    if catalogue.choice is not None:
+        frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
+        show_window(catalogue.choice, frame.reporter)
+    for warning in catalogue.warnings:
+        frame.reporter.warning(warning)
+    return OpenedArchive(store if catalogue.restore_point is not None else JavaFolder(store), catalogue)
+
+
+@dataclass(frozen=True)
+class RecordRequest:
+    """The values of the options that `cat` and `find` share."""
+
+    restore_point: str
+    times: Window
+    limit: int | None
+    style: Style
+    decoding: DecodingRequest
+
+    def show(self, frame: Frame) -> tuple[Show, Decoding]:
+        """Return the function that prints a record, and the decoding before it."""
+        show, decoding = self.style.show(frame), self.decoding.decoding(frame)
+        if decoding.active and self.style.output == "hex" and not frame.reporter.json:
+            raise UsageError("--output hex does not decode", "decode with --output text or json")
+        return show, decoding
+
+    def window(self, address: Address | None) -> Window:
+        return window_of(address, self.times)
+
+    def open(self, frame: Frame, address: Address | None) -> OpenedArchive:
+        topic = address.topic if address is not None else None
+        return open_archive_at(frame, self.restore_point, self.times.to_time, topic)
+
+
+record_options = options(
+    state_options,
+    click.option("--from-time", metavar="TIME", help="Records from this time on, inclusive."),
+    click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."),
+    style_options,
+    decoding_options,
+    s3_options,
+)
+
+
+def with_record_request(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Pass the values of `record_options` to a command as a `RecordRequest`, after its frame."""
+
+    @functools.wraps(command)
+    def run(frame: Frame, /, **given: Any) -> int | None:
+        style, decoding = _pop_fields(Style, given), _pop_fields(DecodingRequest, given)
+        times = times_of(given.pop("from_time"), given.pop("to_time"))
+        request = _pop_fields(RecordRequest, given, times=times, style=style, decoding=decoding)
+        return command(frame, request, **given)
+
+    return run
+
+
+def _pop_fields(kind: Callable[..., T], given: dict[str, Any], **more: object) -> T:
+    """Make a `kind` of `more` and of its fields in `given`, and remove these from `given`."""
+    names = [f.name for f in fields(kind) if f.name not in more]  # type: ignore[arg-type]
+    return kind(**{name: given.pop(name) for name in names}, **more)
+
+
+def partitions_of(catalogue: Catalogue, address: Address) -> Iterable[ArchivedPartition]:
+    if address.partition is not None:
+        return [catalogue.partition(address.topic, address.partition)]
+    return [p for topic in catalogue.topics if topic.name == address.topic for p in topic.partitions]

@@ -1,0 +1,239 @@
+"""The adopt job: a folder of the Java tool becomes an archive, in its place.
+
+Its segments are copied to where an archive has them, each read back whole first; the folder itself is left as it is. A
+restore point of them is the last thing that is written: until then the folder reads as it did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.operations import add_point, end_run
+from kbackup.archive.java import Flaw, JavaFolder
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.new_point import new_point, put_manifest
+from kbackup.archive.query.java import empty_groups, is_java_archive, java_topics, missing_indexes
+from kbackup.archive.reader import open_archive
+from kbackup.archive.repair.points import draft_of, groups_of_files, topic_states
+from kbackup.archive.repair.scan import Arranged, Damaged, ToScan, Whole, arrange
+from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.segments.salvage import MOST_PARTITIONS, read_unlisted
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import Target
+from kbackup.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    NoArchiveError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+)
+from kbackup.formats.index import decode_partition_index
+from kbackup.jobs.repair.rebuild import RepairReport, read_back
+from kbackup.metrics.registry import Listener, Phases
+from kbackup.spark.tasks import ProgressSender, Spark
+from kbackup.store.base import Store, encryption_of
+from kbackup.types import IncarnationPartition
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
+_EMPTY = 1  # bytes of a records file without records: the magic
+
+
+@dataclass(frozen=True)
+class ConvertWork:
+    """A task: some segments of the folder, read back and (with `copy`) copied to their place in the archive."""
+
+    store: JavaFolder
+    copy: bool
+
+    def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
+        for item in task:
+            try:
+                segment, index, _, end = read_unlisted(self.store, item.target, item.key)
+            except (CorruptError, NotFoundError) as error:
+                why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
+                yield Damaged(item.target, item.start, item.key, why)
+                continue
+            to = item.target
+            key = layout.records_key(to.directory, to.partition, segment.first, to.compression)
+            moved = replace(segment, key=key)
+            if self.copy:
+                _copy(self.store, item.key, moved, index)
+            progress.add(segment.count, segment.bytes)
+            warnings = tuple(flaw.message for flaw in self.store.flaws_of(item.key))
+            yield Whole(moved, "whole", vouched=False, end=end, warnings=warnings)
+
+
+def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
+    """Create both objects. `CorruptError` where other bytes arrived than were read, or others are there already."""
+    wrong = CorruptError(
+        f"file {to.key} is there and is not what {key} holds", "remove what an adoption left under topics/"
+    )
+    with store.upload(to.key) as upload:
+        for chunk in store.open_range(key, 0, to.stored):
+            upload.write(chunk)
+        try:
+            if f"{upload.commit()[1]:016x}" != to.crc:
+                raise wrong
+        except AlreadyExistsError:
+            # an adoption that was cut off had come so far
+            there = Target(to.topic, to.incarnation, to.partition, 0, layout.compression_of(to.key))
+            if read_unlisted(store, there, to.key).segment.crc != to.crc:
+                raise wrong from None
+    store.put(layout.index_key_of(to.key), index)
+
+
+def adopt(
+    store: Store,
+    confirm: bool,
+    lease_seconds: float,
+    spark: Spark,
+    listener: Listener,
+) -> RepairReport:
+    """Make an archive of a folder of the Java tool; without `confirm` nothing is written. `RefusedError` where there is
+    an archive with restore points already, or the remains of one, `NoArchiveError` where there is no such folder."""
+    phases = Phases(listener)
+    if encryption_of(store) is not None:
+        raise UsageError(
+            f"a folder of the Java tool is not encrypted, but a key is given for {store.url}",
+            "adopt it without the key: an archive stays what it was made as",
+        )
+    _check_address(store)
+    if not confirm:
+        return _adopt(store, None, phases, spark, listener)
+    with HeldLease(store, "kbackup adopt", lease_seconds) as lease:
+        _check_address(store)
+        return _adopt(store, lease, phases, spark, listener)
+
+
+def _check_address(store: Store) -> None:
+    """Check that the address has a folder and no archive with restore points. An interrupted adoption has left an
+    archive without one: the next adoption continues."""
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        archive = None
+    if archive is not None and archive.restore_points:
+        raise RefusedError(f"{store.url} is an archive already", "see 'kbackup list'")
+    lost = next((e.key for e in store.list(layout.TOPICS) if _is_partition_index(e.key)), None)
+    if lost is not None:
+        raise RefusedError(
+            f"{store.url} is an archive that has lost its restore points: there is {lost}",
+            "run 'kbackup repair'",
+        )
+    if not is_java_archive(store):
+        raise NoArchiveError(f"there is no folder of the Java tool at {store.url}", "check the address")
+
+
+def _is_partition_index(key: str) -> bool:
+    place = layout.parse_topic_key(key)
+    return place is not None and layout.parse_partition_index(place[1]) is not None
+
+
+def _adopt(
+    store: Store,
+    lease: HeldLease | None,
+    phases: Phases,
+    spark: Spark,
+    listener: Listener,
+) -> RepairReport:
+    folder = JavaFolder(store)
+    with phases.step("list objects"):
+        sizes = {entry.key: entry.size for entry in store.list()}
+        items, partitions, scanned, warnings = _survey(store, sizes)
+    archive_id = ""
+    if lease is not None:
+        open_or_create(store)
+    writing = begin_writing(store, lease, "adopt") if lease is not None else None
+    with phases.step("read segments"):
+        scanned += read_back(items, ConvertWork(folder, writing is not None), spark, listener)
+    warnings += [text for each in scanned if isinstance(each, Whole) for text in each.warnings]
+    chosen = arrange(scanned)
+    if writing is not None:
+        with phases.step("commit"):
+            archive_id = writing.archive.info.id
+            _commit(writing, folder, sizes, {*partitions, *chosen.segments}, chosen, warnings)
+    return RepairReport(
+        store.url,
+        archive_id,
+        writing is not None,
+        True,
+        new_point=1 if writing is None else writing.next_point - 1,
+        losses=tuple(loss.message for loss in chosen.losses),
+        warnings=(*warnings, *(f"{key}: {why}; left out" for key, why in chosen.skipped)),
+        segments=sum(map(len, chosen.segments.values())),
+        records=sum(s.count for some in chosen.segments.values() for s in some),
+        seconds=phases.seconds,
+    )
+
+
+def _commit(
+    writing: WritingRun,
+    folder: JavaFolder,
+    sizes: Mapping[str, int],
+    partitions: Iterable[IncarnationPartition],
+    chosen: Arranged,
+    warnings: Sequence[str],
+) -> None:
+    """Commit the one restore point of the folder."""
+    places = set(partitions)
+    groups = groups_of_files(folder, sizes, {place[:2] for place in places}, root="")
+    topics = topic_states(writing.next_point, places, chosen.segments, {}, {}, groups)
+    segments = [s for some in chosen.segments.values() for s in some]
+    draft = draft_of(writing, "folder", topics, segments, groups, chosen.losses, warnings)
+    manifest, ref = put_manifest(writing, draft)
+    new = new_point(manifest, ref, segments)
+    writing.commit(
+        lambda state: end_run(add_point(state, writing.run, new), writing.run),
+        "adopt",
+        f"restore point {manifest.number} of a folder of the Java tool",
+    )
+    writing.refresh_derived()
+
+
+def _survey(
+    store: Store, sizes: Mapping[str, int]
+) -> tuple[list[ToScan], list[IncarnationPartition], list[Whole | Damaged], list[str]]:
+    """Return the segments of the folder, its partitions, missing segments that partition indexes name, and warnings of
+    files that are missing or empty."""
+    items: list[ToScan] = []
+    partitions: set[IncarnationPartition] = set()
+    missing: list[Whole | Damaged] = []
+    flaws: list[Flaw] = []
+    for topic in java_topics(store):
+        if not _NAME.match(topic) or topic in (".", ".."):
+            raise CorruptError(f"folder {topic!r} can't be a topic's", "move it elsewhere")
+        for key in (key for key in sizes if key.startswith(f"{topic}/")):
+            name = key.removeprefix(f"{topic}/")
+            segment = layout.parse_segment(name)
+            number = layout.parse_partition_index(name)
+            if segment is not None and segment.partition < MOST_PARTITIONS:
+                partitions.add((topic, 1, segment.partition))
+                if segment.kind != "index" and sizes[key] > _EMPTY:
+                    target = Target(topic, 1, segment.partition, 0, layout.compression_of(key))
+                    items.append(ToScan(target, key, sizes[key], segment.start))
+            elif number is not None and number < MOST_PARTITIONS:
+                partitions.add((topic, 1, number))
+                missing += _not_there(store, sizes, topic, number, key)
+            elif layout.parse_group_offsets(name) is not None and not sizes[key]:
+                flaws.append(empty_groups(key))
+        names = [key.removeprefix(f"{topic}/") for key in sizes if key.startswith(f"{topic}/")]
+        flaws += missing_indexes(topic, names)
+    return items, sorted(partitions), missing, [flaw.message for flaw in flaws]
+
+
+def _not_there(
+    store: Store, sizes: Mapping[str, int], topic: str, partition: int, key: str
+) -> Iterator[Damaged]:
+    try:
+        entries = decode_partition_index(store.get(key), key, partial=True)
+    except (CorruptError, NotFoundError):
+        return  # the segments speak for themselves
+    for entry in entries:
+        records = f"{topic}/{entry.name}_records"
+        if records not in sizes and f"{records}.zst" not in sizes:
+            target = Target(topic, 1, partition, 0, "none")
+            yield Damaged(target, entry.start_offset, records, "is missing")

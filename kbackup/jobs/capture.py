@@ -1,0 +1,291 @@
+"""Topics and partitions as the source cluster shows them at a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from kbackup.archive import layout
+from kbackup.archive.models import Group, Groups, Manifest, Metadata
+from kbackup.archive.query.selection import Selection, check_selection, is_internal
+from kbackup.jobs.groups.before import as_stored
+from kbackup.kafka.admin.cluster import Cluster, Topic
+from kbackup.kafka.admin.security import SecurityAdmin
+from kbackup.kafka.admin_protocol.session import Session
+from kbackup.kafka.groups.admin import OTHER
+from kbackup.kafka.security_types import AclRule, Setting, Untold
+from kbackup.metadata.entities import (
+    SCRAM_SECRETS,
+    Acl,
+    BrokerConfig,
+    GroupConfig,
+    MetadataPartName,
+    NotCarried,
+    Reading,
+    ScramUser,
+    TopicMetadata,
+    not_carried_entry,
+)
+from kbackup.types import TopicPartition
+from kbackup.util.times import now
+
+if TYPE_CHECKING:
+    from kbackup.kafka.admin_protocol.reader import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A partition as the cluster shows it: log start, log end to archive (last stable offset or high
+    watermark), and the high watermark."""
+
+    start: int
+    end: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    name: str
+    id: str
+    partitions: Mapping[int, Live]
+
+
+# Capture a cluster's settings for a restore point.
+#
+# Settings are ACLs, SCRAM users, dynamic configs, client quotas, delegation tokens, client metrics, features and
+# registrations. Settings that can't be read don't end a backup: the restore point names them, with the reason.
+
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+NEVER = (
+    NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),
+)
+"""Entries that brokers never return, of metadata that brokers return otherwise."""
+
+
+def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = "") -> Reading:
+    """Read all settings from the brokers, with the secrets that they return."""
+    security = cluster.security
+    not_carried: list[NotCarried] = []
+
+    def convert(
+        part: MetadataPartName, answer: Sequence[T] | Untold, make: Callable[[T], M]
+    ) -> tuple[M, ...] | None:
+        if not isinstance(answer, Untold):
+            return tuple(map(make, answer))
+        not_carried.append(not_carried_entry(part, answer.reason, answer.why))
+        return () if answer.reason == "not there" else None
+
+    def unchanged(part: MetadataPartName, answer: Sequence[T] | Untold) -> tuple[T, ...] | None:
+        return convert(part, answer, lambda entry: entry)
+
+    with cluster.admin_session() as session:
+        rules, strange = _acls(security, session)
+        return Reading(
+            source="brokers",
+            cluster_id=cluster_id,
+            acls=convert("acls", rules, _acl),
+            scram_users=convert(
+                "scram_users",
+                security.users(),
+                lambda c: ScramUser(user=c.user, mechanism=c.mechanism, iterations=c.iterations),
+            ),
+            broker_configs=convert("broker_configs", _broker_configs(security, session), _broker_config),
+            group_configs=convert(
+                "group_configs",
+                security.group_configs(groups),
+                lambda s: GroupConfig(group=s.owner, name=s.name, value=s.value),
+            ),
+            client_quotas=unchanged("client_quotas", _asked(session, lambda s: s.client_quotas())),
+            delegation_tokens=unchanged(
+                "delegation_tokens", _asked(session, lambda s: s.delegation_tokens())
+            ),
+            client_metrics=unchanged("client_metrics", _asked(session, lambda s: s.client_metrics())),
+            features=unchanged("features", _asked(session, lambda s: s.features())),
+            registrations=unchanged("registrations", _asked(session, lambda s: s.registrations())),
+            not_carried=(*not_carried, *map(_strange, strange)),
+        )
+
+
+def _asked(session: Session | Untold, ask: Callable[[Reader], T | Untold]) -> T | Untold:
+    return session if isinstance(session, Untold) else ask(session.read)
+
+
+def _acls(security: SecurityAdmin, session: Session | Untold) -> tuple[list[AclRule] | Untold, list[str]]:
+    """Return every ACL, and the ones of a kind that is not known.
+
+    confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them.
+    """
+    acls = security.acls()
+    if not isinstance(acls, Untold) and acls[1]:
+        all_kinds = _asked(session, lambda s: s.acls())
+        acls = acls if isinstance(all_kinds, Untold) else all_kinds
+    return (acls, []) if isinstance(acls, Untold) else acls
+
+
+def _broker_configs(security: SecurityAdmin, session: Session | Untold) -> list[Setting] | Untold:
+    """Return the configs of each broker, and the cluster-wide default.
+
+    Where the default can't be read, the result has the default entries that brokers inherit.
+    """
+    configs = security.broker_configs()
+    default = _asked(session, lambda s: s.default_broker_configs())
+    if isinstance(configs, Untold) or isinstance(default, Untold):
+        return configs
+    return [*default, *(setting for setting in configs if setting.owner)]
+
+
+def settings_warnings(metadata: Metadata) -> list[str]:
+    """Return warnings of settings that were denied or failed; a cluster without authorizer is no reason to warn."""
+    denied = [n for n in metadata.not_carried if n.reason == "denied"]
+    failed = [n for n in metadata.not_carried if n.reason == "failed"]
+    by_reason: dict[str, list[str]] = {}
+    for n in failed:
+        by_reason.setdefault(n.why, []).append(n.what)
+    warnings = [
+        f"{', '.join(names)} are not in this restore point: {why}" for why, names in by_reason.items()
+    ]
+    if denied:
+        names = ", ".join(n.what for n in denied)
+        warnings.append(
+            f"not in this restore point, since its user may not describe them: {names}; "
+            "to see which rights it lacks: kbackup check"
+        )
+    return warnings
+
+
+def _acl(rule: AclRule) -> Acl:
+    return Acl(**rule._asdict())
+
+
+def _broker_config(setting: Setting) -> BrokerConfig:
+    broker = int(setting.owner) if setting.owner else None
+    return BrokerConfig(broker=broker, name=setting.name, value=setting.value)
+
+
+def _strange(words: str) -> NotCarried:
+    why = "the client library does not know this kind of ACL"
+    return NotCarried(part="acls", what=f"ACL: {words}", reason="not supported", why=why)
+
+
+# Asking the source cluster what a restore point needs to know of it.
+
+
+_SYNTAX = "check the name; regular expressions go between slashes"
+_WITH_OFFSETS = "streams"  # the one kind beside classic and consumer groups that commits offsets
+_NO_OFFSETS = (
+    "it is of another kind than consumer groups and has no committed offsets; "
+    "share groups keep their positions where the client library can't read them"
+)
+
+
+def discover(
+    cluster: Cluster, selection: Selection, parent: Manifest | None, later: bool = False
+) -> tuple[dict[str, Topic], list[str]]:
+    """The selected topics by name, and the names of all there are.
+
+    `UsageError` for a selection that matches neither a topic of the cluster nor one of the archive: a typing error
+    would otherwise be a backup that holds nothing. `later`: topics that regular expressions match may come later.
+    """
+    existing = cluster.topic_names()
+    known = {*existing, *(t.name for t in parent.topics)} if parent is not None else set(existing)
+    asked = selection.only_names if later else selection
+    check_selection(asked, "topic", known, "in the source cluster", _SYNTAX)
+    return cluster.topics(selection.topics(existing)), existing
+
+
+def groups(
+    cluster: Cluster,
+    selection: Selection,
+    topics: set[str],
+    before: Groups | None = None,
+    later: bool = False,
+) -> Groups:
+    """Capture the selected groups' committed offsets of `topics`, and the reasons of groups that can't be read.
+
+    `UsageError` for a selection that matches no group. A group may have been deleted since the capture `before`, and
+    with `later` it may be created later: its name (or the regular expression) is then among the groups not carried.
+    """
+
+    def selected(group: str) -> bool:
+        return selection.matches(group) and not layout.is_own_group(group)
+
+    listed, failed = cluster.groups.listed()
+    absent = _absent(selection, {*(g.group for g in listed), *failed}, before, later)
+    chosen = {g.group: g for g in listed if selected(g.group)}
+    committed, refused = cluster.groups.committed(sorted(chosen))
+    not_carried = (
+        {name: why for name, why in failed.items() if name.startswith("(") or selected(name)}
+        | absent
+        | refused
+    )
+    captured: list[Group] = []
+    for name, offsets in sorted(committed.items()):
+        kind = chosen[name].type
+        if kind == OTHER and not offsets:
+            not_carried[name] = _NO_OFFSETS
+        if ours := as_stored(c for c in offsets if c.tp.topic in topics):
+            kind = _WITH_OFFSETS if kind == OTHER else kind
+            captured.append(Group(group=name, type=kind, state=chosen[name].state, offsets=ours))
+    return Groups(captured_at=now(), groups=tuple(captured), not_carried=not_carried)
+
+
+def _absent(selection: Selection, names: set[str], before: Groups | None, later: bool) -> dict[str, str]:
+    """The entries of `selection` that match none of `names`, each with the reason."""
+    absent = selection.unmatched("group", names)
+    if absent and not later:
+        known = {*names, *(g.group for g in before.groups)} if before is not None else names
+        carried = set(before.not_carried) if before is not None else set()  # also entries of a selection
+        new = Selection(tuple(e for e in selection.include if e not in carried), selection.exclude)
+        check_selection(new, "group", known, "in the source cluster", _SYNTAX)
+    return dict.fromkeys(absent, "the source cluster has no such group")
+
+
+def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:
+    """Return the start and end of each partition.
+
+    The log starts are read last: records that retention deletes meanwhile then are a loss.
+    """
+    every = [TopicPartition(t.name, p) for t in topics.values() for p in t.partitions]
+    ends = cluster.log_ends(every, isolation)
+    highs = cluster.log_ends(every, "read_uncommitted") if isolation == "read_committed" else ends
+    starts = cluster.log_starts(every)
+    return [
+        LiveTopic(
+            t.name,
+            t.id,
+            {
+                p: Live(starts[tp], ends[tp], highs[tp])
+                for p in t.partitions
+                for tp in [TopicPartition(t.name, p)]
+            },
+        )
+        for _, t in sorted(topics.items())
+    ]
+
+
+def read_brokers(
+    cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, groups: Iterable[str] = ()
+) -> Reading:
+    """Return the brokers' metadata of `topics` and of the cluster, and the configs of `groups`, with their secrets."""
+    configs = cluster.topic_configs(topics)
+    reading = capture_settings(cluster, groups, cluster_id)
+    return replace(
+        reading,
+        topics=tuple(
+            TopicMetadata(
+                name=t.name,
+                id=t.id,
+                partitions=len(t.partitions),
+                replication_factor=t.replication_factor,
+                internal=t.internal or is_internal(t.name),
+                configs=configs[t.name],
+                replicas=t.replicas or None,
+            )
+            for _, t in sorted(topics.items())
+        ),
+        not_carried=(*reading.not_carried, *NEVER),
+    )

@@ -1,0 +1,506 @@
+"""Steps of a check: each is tried, told and remembered, and a failed one does not end the check."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kbackup import __version__
+from kbackup.archive import layout
+from kbackup.archive.lease import describe, holder
+from kbackup.archive.query.selection import Selection, is_internal
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.config.models import Backup, Config
+from kbackup.errors import EXIT_OK, KbackupError, LockedError, NoArchiveError, StoreError
+from kbackup.jobs import capture
+from kbackup.jobs.backup.run import check_cluster
+from kbackup.jobs.capture import LiveTopic, capture_settings
+from kbackup.jobs.metadata import sources_beside
+from kbackup.kafka.admin.cluster import Cluster, Topic
+from kbackup.kafka.client import librdkafka_version
+from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.kernel import message_outlet
+from kbackup.kafka.produce import BlockProducer
+from kbackup.metadata.entities import source_name
+from kbackup.metadata.sources import Sources
+from kbackup.spark.tasks import ProgressSender, Spark, run_tasks
+from kbackup.spark.workers import check_protection, is_local
+from kbackup.store import open_store
+from kbackup.store.base import Store, encryption_of
+from kbackup.store.probe import check_conditional_writes
+from kbackup.types import OffsetRange, TopicPartition
+from kbackup.util.text import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`exit_code` is that of the error's class where it failed, else 0."""
+
+    name: str
+    status: Status
+    detail: str
+    hint: str = ""
+    exit_code: int = EXIT_OK
+
+
+@dataclass
+class Trying:
+    """A step under way: the body sets `detail`, or warns."""
+
+    detail: str = ""
+    hint: str = ""
+    status: Status = "ok"
+
+    def warn(self, detail: str, hint: str) -> None:
+        self.status, self.detail, self.hint = "warning", detail, hint
+
+
+@dataclass
+class Steps:
+    """`show` is called with each step as it ends."""
+
+    show: Callable[[Step], None]
+    done: list[Step] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the first failed step; 0 where none failed."""
+        return next((step.exit_code for step in self.done if step.status == "failed"), EXIT_OK)
+
+    @contextmanager
+    def trying(self, name: str) -> Iterator[Trying]:
+        """A step; an error of kbackup's tree in the block ends the block and is the step's failure."""
+        step = Trying()
+        try:
+            yield step
+        except KbackupError as error:
+            step.status = "failed"
+            self.fail(name, error)
+        else:
+            self._end(Step(name, step.status, step.detail, step.hint))
+
+    def fail(self, name: str, error: KbackupError) -> None:
+        """End a step that failed."""
+        self._end(Step(name, "failed", error.message, error.hint, error.exit_code))
+
+    def skip(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
+            self._end(Step(name, "skipped", why))
+
+    def _end(self, step: Step) -> None:
+        self.done.append(step)
+        self.show(step)
+
+
+# Check that the archive can be read and written as a backup does.
+
+
+_SKEW = 60.0  # s between two clocks; leases live about as long
+_SCRATCH_BYTES = 256 << 10
+
+
+WRITES = (
+    "archive: conditional writes",
+    "archive: upload, read, list",
+    "archive: clock",
+    "archive: delete",
+    "archive: lease",
+)
+
+
+def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
+    """Returns the archive where there is one."""
+    archive: Archive | None = None
+    reached = False
+    with steps.trying("archive: open") as step:
+        store = named()
+        try:
+            opened = open_archive(store)
+            reached = True
+            head = opened.head
+            newest = f"restore point {head.number} of {head.committed_at}" if head else "no restore point yet"
+            step.detail = f"{store.url}: {newest}"
+            archive = opened
+        except NoArchiveError:
+            reached = True
+            step.detail = f"{store.url}: none there, the first backup makes it"
+    if not reached:
+        steps.skip(WRITES, "the archive was not reached")
+        return None
+    if encryption_of(store) is not None:
+        with steps.trying("archive: key") as step:
+            from kbackup.jobs.keys import try_key
+
+            step.detail = f"{try_key(store)} wraps and unwraps"
+    scratch = f"{layout.SCRATCH}{uuid.uuid4().hex}"
+    with steps.trying(WRITES[0]) as step:
+        check_conditional_writes(store, scratch)
+        step.detail = "two writers can't overwrite each other"
+    try:
+        _check_writes(steps, store, f"{scratch}/object")
+    except BaseException:  # an interrupt between upload and delete
+        store.delete([f"{scratch}/object"])
+        raise
+    with steps.trying(WRITES[4]) as step:
+        lease = holder(store)
+        if lease is not None:
+            raise LockedError(
+                f"archive {store.url} is locked by {describe(lease)}",
+                "wait until it ends: then a backup can begin",
+            )
+        step.detail = "free"
+    return archive
+
+
+def _check_writes(steps: Steps, store: Store, key: str) -> None:
+    """Upload, read, list and delete an object, and read the store's clock; delete it even where a step failed."""
+    data = secrets.token_bytes(_SCRATCH_BYTES)
+    began = time.time()
+    with steps.trying(WRITES[1]) as step:
+        with store.upload(key) as upload:
+            upload.write(data)
+            upload.commit()
+        half = len(data) // 2
+        if store.get_range(key, half, 100) != data[half : half + 100]:
+            raise StoreError(
+                f"{store.url} gave other bytes than were written",
+                "remove the cache between kbackup and the store",
+            )
+        if key not in {entry.key for entry in store.list(key)}:
+            raise StoreError(
+                f"{store.url} does not list what was written",
+                "remove the cache between kbackup and the store",
+            )
+        step.detail = f"{len(data) >> 10} KiB"
+    with steps.trying(WRITES[2]) as step:
+        step.detail = "agrees with this machine's"
+        skew = store.stat(key).modified - (began + time.time()) / 2
+        if abs(skew) > _SKEW:
+            ahead = "ahead of" if skew > 0 else "behind"
+            step.warn(
+                f"the store's is {abs(skew):.0f} s {ahead} this machine's",
+                "set both by NTP: leases go by the clocks of the machines that take them",
+            )
+    with steps.trying(WRITES[3]) as step:
+        for failed in store.delete([key]):
+            raise failed.error
+        if any(True for _ in store.list(key)):
+            raise StoreError(
+                f"{store.url} lists an object that was deleted",
+                "remove the cache between kbackup and the store",
+            )
+        step.detail = "nothing is left"
+
+
+# Check that the clusters answer what a backup and a restore ask.
+
+
+_READ_TOPICS = 20  # topics of which a record is read: a consumer prefetches from each
+_SHOWN_TOPICS = 10
+_MENDABLE = ("denied", "failed")
+
+
+_SOURCE = (
+    "source: topics",
+    "source: offsets",
+    "source: configs",
+    "source: read",
+    "source: groups",
+    "source: settings",
+)
+
+
+_TARGET = ("target: create topics", "target: transactions")
+
+
+def check_topic_names(steps: Steps, source: Mapping[str, str]) -> None:
+    """Connect to the source and list its topics, before any is selected."""
+    cluster = _reach(steps, source, "source")
+    if cluster is None:
+        return
+    with steps.trying("source: list topics") as step:
+        names = sorted(name for name in cluster.topic_names() if not is_internal(name))
+        more = ", …" if len(names) > _SHOWN_TOPICS else ""
+        step.detail = f"{len(names)}: {', '.join(names[:_SHOWN_TOPICS])}{more}" if names else "none yet"
+
+
+def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
+    source, options = config.source, config.backup
+    head = archive.head if archive is not None else None
+
+    def belongs(cluster_id: str) -> None:
+        check_cluster(head, cluster_id, config.archive or "", options.adopt_cluster)
+
+    cluster = _reach(steps, source, "source", belongs)
+    if cluster is None:
+        steps.skip(_SOURCE, "the source was not reached")
+        return
+    topics: dict[str, Topic] | None = None
+    with steps.trying(_SOURCE[0]) as step:
+        selection = Selection.of(options.topics, options.exclude_topics)
+        topics, existing = capture.discover(cluster, selection, head)
+        step.detail = f"{len(topics)} of {len(existing)} selected"
+        if not topics:
+            step.warn(
+                f"none of {len(existing)} selected: a backup would hold no record",
+                "check backup.topics, and whether this user may describe the topics",
+            )
+    if topics is None:
+        steps.skip(_SOURCE[1:], "the topics are not known")
+        return
+    live: list[LiveTopic] = []
+    with steps.trying(_SOURCE[1]) as step:
+        live = capture.live_topics(cluster, topics, options.isolation_level)
+        step.detail = f"{sum(len(t.partitions) for t in live)} partitions"
+    with steps.trying(_SOURCE[2]) as step:
+        cluster.topic_configs(topics)
+        step.detail = "readable"
+    with steps.trying(_SOURCE[3]) as step:
+        step.detail = _read_samples(source, options, live)
+    _check_groups(steps, cluster, Selection.of(options.groups, options.exclude_groups), set(topics), archive)
+
+
+def _check_groups(
+    steps: Steps, cluster: Cluster, selection: Selection, topics: set[str], archive: Archive | None
+) -> None:
+    """Check that groups can be captured, and the cluster's settings with them."""
+    names: list[str] = []
+    with steps.trying(_SOURCE[4]) as step:
+        before = archive.groups(archive.head) if archive is not None and archive.head is not None else None
+        groups = capture.groups(cluster, selection, topics, before)
+        names = [group.group for group in groups.groups]
+        step.detail = f"{len(names)} with offsets of these topics"
+        if groups.not_carried:
+            reasons = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
+            step.warn(f"{len(groups.not_carried)} can't be read: {reasons}", "give Describe on these groups")
+    with steps.trying(_SOURCE[5]) as step:
+        untold = [n for n in capture_settings(cluster, names).not_carried if n.reason in _MENDABLE]
+        step.detail = "ACLs, SCRAM users, configs, quotas and tokens are readable"
+        if untold:
+            reasons = "; ".join(f"{n.what}: {n.why}" for n in untold)
+            step.warn(f"a restore point would not hold {reasons}", "give these rights, or do without")
+
+
+def check_beside(steps: Steps, sources: Sources) -> None:
+    """Read the additional sources of metadata, as a backup does."""
+    for asked in sources_beside(sources):
+        with steps.trying(f"source: {source_name(asked.source)}") as step:
+            reading = asked.read()
+            step.detail = f"{asked.name}, cluster {reading.cluster_id or 'unknown'}"
+            if reading.outdated:
+                step.detail += f"; not used: {reading.outdated}"
+            if untold := [n for n in reading.not_carried if n.reason in _MENDABLE]:
+                said = "; ".join(f"{n.what}: {n.why}" for n in untold)
+                step.warn(f"a restore point would not hold {said}", "log in as a user that may read them")
+
+
+def _reach(
+    steps: Steps,
+    properties: Mapping[str, str],
+    role: str,
+    check_id: Callable[[str], None] = lambda cluster_id: None,
+) -> Cluster | None:
+    with steps.trying(f"{role}: reach") as step:
+        cluster = Cluster(properties, role)
+        cluster_id, brokers = cluster.connect()
+        step.detail = f"cluster {cluster_id}, {plural(brokers, 'broker')}"
+        check_id(cluster_id)
+        return cluster
+    return None
+
+
+def _read_samples(source: Mapping[str, str], options: Backup, live: list[LiveTopic]) -> str:
+    """Read a record of one partition of each topic, of the first topics that have records."""
+    filled = [
+        OffsetRange(t.name, number, p.start, p.start + 1)
+        for t in live
+        for number, p in sorted(t.partitions.items())
+        if p.start < p.end
+    ]
+    ranges = list({r.topic: r for r in reversed(filled)}.values())[-_READ_TOPICS:]
+    if not ranges:
+        return "nothing to read: every partition is empty"
+    reader = RangeReader(
+        source,
+        options.isolation_level,
+        layout.reader_group("backup", f"check-{uuid.uuid4().hex}"),
+        options.poll_timeout_seconds,
+        len(ranges),
+    )
+    try:
+        records = sum(len(block) for _, block in reader.read(ranges))
+    finally:
+        reader.close()
+    return f"{plural(records, 'record')} from {plural(len(ranges), 'topic')}"
+
+
+def check_target(steps: Steps, target: Mapping[str, str], transactions: bool) -> None:
+    cluster = _reach(steps, target, "target")
+    if cluster is None:
+        steps.skip(_TARGET, "the target was not reached")
+        return
+    name = f"kbackup-check-{uuid.uuid4().hex}"
+    with steps.trying(_TARGET[0]) as step:
+        cluster.create_topic(name, 1, -1, {}, dry_run=True)
+        step.detail = "allowed"
+    if not transactions:
+        steps.skip(_TARGET[1:], "restore.transactions is off")
+        return
+    with steps.trying(_TARGET[1]) as step:
+        producer = BlockProducer(target, name, layout.progress_group(name), outlet=message_outlet)
+        try:
+            producer.start([TopicPartition(name, 0)])
+        finally:
+            producer.close()
+        step.detail = "allowed"
+
+
+# Try parts of a configuration that is being written, as a check does; leave nothing behind.
+
+
+Configured = Callable[[], Config]
+"""Returns the configuration. Raises `KbackupError` for an invalid value."""
+
+
+def try_cluster(steps: Steps, configured: Configured) -> None:
+    """Connect to the cluster and list its topics."""
+    if (config := _load(steps, configured)) is not None:
+        check_topic_names(steps, config.source)
+
+
+def try_archive(steps: Steps, configured: Configured) -> None:
+    """Write, read, list and delete in the archive's store."""
+    if (config := _load(steps, configured)) is not None:
+        address, key = config.archive or "", config.encryption.key or ""
+        check_archive(steps, lambda: open_store(address, config.s3, key, key_class=layout.key_class))
+
+
+def try_selection(steps: Steps, configured: Configured) -> None:
+    """Read what a backup of the selected topics and groups reads first."""
+    if (config := _load(steps, configured)) is not None:
+        check_source(steps, config, None)
+
+
+def _load(steps: Steps, configured: Configured) -> Config | None:
+    """Return the configuration; after an invalid value None, and a failed step."""
+    try:
+        return configured()
+    except KbackupError as error:
+        steps.fail("configuration", error)
+        return None
+
+
+# The check job: walks the path that a backup takes, for real but with next to nothing, and says of each step
+# whether it works. It leaves nothing behind, in the archive or in the clusters.
+
+
+_VISIT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    steps: tuple[Step, ...]
+    exit_code: int
+
+
+def check(
+    config: Config,
+    store: Callable[[], Store],
+    show: Callable[[Step], None],
+    target: bool = False,
+    spark: Spark | None = None,
+) -> CheckReport:
+    """Try what a backup needs; with `target` also what a restore needs, with `spark` that a task runs. `store` returns
+    the archive's store or raises the reason why it can't."""
+    steps = Steps(show)
+    with steps.trying("configuration") as step:
+        step.detail = "loaded"
+    archive = check_archive(steps, store)
+    check_source(steps, config, archive)
+    check_beside(steps, config.sources)
+    if target:
+        check_target(steps, config.target, config.restore.transactions)
+    if spark is not None:
+        _check_spark(steps, config, spark)
+    return CheckReport(tuple(steps.done), steps.exit_code)
+
+
+class Worker(NamedTuple):
+    """An executor, by its host and its working directory, and what its tasks run with."""
+
+    host: str
+    folder: str
+    python: str
+    librdkafka: str
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A task that returns the worker that runs it, which must share the directories of `stores`."""
+
+    stores: tuple[Store, ...]
+    seconds: float
+
+    def __call__(self, task: int, progress: ProgressSender) -> Iterator[Worker]:
+        time.sleep(self.seconds)  # so that every worker gets a task
+        yield _this_worker()
+
+
+def _this_worker() -> Worker:
+    return Worker(socket.gethostname(), str(Path.cwd()), platform.python_version(), librdkafka_version())
+
+
+def _check_spark(steps: Steps, config: Config, spark: Spark) -> None:
+    """Run tasks on every executor, with the stores of all jobs. `run_tasks` refuses a worker with another kbackup or
+    with directories of its own."""
+    with steps.trying("spark: run a task") as step:
+        session = spark()
+        addresses = (config.archive, config.restore.state, config.export.delta, config.export.parquet)
+        stores = tuple(open_store(address, config.s3) for address in addresses if address)
+        encrypted = open_store(config.archive or "", config.s3, config.encryption.key or "")
+        check_protection(session, config.source, config.target, encrypted)
+        workers = _visit_workers(session, stores)
+        here = _this_worker()
+        step.detail = (
+            f"Spark {session.version} on {session.sparkContext.master}, tasks run in Python "
+            + ", ".join(sorted({worker.python for worker in workers}))
+        )
+        if not is_local(session):
+            step.detail += f", on {plural(len(workers), 'executor')} with kbackup {__version__}"
+        others = [worker for worker in workers if (worker.python, worker.librdkafka) != here[2:]]
+        if others:
+            versions = "; ".join(
+                f"worker {w.host} has Python {w.python}, librdkafka {w.librdkafka}"
+                for w in sorted(set(others))
+            )
+            step.warn(
+                f"{versions}; the driver has Python {here.python}, librdkafka {here.librdkafka}",
+                "give workers the driver's environment: PYSPARK_PYTHON and spark.archives, see spark.md",
+            )
+
+
+def _visit_workers(session: SparkSession, stores: tuple[Store, ...]) -> list[Worker]:
+    """Return one worker for each executor. Executors come one after the other: until a round finds no more."""
+    if is_local(session):
+        return run_tasks(session, [0], Visit(stores, 0.0))
+    workers: set[Worker] = set()
+    while True:
+        slots = max(session.sparkContext.defaultParallelism, 2)
+        seen = set(run_tasks(session, range(2 * slots), Visit(stores, _VISIT_SECONDS)))
+        if seen <= workers:
+            return sorted(workers)
+        workers |= seen

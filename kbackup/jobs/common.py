@@ -1,0 +1,132 @@
+"""Request a stop from a signal handler or another thread, and wait for it."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from kbackup.archive import layout
+from kbackup.archive.lease import LeaseRanOutError
+from kbackup.archive.models import Document, dump, load
+from kbackup.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    FencedError,
+    KbackupError,
+    StoreError,
+    UnreachableError,
+)
+from kbackup.spark.tasks import TaskError
+from kbackup.store.base import Store
+
+
+class Stop:
+    """`ask` may be called in a signal handler: it takes no lock that the interrupted thread could hold."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self.asked = False
+
+    def ask(self) -> None:
+        if not self.asked:
+            self.asked = True
+            self._writer.send(b"!")
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether a stop was requested, by now or within `seconds`."""
+        if self.asked:
+            return True
+        try:
+            return bool(select.select([self._reader], [], [], max(0.0, seconds))[0])
+        except (OSError, ValueError):  # it was closed meanwhile
+            return True
+
+    def close(self) -> None:
+        """Request a stop, for threads that outlive an interrupted command, and close the sockets."""
+        self.ask()
+        self._reader.close()
+        self._writer.close()
+
+
+# Run rounds until a stop is requested; a round that fails by a passing error is repeated.
+
+
+RETRIED = (UnreachableError, StoreError, ClusterError, TaskError, LeaseRanOutError)
+"""Errors that may pass. A lease that was taken over, damage, wrong settings and a fenced producer do not pass."""
+
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
+
+
+def run_rounds(
+    stop: Stop, attempt: Callable[[bool], None], failed: Callable[[KbackupError, float], None]
+) -> None:
+    """Call `attempt` repeatedly; its argument is True in the last round, after a stop was requested.
+
+    A round that waits for the next one must return when a stop is requested. `failed` gets the error of a round, and
+    the seconds after which the next one begins. Errors of the last round are raised.
+    """
+    pause = 0.0
+    while True:
+        last = stop.asked
+        try:
+            attempt(last)
+        except RETRIED as error:
+            if last or isinstance(error, FencedError):
+                raise
+            pause = min(max(_FIRST_PAUSE, 2 * pause), _LAST_PAUSE)
+            failed(error, pause)
+            stop.wait(pause)
+        else:
+            pause = 0.0
+            if last:
+                return
+
+
+# Numbered captures of a restore on a target: restores/<id>/<name>-<n>.json, from 1, created and never replaced.
+
+
+D = TypeVar("D", bound=Document)
+
+
+class NumberedCaptures(Generic[D]):
+    """The captures of one restore on `state`: documents of one `kind`, in files of one `name`."""
+
+    def __init__(self, kind: type[D], name: str, state: Store, restore_id: str) -> None:
+        self._kind = kind
+        self._name = name
+        self.state = state
+        self.restore_id = restore_id
+
+    def numbers(self) -> list[int]:
+        """The numbers of the captures, ascending."""
+        prefix = layout.restore_key(self.restore_id, f"{self._name}-")
+        pattern = re.compile(rf"{self._name}-([1-9][0-9]*)\.json")
+        names = (entry.key.rpartition("/")[2] for entry in self.state.list(prefix))
+        return sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
+
+    def read(self, number: int) -> D:
+        """The capture of that number; `NotFoundError` where there is none."""
+        key = self._key(number)
+        return load(self._kind, self.state.get(key), key)
+
+    def every(self) -> list[D]:
+        """The captures, by number."""
+        return [self.read(number) for number in self.numbers()]
+
+    def create(self, make: Callable[[int], D]) -> int:
+        """Store what `make` returns for the next free number; returns that number."""
+        number = max(self.numbers(), default=0) + 1
+        while True:
+            try:
+                self.state.put_new(self._key(number), dump(make(number)))
+            except AlreadyExistsError:
+                number += 1
+                continue
+            return number
+
+    def _key(self, number: int) -> str:
+        return layout.restore_key(self.restore_id, f"{self._name}-{number}.json")

@@ -1,0 +1,421 @@
+"""Objects from one store to another as they are stored, checked against what the archive says of them on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from awscrt.checksums import crc64nvme
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.copies import begin_copy, check_lineage, follow_source, only_point
+from kbackup.archive.catalog.copies import promote as promote_state
+from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
+from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import ArchiveInfo, load
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import WritingRun, begin_writing
+from kbackup.archive.segments.table import SCHEMA, Segment, from_batches, with_checked_key
+from kbackup.archive.verify.catalog import index_size
+from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
+from kbackup.metrics.registry import Listener, Phases
+from kbackup.store.base import Store, check_apart
+from kbackup.store.crypt import read_chunks, size_of, stored
+from kbackup.store.probe import check_conditional_writes
+
+THREADS = 8
+_FEW = 256
+"""Objects that are asked for one by one; of more, the whole folder is listed, a thousand a request."""
+_DAMAGED = "run 'kbackup verify', which lists every finding; nothing of this object was copied"
+_IN_THE_WAY = "delete it by hand while no copy runs, then run the copy again; no restore point there has it"
+DIVERGED = "use another address: something other than 'kbackup copy' wrote to this one"
+
+
+class Due(NamedTuple):
+    """An object of the archive: `size` and `crc` (CRC-64/NVME, 16 hex digits) are of its plain bytes."""
+
+    key: str
+    size: int
+    crc: str
+
+
+def objects_of(segment: Segment) -> Iterator[Due]:
+    """The records, then the index."""
+    yield Due(segment.key, segment.stored, segment.crc)
+    yield Due(layout.index_key_of(segment.key), index_size(segment), segment.index_crc)
+
+
+def missing(target: Store, due: list[Due]) -> list[Due]:
+    """Return the objects of `due` that are not at `target`. `RefusedError` for an object that is there and is not
+    whole, by size or by the checksum that `target` keeps: a copy deletes and replaces nothing that a later copy may
+    send."""
+    raw = stored(target)
+    if len(due) > _FEW:
+        wanted = {each.key for each in due}
+        sizes = {entry.key: entry.size for entry in raw.list(layout.TOPICS) if entry.key in wanted}
+    else:
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = pool.map(lambda each: (each.key, _size(raw, each.key)), due)
+            sizes = {key: size for key, size in found if size is not None}
+    there = [each for each in due if each.key in sizes]
+    with ThreadPoolExecutor(THREADS) as pool:
+        whole = pool.map(lambda each: _whole(target, each, sizes[each.key]), there)
+        for each, good in zip(there, whole, strict=True):
+            if not good:
+                raise RefusedError(f"file {each.key} at {target.url} is damaged", _IN_THE_WAY)
+    return [each for each in due if each.key not in sizes]
+
+
+def _size(raw: Store, key: str) -> int | None:
+    try:
+        return raw.stat(key).size
+    except NotFoundError:
+        return None
+
+
+def _whole(target: Store, due: Due, size: int) -> bool:
+    if size != size_of(target, due.size):
+        return False
+    kept = target.checksum(due.key)
+    return kept is None or f"{kept:016x}" == due.crc
+
+
+def send(source: Store, target: Store, due: Due) -> int:
+    """Copy one object, and return its stored bytes. `CorruptError` where it is not what the archive says, and nothing
+    is left at `target` then; `RefusedError` where other bytes arrived than were sent, and stay."""
+    crc = sent_crc = sent = 0
+    with stored(target).upload(due.key) as upload:
+        for piece, plain in read_chunks(source, due.key, due.size):
+            sent += len(piece)
+            sent_crc = crc64nvme(piece, sent_crc)
+            crc = sent_crc if plain is piece else crc64nvme(plain, crc)
+            upload.write(piece)
+        if f"{crc:016x}" != due.crc:
+            raise CorruptError(f"file {due.key} is not what its manifest says (checksum)", _DAMAGED)
+        try:
+            arrived = upload.commit()
+        except AlreadyExistsError:
+            missing(target, [due])
+            return sent
+    if arrived != (sent, sent_crc):
+        raise RefusedError(
+            f"file {due.key} arrived at {target.url} as other bytes than were sent", _IN_THE_WAY
+        )
+    return sent
+
+
+def put_same(target: Store, key: str, data: bytes) -> None:
+    """Create, as it is stored; `RefusedError` where there is something else."""
+    raw = stored(target)
+    try:
+        raw.put_new(key, data)
+    except AlreadyExistsError as error:
+        if raw.get(key) != data:
+            raise RefusedError(
+                f"file {key} at {target.url} is another one than that of the archive", DIVERGED
+            ) from error
+
+
+# Check that a destination can be a copy: it is empty, or a copy of the same archive.
+
+
+def claim(source: Store, info: ArchiveInfo, target: Store) -> None:
+    """Make `target` an archive of the same id, if there is nothing. `RefusedError` where there is anything else,
+    `StoreError` for a store that can't keep an archive safe."""
+    check_apart(target, source)
+    if _is_ours(info, target):
+        return
+    for entry in stored(target).list():
+        if not entry.key.startswith(layout.SCRATCH):
+            raise RefusedError(
+                f"{target.url} is not empty and no archive: there is {entry.key}", "copy to an empty address"
+            )
+    check_conditional_writes(target, layout.SCRATCH.rstrip("/"))
+    try:
+        target.put_new(layout.ARCHIVE, source.get(layout.ARCHIVE))
+    except AlreadyExistsError:  # another copy made it just now, of this archive or another one
+        _is_ours(info, target)
+
+
+def _is_ours(info: ArchiveInfo, target: Store) -> bool:
+    try:
+        existing = load(ArchiveInfo, target.get(layout.ARCHIVE), layout.ARCHIVE)
+    except NotFoundError:
+        return False
+    if existing.id != info.id:
+        raise RefusedError(
+            f"{target.url} is another archive ({existing.id}, not {info.id})",
+            "copy to an empty address, or to this archive's own copy",
+        )
+    return True
+
+
+# Copy the files beside restore points: data keys, and the files of restores and drills.
+
+
+def copy_keys(source: Store, target: Store) -> None:
+    """Copy the files of data keys, before the objects that are encrypted under them. They are created and never
+    replaced."""
+    raw_source, raw_target = stored(source), stored(target)
+    there = {entry.key for entry in raw_target.list(layout.KEYS)}
+    for entry in raw_source.list(layout.KEYS):
+        if entry.key not in there:
+            put_same(target, entry.key, raw_source.get(entry.key))
+
+
+def check_keys(source: Store, target: Store) -> None:
+    """Raise `CorruptError` for a file of data keys that both have and that is not the same: it is never replaced, so
+    one of the two may hold the only genuine data keys."""
+    raw_source, raw_target = stored(source), stored(target)
+
+    def check(key: str) -> None:
+        with suppress(NotFoundError):  # a rotation was faster
+            if raw_source.get(key) != raw_target.get(key):
+                raise CorruptError(
+                    f"file {key} at {target.url} is not the one at {source.url}; nothing was copied",
+                    "find out which one was replaced; move it away and restore it from the other",
+                )
+
+    there = {entry.key for entry in raw_target.list(layout.KEYS)}
+    both = [entry.key for entry in raw_source.list(layout.KEYS) if entry.key in there]
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(check, both))
+
+
+def copy_beside(source: Store, target: Store) -> int:
+    """Copy the files of restores and drills that are missing or different, and return their number. Reports are copied
+    last: a report tells that its restore is finished. Data keys that came since, under which some files may be
+    encrypted, follow."""
+    raw_source, raw_target = stored(source), stored(target)
+
+    def one(key: str) -> int:
+        data = raw_source.get(key)
+        if key in sizes and raw_target.get(key) == data:
+            return 0
+        raw_target.put(key, data)
+        return 1
+
+    copied = 0
+    for folder in (layout.RESTORES, layout.DRILLS):
+        sizes = {entry.key: entry.size for entry in raw_target.list(folder)}
+        found = list(raw_source.list(folder))
+        changed = [e.key for e in found if sizes.get(e.key) != e.size or e.key.endswith(".json")]
+        reports = [key for key in changed if key.endswith("/" + layout.REPORT)]
+        with ThreadPoolExecutor(THREADS) as pool:
+            copied += sum(pool.map(one, [key for key in changed if key not in set(reports)]))
+            copied += sum(pool.map(one, reports))
+    copy_keys(source, target)
+    return copied
+
+
+# The promote job: a copy becomes an archive of its own.
+
+
+@dataclass(frozen=True)
+class PromoteReport:
+    """`origin` is the address of the source that the copy followed."""
+
+    archive: str
+    archive_id: str
+    origin: str
+
+
+def promote(store: Store) -> PromoteReport:
+    """Make the copy at `store` an archive of its own, also where its source is lost. `RefusedError` for no copy."""
+    archive = open_archive(store)
+    origin = archive.state.origin
+    summary = f"promoted; it was a copy of {origin.archive}" if origin is not None else ""
+    commit(store, archive.committed, promote_state, Author("promote", "", summary))
+    return PromoteReport(store.url, archive.info.id, origin.archive if origin is not None else "")
+
+
+# The copy job: an archive in another store, as of one catalog of its source.
+#
+# Objects are copied as they are stored. The destination is a whole archive at each moment: segments and documents
+# come first, then one commit takes over the source's state.
+
+
+__all__ = ["CopyReport", "copy_archive", "promote"]
+
+SEGMENTS_AT_ONCE = 10_000
+"""So many segments are compared and sent at a time."""
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """`restore_points` are the numbers that were copied, `dropped` those that the source let go and the copy no longer
+    has, `newest` is the newest one there now. `objects` and `bytes` (as they are stored) are what was sent of
+    segments; `found` counts those of an interrupted copy. `beside` are files of restores and drills."""
+
+    archive: str
+    destination: str
+    archive_id: str
+    restore_points: tuple[int, ...]
+    dropped: tuple[int, ...]
+    newest: int | None
+    objects: int
+    bytes: int
+    found: int
+    beside: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Copy:
+    """A copy at work, and what it has sent. `expected` counts records."""
+
+    source: Archive
+    writing: WritingRun
+    listener: Listener
+    expected: int
+    objects: int = 0
+    bytes: int = 0
+    present: int = 0
+    records: int = 0
+    plain: int = 0
+
+
+def copy_archive(
+    source: Store,
+    target: Store,
+    lease_seconds: float,
+    listener: Listener,
+    *,
+    point: str | None = None,
+    keep: bool = False,
+) -> CopyReport:
+    """Bring `target` up to the newest catalog of `source`, or with `point` up to that restore point alone.
+
+    With `keep`, restore points that the source let go stay in the copy. Takes the lease of `target` and none of
+    `source`, which is only read: backups may go on there. `RefusedError` where `target` is anything but empty or a
+    copy of the same history.
+    """
+    phases = Phases(listener)
+    with phases.step("open"):
+        archive = open_archive(source)
+        ours = archive.state
+        if point is not None:
+            manifest = archive.restore_point(point)
+            ours = only_point(archive.state, manifest.number, manifest.topics)
+        claim(source, archive.info, target)
+    with HeldLease(target, "kbackup copy", lease_seconds) as lease:
+        with phases.step("compare"):
+            check_keys(source, target)
+            copy_keys(source, target)
+            there = open_archive(target)
+            _check(there, archive.state, ours, target.url)
+            level: IsolationLevel = min(ours.isolation_levels, default="read_committed")
+            writing = begin_writing(target, lease, "copy", level)
+            began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
+            writing.commit(began, "copy", f"a copy of {archive.store.url} began")
+            before = writing.archive.state
+            goal = partial(_goal, source=ours, archive=archive, run=writing.run, keep=keep)
+            after = goal(before)
+            due = list(_new_segments(before, after))
+        copy = _Copy(archive, writing, listener, sum(s.count for s in due))
+        with phases.step("copy"):
+            for at in range(0, len(due), SEGMENTS_AT_ONCE):
+                _copy_segments(copy, due[at : at + SEGMENTS_AT_ONCE])
+            known = {(p.number, p.manifest) for p in before.restore_points}
+            new = [p for p in after.restore_points if (p.number, p.manifest) not in known]
+            _copy_documents(copy, new)
+            numbers = tuple(p.number for p in new)
+            writing.commit(goal, "copy", f"{len(numbers)} restore points copied from {archive.store.url}")
+            writing.refresh_derived()
+        with phases.step("restores and drills"):
+            beside = copy_beside(source, writing.store) if point is None else 0
+        writing.end()
+    return _report(copy, target, before, after, numbers, beside, phases.seconds)
+
+
+def _report(
+    copy: _Copy,
+    target: Store,
+    before: State,
+    after: State,
+    numbers: tuple[int, ...],
+    beside: int,
+    seconds: dict[str, float],
+) -> CopyReport:
+    newest = after.newest
+    return CopyReport(
+        archive=copy.source.store.url,
+        destination=target.url,
+        archive_id=copy.source.info.id,
+        restore_points=numbers,
+        dropped=tuple(p.number for p in before.restore_points if after.point(p.number) is None),
+        newest=newest.number if newest is not None else None,
+        objects=copy.objects,
+        bytes=copy.bytes,
+        found=copy.present,
+        beside=beside,
+        seconds=seconds,
+    )
+
+
+def _check(there: Archive, source: State, ours: State, url: str) -> None:
+    """Raise `RefusedError` where `there` can't become `ours`, which is `source` or a restore point of it."""
+    check_lineage(there.state, source, url)
+    numbers = {p.number for p in there.restore_points}
+    if (
+        ours is not source
+        and there.state.next_point > 1
+        and numbers != {p.number for p in ours.restore_points}
+    ):
+        raise RefusedError(f"{url} has other restore points already", "copy to an empty address")
+
+
+def _goal(state: State, source: State, archive: Archive, run: str, keep: bool) -> State:
+    catalog = archive.committed.catalog
+    link = Link(number=source.number, checksum=catalog.checksum if catalog is not None else "")
+    return follow_source(state, source, run, Origin(archive=archive.store.url, catalog=link), keep)
+
+
+def _new_segments(before: State, after: State) -> Iterator[Segment]:
+    """The segments that the copy will have and does not have yet."""
+    known = set(before.segments.columns("key")[0])
+    for segment in from_batches(after.segments.read(SCHEMA.names).to_batches()):
+        if segment.key not in known:
+            yield with_checked_key(segment)
+
+
+def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:
+    target = copy.writing.store
+    due = {each: s for s in segments for each in objects_of(s)}
+    lacking = missing(target, list(due))
+    copy.present += len(due) - len(lacking)
+
+    def one(each: Due) -> tuple[Due, int]:
+        return each, send(copy.source.store, target, each)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for each, size in pool.map(one, lacking):
+            copy.objects, copy.bytes = copy.objects + 1, copy.bytes + size
+            if each.key == due[each].key:
+                copy.records, copy.plain = copy.records + due[each].count, copy.plain + due[each].bytes
+                copy.listener.progress(copy.records, copy.plain, copy.expected)
+
+
+def _copy_documents(copy: _Copy, points: Sequence[Point]) -> None:
+    """Copy the documents of restore points, each checked against the reference to it."""
+    archive, target = copy.source, copy.writing.store
+
+    def check(point: Point) -> None:
+        manifest = archive.manifest(point)
+        for capture in manifest.captures:
+            archive.read_document(capture.groups)
+            archive.read_document(capture.metadata)
+
+    def send_document(key: str) -> None:
+        put_same(target, key, stored(archive.store).get(key))
+
+    keys = list(dict.fromkeys(key for point in points for key in point.documents))
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(check, points))
+        list(pool.map(send_document, keys))

@@ -1,0 +1,444 @@
+"""Views of a cluster that can be compared, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from kbackup.archive.models import Groups, Manifest, Metadata
+from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.reader import Archive
+from kbackup.archive.secrets import without_secrets
+from kbackup.jobs import capture
+from kbackup.jobs.metadata import merge
+from kbackup.jobs.settings.plan import entity_words
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.metadata.entities import (
+    LABELS,
+    Acl,
+    DelegationToken,
+    MetadataPartName,
+    TopicMetadata,
+    reason_for,
+)
+from kbackup.util.times import now, time_text
+
+Set = Literal["appeared", "gone", "changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """`id` is '' where the broker has none; `incarnation` is None for a live topic. `partitions` are log start and end
+    (for a restore point: as far as it was archived). `configs` and `replication_factor` are None where they are
+    unknown."""
+
+    id: str
+    incarnation: int | None
+    partitions: Mapping[int, tuple[int, int]]
+    replication_factor: int | None
+    configs: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`groups` is group -> (topic, partition) -> committed offset. Configs are by (owner, name), users by
+    (user, mechanism) with their iterations, quotas by (entity, name), tokens by (owner, id); None for what is unknown,
+    with the reason in `unknown`. `all_topics` and `all_groups` are the names that there are, whatever is selected of
+    them."""
+
+    name: str
+    cluster_id: str
+    topics: Mapping[str, TopicView]
+    groups: Mapping[str, Mapping[tuple[str, int], int]]
+    acls: frozenset[Acl] | None = None
+    users: Mapping[tuple[str, str], int] | None = None
+    broker_configs: Mapping[tuple[str, str], str | None] | None = None
+    group_configs: Mapping[tuple[str, str], str | None] | None = None
+    quotas: Mapping[tuple[str, str], str | None] | None = None
+    tokens: Mapping[tuple[str, str], str | None] | None = None
+    client_metrics: Mapping[tuple[str, str], str | None] | None = None
+    features: Mapping[tuple[str, str], str | None] | None = None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    all_topics: frozenset[str] = frozenset()
+    all_groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """`before` and `after` are None where it is not set, or where it is sensitive (`change` tells which)."""
+
+    owner: str
+    name: str
+    change: Set
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDiff:
+    """`recreated`: another topic under the same name; its offsets are not compared. Numbers of partitions and
+    replicas are None where the topic isn't there, or they are unknown."""
+
+    topic: str
+    change: Literal["appeared", "gone", "recreated", "changed"]
+    partitions: tuple[int | None, int | None]
+    replication: tuple[int | None, int | None]
+    configs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDiff:
+    """A partition whose log moved: start and end, before and after. `added` offsets are new; negative: the log was
+    cut. A partition that appeared was empty before."""
+
+    topic: str
+    partition: int
+    start: tuple[int, int]
+    end: tuple[int, int]
+    added: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    topic: str
+    partition: int
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDiff:
+    """`moved` are the partitions whose committed offset is another one now."""
+
+    group: str
+    change: Set
+    moved: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AclDiff:
+    change: Literal["appeared", "gone"]
+    acl: Acl
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """From `a` to `b`. `same` where nothing that was compared is different; `not_compared` is what, and why."""
+
+    a: str
+    b: str
+    same: bool
+    topics: tuple[TopicDiff, ...]
+    offsets: tuple[OffsetDiff, ...]
+    groups: tuple[GroupDiff, ...]
+    acls: tuple[AclDiff, ...]
+    users: tuple[Value, ...]
+    broker_configs: tuple[Value, ...]
+    group_configs: tuple[Value, ...]
+    quotas: tuple[Value, ...]
+    tokens: tuple[Value, ...]
+    client_metrics: tuple[Value, ...]
+    features: tuple[Value, ...]
+    not_compared: dict[str, str]
+
+
+# Restore points and live clusters as views that can be compared.
+
+
+def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
+    """A restore point. What its run did not look at is there as of the run that did."""
+    wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
+    states = [t for t in point.topics if t.name in wanted]
+    metadata = {seq: archive.metadata(seq) for seq in {point.number, *(t.captured for t in states)}}
+    known = {seq: {t.name: t for t in found.topics} for seq, found in metadata.items()}
+    stood: dict[str, dict[tuple[str, int], int]] = {}
+    captured: dict[int, set[str]] = {point.number: set()} if groups.include else {}
+    known_groups: set[str] = set()
+    for t in states:
+        captured.setdefault(t.captured, set()).add(t.name)
+    for seq, of_run in captured.items():
+        of_capture = archive.groups(seq)
+        known_groups |= {g.group for g in of_capture.groups} | set(of_capture.not_carried)
+        _add_groups(stood, of_capture, of_run, groups)
+    views = {
+        t.name: _topic_view(
+            t.id,
+            t.incarnation,
+            {p.partition: (p.log_start, p.end) for p in t.partitions},
+            known[t.captured].get(t.name),
+        )
+        for t in states
+    }
+    name = f"restore point {point.number}"
+    known_topics = (t.name for t in point.topics if t.state != "deleted")
+    return _view(name, metadata[point.number], views, stood, groups, (known_topics, known_groups))
+
+
+def live_view(
+    properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str
+) -> View:
+    """The cluster as a backup would find it now."""
+    cluster = Cluster(properties, role)
+    cluster_id, brokers = cluster.connect()
+    names = cluster.topic_names()
+    selected = cluster.topics(topics.topics(names))
+    captured = capture.groups(cluster, groups, set(selected), later=True)
+    listed = [g.group for g in cluster.groups.listed()[0]] if groups.include else []
+    live = capture.live_topics(cluster, selected, isolation)
+    reading = capture.read_brokers(cluster, selected, cluster_id, (g.group for g in captured.groups))
+    metadata = merge([reading], now(), brokers).metadata
+    known = {t.name: t for t in metadata.topics}
+    views = {
+        t.name: _topic_view(
+            t.id, None, {number: (p.start, p.end) for number, p in t.partitions.items()}, known[t.name]
+        )
+        for t in live
+    }
+    stood: dict[str, dict[tuple[str, int], int]] = {}
+    _add_groups(stood, captured, set(selected), groups)
+    return _view(f"{role} cluster {cluster_id}", metadata, views, stood, groups, (names, listed))
+
+
+def check_selections(views: Sequence[View], topics: Selection, groups: Selection) -> None:
+    """Raise `UsageError` for a selection that matches nothing in any of `views`."""
+    where, hint = f"in {' or '.join(view.name for view in views)}", "see 'kbackup info'"
+    check_selection(topics, "topic", {n for view in views for n in view.all_topics}, where, hint)
+    check_selection(groups, "group", {n for view in views for n in view.all_groups}, where, hint)
+
+
+def _topic_view(
+    id: str, incarnation: int | None, partitions: dict[int, tuple[int, int]], known: TopicMetadata | None
+) -> TopicView:
+    if known is None:
+        return TopicView(id, incarnation, partitions, None, None)
+    return TopicView(id, incarnation, partitions, known.replication_factor, known.configs)
+
+
+def _add_groups(
+    offsets_by_group: dict[str, dict[tuple[str, int], int]],
+    captured: Groups,
+    topics: set[str],
+    selection: Selection,
+) -> None:
+    for group in captured.groups:
+        offsets = {(o.topic, o.partition): o.offset for o in group.offsets if o.topic in topics}
+        if offsets and selection.matches(group.group):
+            offsets_by_group.setdefault(group.group, {}).update(offsets)
+
+
+def _view(
+    name: str,
+    metadata: Metadata,
+    topics: dict[str, TopicView],
+    groups: dict[str, dict[tuple[str, int], int]],
+    selection: Selection,
+    there: tuple[Iterable[str], Iterable[str]],
+) -> View:
+    metadata = without_secrets(metadata)
+    users, brokers, configs = metadata.scram_users, metadata.broker_configs, metadata.group_configs
+    quotas, tokens = metadata.client_quotas, metadata.delegation_tokens
+    metrics, features = metadata.client_metrics, metadata.features
+    return View(
+        name=name,
+        cluster_id=metadata.cluster_id,
+        topics=topics,
+        groups=groups,
+        acls=None if metadata.acls is None else frozenset(metadata.acls),
+        users=None if users is None else {(u.user, u.mechanism): u.iterations for u in users},
+        broker_configs=None if brokers is None else {(_broker(c.broker), c.name): c.value for c in brokers},
+        group_configs=None
+        if configs is None
+        else {(c.group, c.name): c.value for c in configs if selection.matches(c.group)},
+        quotas=None
+        if quotas is None
+        else {
+            (entity_words(q.entity), name): f"{value:.15g}"
+            for q in quotas
+            for name, value in q.quotas.items()
+        },
+        tokens=None if tokens is None else {(t.owner, t.id): _token_words(t) for t in tokens},
+        client_metrics=None
+        if metrics is None
+        else {(m.name, name): value for m in metrics for name, value in m.configs.items()},
+        features=None if features is None else {("cluster", f.name): str(f.level) for f in features},
+        unknown=_not_captured(metadata),
+        all_topics=frozenset(there[0]),
+        all_groups=frozenset(there[1]) | {c.group for c in configs or ()},
+    )
+
+
+def _token_words(token: DelegationToken) -> str:
+    expires = time_text(token.expires_at)
+    return f"expires {expires}, renewed by {', '.join(token.renewers) or token.owner}"
+
+
+def _broker(number: int | None) -> str:
+    return "all brokers" if number is None else f"broker {number}"
+
+
+_COMPARED: tuple[MetadataPartName, ...] = (
+    "acls",
+    "scram_users",
+    "broker_configs",
+    "group_configs",
+    "client_quotas",
+    "delegation_tokens",
+    "client_metrics",
+    "features",
+)
+
+
+def _not_captured(metadata: Metadata) -> dict[str, str]:
+    """Why parts were not captured, by their labels."""
+    return {
+        LABELS[part]: reason_for(part, metadata.not_carried)
+        or "an older version of kbackup did not capture them"
+        for part in _COMPARED
+        if getattr(metadata, part) is None
+    }
+
+
+# Compute the differences between two views of a cluster: restore points, or the cluster as it is. Pure.
+#
+# Entries are sorted by name. Entries that one side does not know are reported as not compared.
+
+
+__all__ = ["Diff", "Value", "View", "acl_order", "check_selections", "diff", "live_view", "point_view"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def diff(a: View, b: View) -> Diff:
+    one_cluster = a.cluster_id == b.cluster_id
+    made_anew = {
+        name
+        for name, old, new in _pairs(a.topics, b.topics)
+        if old is not None and new is not None and _recreated(old, new, one_cluster)
+    }
+    unknown: dict[str, str] = {**_unknown(a), **_unknown(b)}
+    if not one_cluster:
+        unknown["topic ids"] = "these are two clusters"
+    changes: dict[str, Any] = {
+        "topics": tuple(_topics(a, b, made_anew, unknown)),
+        "offsets": tuple(_offsets(a, b, made_anew)),
+        "groups": tuple(_groups(a, b)),
+        "acls": tuple(_acls(a.acls, b.acls)),
+        "users": _values(_text(a.users), _text(b.users)),
+        "broker_configs": _values(a.broker_configs, b.broker_configs),
+        "group_configs": _values(a.group_configs, b.group_configs),
+        "quotas": _values(a.quotas, b.quotas),
+        "tokens": _values(a.tokens, b.tokens),
+        "client_metrics": _values(a.client_metrics, b.client_metrics),
+        "features": _values(a.features, b.features),
+    }
+    return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
+
+
+def _unknown(view: View) -> dict[str, str]:
+    return {what: f"{view.name}: {why}" for what, why in view.unknown.items()}
+
+
+def _recreated(old: TopicView, new: TopicView, one_cluster: bool) -> bool:
+    if one_cluster and old.id and new.id and old.id != new.id:
+        return True
+    return None not in (old.incarnation, new.incarnation) and old.incarnation != new.incarnation
+
+
+def _topics(a: View, b: View, made_anew: set[str], unknown: dict[str, str]) -> Iterator[TopicDiff]:
+    for name, old, new in _pairs(a.topics, b.topics):
+        partitions = _both(old, new, lambda topic: len(topic.partitions))
+        replication = _both(old, new, lambda topic: topic.replication_factor)
+        configs: tuple[Value, ...] = ()
+        if old is not None and new is not None:
+            if old.configs is None or new.configs is None:
+                unknown[f"configs of topic {name}"] = "one side does not know them"
+            else:
+                configs = _values(_owned(name, old.configs), _owned(name, new.configs))
+        changed = (
+            configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
+        )
+        if old is None or new is None:
+            yield TopicDiff(name, "appeared" if old is None else "gone", partitions, replication, ())
+        elif name in made_anew:
+            yield TopicDiff(name, "recreated", partitions, replication, configs)
+        elif changed:
+            yield TopicDiff(name, "changed", partitions, replication, configs)
+
+
+def _offsets(a: View, b: View, made_anew: set[str]) -> Iterator[OffsetDiff]:
+    """A topic that came or went, or another one, has no offsets that could have moved."""
+    for name, old, new in _pairs(a.topics, b.topics):
+        if old is None or new is None or name in made_anew:
+            continue
+        for number, before, after in _pairs(old.partitions, new.partitions):
+            if after is None:
+                continue  # a topic can't lose partitions: that shows as another topic
+            was = before if before is not None else (after[0], after[0])
+            if was != after:
+                yield OffsetDiff(name, number, (was[0], after[0]), (was[1], after[1]), after[1] - was[1])
+
+
+def _groups(a: View, b: View) -> Iterator[GroupDiff]:
+    for name, old, new in _pairs(a.groups, b.groups):
+        moved = tuple(
+            Move(*tp, before, after) for tp, before, after in _pairs(old or {}, new or {}) if before != after
+        )
+        if old is None or new is None:
+            yield GroupDiff(name, "appeared" if old is None else "gone", moved)
+        elif moved:
+            yield GroupDiff(name, "changed", moved)
+
+
+def _acls(old: frozenset[Acl] | None, new: frozenset[Acl] | None) -> Iterator[AclDiff]:
+    if old is None or new is None:
+        return
+    for acl in sorted(old ^ new, key=acl_order):
+        yield AclDiff("appeared" if acl in new else "gone", acl)
+
+
+def acl_order(acl: Acl) -> tuple[str, ...]:
+    return (
+        *(acl.resource, acl.name, acl.pattern, acl.principal),
+        *(acl.host, acl.permission, acl.operation),
+    )
+
+
+def _values(
+    old: Mapping[tuple[str, str], str | None] | None, new: Mapping[tuple[str, str], str | None] | None
+) -> tuple[Value, ...]:
+    """Nothing where one side is unknown."""
+    if old is None or new is None:
+        return ()
+    changes = []
+    for key in sorted({*old, *new}):
+        if key not in old:
+            changes.append(Value(*key, "appeared", None, new[key]))
+        elif key not in new:
+            changes.append(Value(*key, "gone", old[key], None))
+        elif old[key] != new[key]:
+            changes.append(Value(*key, "changed", old[key], new[key]))
+    return tuple(changes)
+
+
+def _owned(owner: str, configs: Mapping[str, str]) -> dict[tuple[str, str], str | None]:
+    return {(owner, name): value for name, value in configs.items()}
+
+
+def _text(users: Mapping[tuple[str, str], int] | None) -> dict[tuple[str, str], str | None] | None:
+    return None if users is None else {key: f"{n} iterations" for key, n in users.items()}
+
+
+def _both(
+    old: TopicView | None, new: TopicView | None, take: Callable[[TopicView], int | None]
+) -> tuple[int | None, int | None]:
+    return (take(old) if old is not None else None, take(new) if new is not None else None)
+
+
+def _pairs(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
+    """Each key of either, in order."""
+    keys: list[Any] = [*{*old, *new}]
+    for name in sorted(keys):
+        yield name, old.get(name), new.get(name)

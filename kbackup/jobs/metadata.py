@@ -1,0 +1,390 @@
+"""The metadata of a cluster from several sources: read, compared, and merged into one document."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from kbackup.archive.models import Metadata
+from kbackup.archive.secrets import is_sensitive
+from kbackup.config import HIDDEN
+from kbackup.errors import CorruptError, KbackupError, MismatchError
+from kbackup.jobs import capture
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.metadata_log.image import read_metadata_log
+from kbackup.metadata.entities import (
+    BROKER_SECRETS,
+    PARTS,
+    TOKEN_SECRETS,
+    MetadataPart,
+    MetadataPartName,
+    NotCarried,
+    Reading,
+    Source,
+    source_name,
+)
+from kbackup.metadata.sources import Sources
+from kbackup.util.text import join_names
+from kbackup.util.times import now
+from kbackup.zookeeper.read import document, read_zookeeper
+
+# Compare two sources of a cluster's metadata, entity by entity. Pure.
+
+
+COMPARED = tuple(p for p in PARTS if p.name not in ("registrations", "features", "deletions", "znodes"))
+"""Parts of the metadata that both sides of a migration must agree on. Other parts describe one side alone."""
+
+_SECRETS = {"salt", "stored_key", "server_key", "hmac"}
+_LOOSE = {"internal"}
+"""Brokers and kbackup itself decide it by the name of a topic."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Difference:
+    """`field` "": one of the sides has no such entity. `one` and `other` are the values there; None: nothing. A secret
+    is hidden."""
+
+    part: str
+    entity: str
+    field: str
+    one: str | None
+    other: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison, a source or a restore point, and its name in messages."""
+
+    name: str
+    metadata: Reading | Metadata
+
+
+def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> list[Difference]:
+    """Return the differences in all parts that both sides have. `topics`: no other topics are compared."""
+    differences: list[Difference] = []
+    running = _running(one.metadata, other.metadata)
+    for part in COMPARED:
+        values = _comparable(one.metadata, part), _comparable(other.metadata, part)
+        if values[0] is None or values[1] is None:
+            continue
+        if part.name == "next_producer_id":
+            differences += _producer_ids(one, other)
+        else:
+            differences += _entities(part, *(_chosen(part, entities, topics, running) for entities in values))
+    return differences
+
+
+def not_compared(one: Side, other: Side) -> list[str]:
+    """Return the labels of the parts that one of the sides lacks."""
+    return [
+        p.label for p in COMPARED if None in (_comparable(one.metadata, p), _comparable(other.metadata, p))
+    ]
+
+
+def in_words(difference: Difference, one: str, other: str) -> str:
+    """Return one line: the entity, and the value of each side. `one` and `other` are the names of the sides."""
+    entity = f"{difference.part}: {difference.entity}"
+    if not difference.field:
+        has, lacks = (one, other) if difference.other is None else (other, one)
+        return f"{entity}: in {has}, not in {lacks}"
+    values = (
+        f"{'not set' if value is None else value} in {side}"
+        for value, side in ((difference.one, one), (difference.other, other))
+    )
+    return f"{entity}: {difference.field} is {', '.join(values)}"
+
+
+def _comparable(metadata: Reading | Metadata, part: MetadataPart) -> Any:
+    """Return the value of a part; None also where brokers don't use the part, which other sources may hold all the
+    same; and for tokens, of which brokers tell those that our user may describe."""
+    unused = any(entry.reason == "not there" and entry.part == part.name for entry in metadata.not_carried)
+    incomplete = part.name == "delegation_tokens" and metadata.source_of(part.name) == "brokers"
+    return None if unused or incomplete else getattr(metadata, part.name)
+
+
+def _running(*sides: Reading | Metadata) -> set[int] | None:
+    """Return the running brokers, where one side has its configs from brokers, which report no configs of others."""
+    ids = [
+        {each.id for each in side.registrations if each.role == "broker" and each.alive is not False}
+        for side in sides
+        if side.source_of("broker_configs") == "brokers" and side.registrations is not None
+    ]
+    return set.intersection(*ids) if ids else None
+
+
+def _chosen(
+    part: MetadataPart,
+    entities: Iterable[Any],
+    topics: Collection[str] | None,
+    running: Collection[int] | None,
+) -> dict[str, Any]:
+    """Return the entities to compare, by identity."""
+    if part.name == "topics" and topics is not None:
+        entities = [each for each in entities if each.name in topics]
+    if part.name == "broker_configs" and running is not None:
+        entities = [each for each in entities if each.broker is None or each.broker in running]
+    return {part.identity(each): each for each in entities}
+
+
+def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
+    for name in sorted(one.keys() | other.keys()):
+        if name not in one or name not in other:
+            yield Difference(
+                part.label, name, "", "there" if name in one else None, "there" if name in other else None
+            )
+        else:
+            yield from _fields(part, name, one[name], other[name])
+
+
+def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[Difference]:
+    """A field that is null on a side is unknown there."""
+    for field in one.__struct_fields__:
+        values = _value(one, field), _value(other, field)
+        if field in _LOOSE or None in values or values[0] == values[1]:
+            continue
+        if isinstance(values[0], dict):
+            for key in sorted(values[0].keys() | values[1].keys()):
+                inner = values[0].get(key), values[1].get(key)
+                if inner[0] != inner[1]:
+                    yield _difference(part, name, key, *inner)
+        else:
+            shown = getattr(one, "name", field) if field == "value" else field
+            yield _difference(part, name, shown, *values)
+
+
+_URL_SAFE = str.maketrans("+/", "-_")
+
+
+def _value(entity: Any, field: str) -> Any:
+    """The client library writes ids of topics in another base64 than Kafka itself."""
+    value = getattr(entity, field)
+    return value.translate(_URL_SAFE) if field == "id" and isinstance(value, str) else value
+
+
+def _difference(part: MetadataPart, entity: str, field: str, one: Any, other: Any) -> Difference:
+    hidden = field in _SECRETS or is_sensitive(field)
+    texts = [None if value is None else HIDDEN if hidden else _text(value) for value in (one, other)]
+    return Difference(part.label, entity, field, *texts)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _producer_ids(one: Side, other: Side) -> Iterator[Difference]:
+    """The migration gives ZooKeeper a later block than the log says. An earlier one would be handed out twice after a
+    way back."""
+    ids = [
+        (side.metadata.source_of("next_producer_id"), side.metadata.next_producer_id) for side in (one, other)
+    ]
+    by_source = dict(ids)
+    zookeeper, log = by_source.get("zookeeper"), by_source.get("controller log")
+    if zookeeper is not None and log is not None and zookeeper < log:
+        yield Difference("producer ids", "next block", "first id", *(str(first) for _, first in ids))
+
+
+# Merge the metadata of several sources into one document. Pure.
+
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Merged:
+    """`warnings` name what the sources disagree about, and the sources that don't speak for the cluster; `damage` names
+    the damaged ones, whose metadata is missing."""
+
+    metadata: Metadata
+    warnings: tuple[str, ...]
+    damage: tuple[str, ...] = ()
+
+
+def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
+    """Return the readings. Where the metadata log says that the migration has ended, ZooKeeper's is marked as
+    outdated; else the log's, where ZooKeeper says that a broker is the controller, as after a rollback."""
+    if any(reading.migration == "POST_MIGRATION" for reading in readings):
+        source, why = "zookeeper", "the migration has ended, and no controller writes to it"
+    elif any(_has_broker_as_controller(reading) for reading in readings):
+        source, why = "controller log", "a broker is the controller, and no KRaft controller writes to it"
+    else:
+        return list(readings)
+    return [
+        dataclasses.replace(each, outdated=each.outdated or why) if each.source == source else each
+        for each in readings
+    ]
+
+
+def _has_broker_as_controller(reading: Reading) -> bool:
+    contents = (znode.content for znode in reading.znodes or () if znode.path == "/controller")
+    return any(int(document("/controller", each).get("kraftControllerEpoch", -1)) < 0 for each in contents)
+
+
+def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged:
+    """Take each part from the first source in the part's order that tells the part completely, else from the first that
+    tells it at all. A null field of an entity is filled from another source. The topics are those that brokers told,
+    where brokers told any. `MismatchError` for sources of several clusters."""
+    check_one_cluster(readings)
+    readings = mark_outdated(readings)
+    current = [reading for reading in readings if not reading.outdated] or list(readings)
+    chosen = {part.name: reading for part in PARTS if (reading := _choose(part, current)) is not None}
+    values = {part.name: _filled(part, chosen[part.name], current) for part in PARTS if part.name in chosen}
+    metadata = Metadata(
+        captured_at=captured_at,
+        cluster_id=next((r.cluster_id for r in readings if r.cluster_id), ""),
+        brokers=brokers or _brokers(values),
+        sources={name: reading.source for name, reading in chosen.items()},
+        not_carried=_not_carried(chosen, current, values),
+        **{"topics": (), **values},
+    )
+    outdated = [f"{source_name(r.source)} is not read: {r.outdated}" for r in readings if r not in current]
+    return Merged(metadata, (*outdated, *_disagreements(current, chosen.get("topics"))))
+
+
+def check_one_cluster(readings: Sequence[Reading]) -> None:
+    """Raise `MismatchError` where the sources tell several cluster ids."""
+    known = {reading.cluster_id: reading.source for reading in readings if reading.cluster_id}
+    if len(known) > 1:
+        ids = ", ".join(f"{source_name(source)} {cluster_id}" for cluster_id, source in known.items())
+        raise MismatchError(
+            f"the sources of [source] are of several clusters: {ids}",
+            "check bootstrap.servers, the chroot of zookeeper.connect, and metadata.log.dir",
+        )
+
+
+def _choose(part: MetadataPart, readings: Sequence[Reading]) -> Reading | None:
+    having = [
+        r
+        for source in part.order
+        for r in readings
+        if r.source == source and getattr(r, part.name) is not None
+    ]
+    complete = [r for r in having if not any(entry.part == part.name for entry in r.not_carried)]
+    return next(iter(having if part.is_partial else [*complete, *having]), None)
+
+
+def _filled(part: MetadataPart, chosen: Reading, readings: Sequence[Reading]) -> Any:
+    value = getattr(chosen, part.name)
+    if not isinstance(value, tuple) or not value or isinstance(value[0], str):
+        return value
+    others = [
+        {part.identity(entity): entity for entity in getattr(r, part.name) or ()}
+        for r in readings
+        if r is not chosen
+    ]
+    return tuple(
+        _fill(entity, [o[name] for o in others if (name := part.identity(entity)) in o]) for entity in value
+    )
+
+
+def _fill(entity: Any, others: Sequence[Any]) -> Any:
+    known = {
+        field: next((v for o in others if (v := getattr(o, field)) is not None), None)
+        for field in entity.__struct_fields__
+        if getattr(entity, field) is None
+    }
+    return replace(entity, **known) if any(v is not None for v in known.values()) else entity
+
+
+def _brokers(values: dict[MetadataPartName, Any]) -> int:
+    return sum(r.role == "broker" for r in values.get("registrations", ()))
+
+
+def _not_carried(
+    chosen: dict[MetadataPartName, Reading], readings: Sequence[Reading], values: dict[MetadataPartName, Any]
+) -> tuple[NotCarried, ...]:
+    """Return the entries of metadata that is not carried. One of secrets stays where no source has filled them all; the
+    reason of a source that should have them counts before one of a source that never has them."""
+    kept: dict[tuple[MetadataPartName | None, str], NotCarried] = {}
+    missing = {
+        TOKEN_SECRETS: any(token.hmac is None for token in values.get("delegation_tokens", ())),
+        BROKER_SECRETS: any(config.value is None for config in values.get("broker_configs", ())),
+    }
+    for reading in readings:
+        for entry in reading.not_carried:
+            key = entry.part, entry.what
+            if entry.what in missing:
+                is_missing = missing[entry.what]
+            else:
+                is_missing = entry.part is None or chosen.get(entry.part) in (None, reading)
+            if is_missing and (key not in kept or entry.reason == "failed"):
+                kept[key] = entry
+    return tuple(kept.values())
+
+
+def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> list[str]:
+    """A line for each two sources that say different things."""
+    topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
+    warnings = []
+    for first, second in combinations(readings, 2):
+        one, other = Side(source_name(first.source), first), Side(source_name(second.source), second)
+        words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
+        if words:
+            warnings.append(
+                f"{one.name} and {other.name} disagree ({join_names(words, _NAMED, '; ')}): "
+                "run 'kbackup migrate verify'"
+            )
+    return warnings
+
+
+# Read a cluster's metadata from every source that [source] names.
+
+
+class Asked(NamedTuple):
+    """A source beside the brokers: `name` for messages, and the function that reads it."""
+
+    source: Source
+    name: str
+    read: Callable[[], Reading]
+
+
+def sources_beside(sources: Sources) -> Iterator[Asked]:
+    """The sources that are set, beside the brokers."""
+    if zookeeper := sources.zookeeper:
+        yield Asked("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
+    if folder := sources.metadata_log:
+        yield Asked(
+            "controller log", f"the metadata log in {folder}", lambda: read_metadata_log(Path(folder))
+        )
+
+
+def read_brokers(sources: Sources) -> tuple[Reading, int]:
+    """Read every topic and the cluster from the brokers; also return the number of brokers."""
+    cluster = Cluster(sources.kafka, "source")
+    cluster_id, brokers = cluster.connect()
+    topics = cluster.topics(cluster.topic_names())
+    groups = sorted(group.group for group in cluster.groups.listed()[0])
+    return capture.read_brokers(cluster, topics, cluster_id, groups), brokers
+
+
+def read_all(sources: Sources) -> Merged:
+    """Read the whole metadata of a cluster. A source that can't be read is an error."""
+    brokers = read_brokers(sources) if sources.kafka.get("bootstrap.servers") else None
+    readings = [brokers[0]] if brokers is not None else []
+    readings += [asked.read() for asked in sources_beside(sources)]
+    return merge(readings, now(), brokers[1] if brokers is not None else 0)
+
+
+def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
+    """Complete the brokers' metadata by the other sources. A source that can't be read is a warning, and damage where
+    it is corrupt: the records of a backup are worth more."""
+    captured_at, readings, warnings, damage = now(), [of_brokers], [], []
+    for asked in sources_beside(sources):
+        try:
+            readings.append(asked.read())
+        except MismatchError:
+            raise
+        except KbackupError as error:
+            warnings.append(
+                f"{asked.name} is not read: {error.message}; {error.hint or 'try it: kbackup check'}"
+            )
+            if isinstance(error, CorruptError):
+                damage.append(asked.name)
+    merged = merge(readings, captured_at, brokers)
+    return Merged(merged.metadata, (*warnings, *merged.warnings), tuple(damage))

@@ -1,1 +1,0 @@
-"""The metadata of a cluster from several sources: read, compared, and merged into one document."""

@@ -1,1 +1,0 @@
-"""Check whether a cluster is ready for its migration from ZooKeeper to KRaft."""

@@ -1,0 +1,462 @@
+"""Find the state of a migration at a restore point, by the znodes that it holds."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import math
+import re
+import socket
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kbackup.archive.models import Metadata
+from kbackup.archive.reader import open_archive
+from kbackup.config.clients import parse_properties
+from kbackup.errors import CorruptError, KbackupError, NoArchiveError, UnreachableError, UsageError
+from kbackup.jobs.migrate.states import (
+    KafkaState,
+    LogWitness,
+    MetricsWitness,
+    NotRead,
+    StateReport,
+    Witnesses,
+    ZnodesWitness,
+    judge,
+)
+from kbackup.jobs.migrate.znodes import (
+    ArchiveFindings,
+    Broker,
+    BrokerFindings,
+    Controller,
+    Findings,
+    Sign,
+    ZooKeeperFindings,
+    read_assigned,
+    read_findings,
+    read_witness,
+    witness_of,
+)
+from kbackup.kafka.admin.cluster import BrokerAdmin
+from kbackup.kafka.metadata_log.bootstrap import NAME
+from kbackup.kafka.metadata_log.image import MetadataImage
+from kbackup.kafka.metadata_log.log import read_snapshot
+from kbackup.metadata.entities import LABELS, SCRAM_SECRETS, MetadataPartName
+from kbackup.metadata.sources import MetricsAccess, Sources
+from kbackup.store import Store
+from kbackup.zookeeper.session import open_session
+
+if TYPE_CHECKING:
+    from kbackup.kafka.metadata_log.image import MetadataImage
+
+
+_NO_METRICS_ARCHIVED = NotRead("a restore point holds no metrics", "run 'kbackup migrate status'")
+_NO_STATE = NotRead("a restore point holds no state of a metadata log", "run 'kbackup migrate status'")
+
+
+def archived_state(metadata: Metadata) -> StateReport | None:
+    """Return the state of a migration by the znodes of a restore point; None where it holds none. Only ZooKeeper's own
+    registrations tell which brokers run with it."""
+    if metadata.znodes is None:
+        return None
+    registered = metadata.registrations if metadata.sources.get("registrations") == "zookeeper" else None
+    brokers = frozenset(each.id for each in registered or () if each.role == "broker")
+    znodes: dict[str, bytes | str] = {znode.path: znode.content for znode in metadata.znodes}
+    return judge(Witnesses((_NO_METRICS_ARCHIVED,), witness_of(znodes, brokers), _NO_STATE))
+
+
+# The witness metrics: a node's state by its Prometheus exporter.
+#
+# Exporters make different names of `kafka.controller:type=KafkaController,name=ZkMigrationState`, such as
+# `kafka_controller_KafkaController_Value{name="ZkMigrationState"}`,
+# `kafka_controller_kafkacontroller_zkmigrationstate` and `kafka_controller_KafkaController_ZkMigrationState_Value`.
+
+
+_TIMEOUT = 5.0  # s
+_LARGEST = 64 << 20  # bytes of one answer
+_HINT = "give the URL of a Prometheus exporter in a controller, such as http://controller-1:9404/metrics"
+_HINT_LOGIN = "set controller.metrics.username and controller.metrics.password in [source]"
+_HINT_DOWN = "is the controller running, and the exporter in it?"
+_BEAN = "kafkacontroller"
+_NO_LOGIN = MetricsAccess()
+
+
+def read_metrics(url: str, access: MetricsAccess = _NO_LOGIN) -> MetricsWitness | NotRead:
+    """Ask an exporter. `UsageError` where `url` is none of http or https, or a file of `access` can't be used."""
+    shown = shown_url(url)
+    tls = _tls(access) if url.lower().startswith("https:") else None
+    request = urllib.request.Request(url)  # noqa: S310 (shown_url refuses other schemes)
+    if access.user:
+        login = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {login}")  # no other server gets it
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT, context=tls) as answer:  # noqa: S310 (the same)
+            text = answer.read(_LARGEST).decode("utf-8", "replace")
+    except (OSError, ValueError, HTTPException) as error:
+        why = getattr(error, "reason", error)
+        refused = isinstance(error, HTTPError) and error.code in (401, 403)
+        if isinstance(error, HTTPError):
+            error.close()
+        return NotRead(f"{shown} gave no metrics: {why}", _HINT_LOGIN if refused else _HINT_DOWN)
+    try:
+        return parse_metrics(text, shown)
+    except CorruptError as error:
+        return NotRead(error.message, error.hint)
+
+
+def _tls(access: MetricsAccess) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=access.certificates or None)
+    except OSError as error:
+        raise UsageError(
+            f"controller.metrics.ssl.truststore.location: can't use {access.certificates}: {error.strerror or error}",
+            "name a readable PEM file of certificates",
+        ) from None
+
+
+def shown_url(url: str) -> str:
+    """Return `url` without its query. `UsageError` where its scheme is neither http nor https, or where it has a
+    password."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError("--metrics-url is no http or https URL", _HINT)
+    if "@" in parts.netloc:
+        raise UsageError("--metrics-url has a user or a password", _HINT_LOGIN)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def parse_metrics(text: str, url: str) -> MetricsWitness:
+    """Return the witness in an answer in Prometheus' text format. `CorruptError` for another format, and for metrics
+    that are not of a Kafka controller."""
+    values: dict[str, int] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if (name := _gauge(sample.name, sample.labels)) and math.isfinite(sample.value):
+                    values.setdefault(name, int(sample.value))
+    except (ValueError, KeyError, IndexError) as error:
+        raise CorruptError(f"{url} gave no Prometheus metrics: {error}", _HINT) from None
+    number = values.get("zkmigrationstate")
+    if number is None or number not in {_NO_LEADER, *KafkaState}:
+        raise CorruptError(f"{url} has no ZkMigrationState", f"{_HINT}, and let it export kafka.controller")
+    active = values.get("activecontrollercount")
+    return MetricsWitness(
+        url=url,
+        state=None if number == _NO_LEADER else KafkaState(number),
+        is_active=None if active is None else active == 1,
+        zk_brokers=values.get("migratingzkbrokercount"),
+        lag=values.get("zkwritebehindlag"),
+    )
+
+
+_NO_LEADER = -1  # of a controller that has seen no metadata since it started
+_GAUGES = ("zkmigrationstate", "migratingzkbrokercount", "zkwritebehindlag", "activecontrollercount")
+
+
+def _gauge(name: str, labels: dict[str, str]) -> str:
+    """Return the lower-case name of the gauge of the KafkaController bean that a sample has; '' for other samples."""
+    plain = name.replace("_", "").lower().removesuffix("value")
+    if _BEAN not in plain and labels.get("type", "").lower() != _BEAN:
+        return ""
+    attribute = labels.get("name", "").lower()
+    return next((gauge for gauge in _GAUGES if attribute == gauge or plain.endswith(gauge)), "")
+
+
+# Read the three witnesses of a migration.
+
+
+_NO_METRICS = NotRead("metrics: no exporter is named", "give --metrics-url URL for each controller")
+_NO_ZNODES = NotRead("znodes: no ZooKeeper is named", "set zookeeper.connect in [source]")
+_NO_LOG = NotRead("metadata log: none is named", "set metadata.log.dir in [source]")
+
+
+def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> Witnesses:
+    """Read every witness; one that can't be read is `NotRead`, with the reason."""
+    return Witnesses(read_metrics_of(metrics_urls, sources), read_znodes(sources), read_log(sources))
+
+
+def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[MetricsWitness | NotRead, ...]:
+    """Read the metrics at each URL."""
+    return tuple(read_metrics(url, sources.metrics) for url in urls) or (_NO_METRICS,)
+
+
+def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
+    """Read from ZooKeeper which controller controls the cluster; before the copy, also the brokers it waits for."""
+    if sources.zookeeper is None:
+        return _NO_ZNODES
+    try:
+        with open_session(sources.zookeeper) as zookeeper:
+            witness = read_witness(zookeeper)[0]
+            if witness.migration is None or witness.migration.offset >= 0:
+                return witness
+            return replace(witness, assigned=read_assigned(zookeeper))
+    except KbackupError as error:
+        return NotRead(f"znodes: {error.message}", error.hint)
+
+
+def read_log(sources: Sources) -> LogWitness | NotRead:
+    """Read the state of the migration and the brokers from the metadata log."""
+    image = read_image_of(sources)
+    if isinstance(image, NotRead):
+        return image
+    zk_brokers = frozenset(b for b, data in image.brokers.items() if data.get("isMigratingZkBroker"))
+    kraft_brokers = frozenset(image.brokers) - zk_brokers
+    return LogWitness(KafkaState(image.migration_state or 0), zk_brokers, kraft_brokers, image.offset)
+
+
+def read_image_of(sources: Sources) -> MetadataImage | NotRead:
+    """Read the metadata that the log in metadata.log.dir adds up to. The folder is a controller's, or a copy of
+    `__cluster_metadata-0`. `CorruptError` where the log is damaged: its end may be missing, and say otherwise."""
+    from kbackup.kafka.metadata_log.image import read_image
+    from kbackup.kafka.metadata_log.log import find_log
+
+    if not sources.metadata_log:
+        return _NO_LOG
+    try:
+        return read_image(find_log(Path(sources.metadata_log)))
+    except CorruptError:
+        raise
+    except KbackupError as error:
+        return NotRead(f"metadata log: {error.message}", error.hint)
+
+
+# The addresses of controllers, and whether anybody lives there.
+
+
+_PROBE_SECONDS = 3.0  # s
+_AT_ONCE = 16
+_NOBODY_LISTENS = {errno.ECONNREFUSED}
+
+
+def quorum_addresses(properties: Mapping[str, str]) -> set[str]:
+    """The controllers' addresses in the properties of a broker or a controller."""
+    servers = _words(properties.get("controller.quorum.bootstrap.servers", ""))
+    voters = (voter.partition("@")[2] for voter in _words(properties.get("controller.quorum.voters", "")))
+    return {*servers, *(voter for voter in voters if voter)}
+
+
+def own_addresses(properties: Mapping[str, str]) -> set[str]:
+    """Return the advertised addresses of a controller's own listeners, without listeners on every interface."""
+    names = {name.upper() for name in _words(properties.get("controller.listener.names", ""))}
+    text = properties.get("advertised.listeners") or properties.get("listeners", "")
+    pairs = (listener.partition("://") for listener in _words(text))
+    return {
+        address
+        for name, _, address in pairs
+        if name.upper() in names and address.rpartition(":")[0] not in ("", "0.0.0.0", "[::]")  # noqa: S104 (compared)
+    }
+
+
+def logged_addresses(controllers: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    """Yield the addresses that controllers registered with, by a metadata log's RegisterControllerRecord."""
+    for controller in controllers:
+        endpoints = controller.get("endPoints")
+        for endpoint in endpoints if isinstance(endpoints, list | tuple) else ():
+            yield f"{endpoint['host']}:{endpoint['port']}"
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def probe(addresses: Collection[str], stopped: Collection[str]) -> dict[str, Sign]:
+    """Try to connect to each address. `stopped` are those that the user says are stopped: it counts where nothing
+    comes back, never where somebody answers."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        signs = dict(zip(addresses, pool.map(_sign, addresses), strict=True))
+    return {
+        address: "stopped" if sign == "silent" and address in stopped else sign
+        for address, sign in signs.items()
+    }
+
+
+def _sign(address: str) -> Sign:
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), timeout=_PROBE_SECONDS):
+            return "answers"
+    except OSError as error:
+        return "stopped" if error.errno in _NOBODY_LISTENS else "silent"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port; `UsageError` where it is no host:port."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{address} is no address of a controller", "write host:port")
+    return host.strip("[]"), int(port)
+
+
+# Read the findings of the preflight. A source that can't be read becomes `NotRead`; checks of other sources still
+# run.
+
+
+T = TypeVar("T")
+
+_ADDRESS = re.compile(r".+:(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3})")
+_NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source], or give --bootstrap-server")
+_NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [source]")
+_NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
+_NO_ARCHIVE = NotRead("no archive is named", "give --archive")
+_ESSENTIAL: tuple[MetadataPartName, ...] = (
+    "acls",
+    "scram_users",
+    "broker_configs",
+    "client_quotas",
+    "delegation_tokens",
+)
+
+
+def read_preflight(
+    sources: Sources, controllers: Sequence[Path], store: Callable[[], Store] | None
+) -> Findings:
+    """`controllers` are properties files; `UsageError` where one can't be read. `store` opens the archive's store."""
+    brokers = _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else _NO_BROKERS
+    files = tuple(map(read_controller, controllers))
+    return Findings(
+        brokers,
+        _tried(lambda: _read_zookeeper(sources)),
+        files or _NO_CONTROLLERS,
+        _NO_ARCHIVE if store is None else _tried(lambda: read_archive(store())),
+        time.time(),
+        _read_quorum(files, brokers) if files else _NO_CONTROLLERS,
+    )
+
+
+def _read_quorum(controllers: Iterable[Controller], brokers: BrokerFindings | NotRead) -> Mapping[str, Sign]:
+    """Try every address of the quorum that controllers or brokers name. Nobody can live at a malformed one."""
+    named = [controller.properties for controller in controllers]
+    if not isinstance(brokers, NotRead):
+        named += [broker.configs for broker in brokers.brokers if not isinstance(broker.configs, NotRead)]
+    addresses = sorted({address for properties in named for address in quorum_addresses(properties)})
+    valid = [address for address in addresses if _ADDRESS.fullmatch(address)]
+    return {**dict.fromkeys(addresses, "silent"), **probe(valid, ())}
+
+
+def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
+    try:
+        return read()
+    except KbackupError as error:
+        return NotRead(error.message, error.hint)
+
+
+def read_brokers(sources: Sources) -> BrokerFindings:
+    """Read the state of the brokers and of partitions from the brokers."""
+    admin = BrokerAdmin(sources.kafka, "source")
+    brokers, moving = admin.brokers(), admin.reassignments()
+    return BrokerFindings(
+        brokers.cluster_id,
+        tuple(_broker(admin, broker, address) for broker, address in sorted(brokers.addresses.items())),
+        brokers.assigned,
+        brokers.offline,
+        tuple(moving) if isinstance(moving, list) else NotRead(moving.why, _NO_ZOOKEEPER.hint),
+    )
+
+
+def _broker(admin: BrokerAdmin, broker: int, address: str) -> Broker:
+    version = admin.fetch_version(address)
+    return Broker(
+        broker,
+        version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?"),
+        _tried(lambda: admin.configs(broker)),
+    )
+
+
+def _read_zookeeper(sources: Sources) -> ZooKeeperFindings | NotRead:
+    if sources.zookeeper is None:
+        return _NO_ZOOKEEPER
+    with open_session(sources.zookeeper) as zookeeper:
+        return read_findings(zookeeper)
+
+
+def read_controller(file: Path) -> Controller:
+    """A controller's properties, and what its storage tells where that is on this machine."""
+    properties = read_properties(file)
+    names = (properties.get(name, "") for name in ("metadata.log.dir", "log.dirs", "log.dir"))
+    folders = [Path(folder.strip()) for text in names for folder in text.split(",") if folder.strip()]
+    version = _tried(lambda: _metadata_version(file, folders))
+    return Controller(str(file), properties, _storage_id(file, folders), version)
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Read a controller's properties file; `UsageError` where it can't be read."""
+    try:
+        return parse_properties(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageError(
+            f"can't read {file}: {(error.strerror or '').lower()}", "name a controller's properties file"
+        ) from None
+
+
+def _storage_id(file: Path, folders: Sequence[Path]) -> str | NotRead:
+    """`cluster.id` of meta.properties, in the first log directory that has it."""
+    for folder in folders:
+        meta = folder / "meta.properties"
+        try:
+            return parse_properties(meta.read_bytes(), str(meta)).get("cluster.id", "")
+        except OSError:
+            continue
+    return _no_storage(file, folders, "meta.properties")
+
+
+def _metadata_version(file: Path, folders: Sequence[Path]) -> int | NotRead:
+    """The level of metadata.version in a controller's log; before its first start, in the file that it starts from."""
+    for folder in folders:
+        log = read_image_of(Sources(kafka={}, metadata_log=str(folder)))
+        image = MetadataImage() if isinstance(log, NotRead) else log
+        if "metadata.version" not in image.features:
+            with suppress(UnreachableError):
+                for record in read_snapshot(folder / NAME):
+                    image.replay(record.record)
+        if level := image.features.get("metadata.version"):
+            return level
+    return _no_storage(file, folders, NAME)
+
+
+def _no_storage(file: Path, folders: Sequence[Path], name: str) -> NotRead:
+    listed = " or ".join(str(folder / name) for folder in folders) or "its storage"
+    return NotRead(
+        f"{file}: {listed} can't be read here",
+        "run it where the controller's storage is formatted and readable",
+    )
+
+
+def read_archive(store: Store) -> ArchiveFindings | None:
+    """The newest restore point's metadata; None where there is none."""
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        return None
+    head = archive.head
+    if head is None:
+        return None
+    metadata = archive.metadata(head)
+    return ArchiveFindings(
+        head.number,
+        datetime.fromisoformat(metadata.captured_at).timestamp(),
+        metadata.cluster_id,
+        missing_metadata(metadata),
+    )
+
+
+def missing_metadata(metadata: Metadata) -> tuple[str, ...]:
+    """Return the kinds of ZooKeeper's metadata that a restore point lacks and the cluster may have."""
+    missing = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
+    if any(user.stored_key is None for user in metadata.scram_users or ()):
+        missing.add(SCRAM_SECRETS)
+    absent = {entry.part for entry in metadata.not_carried if entry.reason == "not there"}
+    missing |= {LABELS[part] for part in _ESSENTIAL if getattr(metadata, part) is None and part not in absent}
+    return tuple(sorted(missing))

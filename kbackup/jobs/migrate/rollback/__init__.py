@@ -1,1 +1,0 @@
-"""The way back to ZooKeeper from every state of a migration before the last."""

@@ -1,0 +1,416 @@
+"""Find the state of a cluster's migration from ZooKeeper to KRaft, from three witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, get_args
+
+# The value of a source that could not be looked at.
+
+
+@dataclass(frozen=True, slots=True)
+class NotRead:
+    """Why a source was not looked at, and the hint how to have it looked at."""
+
+    why: str
+    hint: str
+
+
+def first_unread(*values: object) -> NotRead | None:
+    """The first of `values` that was not read."""
+    return next((value for value in values if isinstance(value, NotRead)), None)
+
+
+# The statements of three witnesses about a migration: metrics of controllers, znodes, a controller's metadata log.
+
+
+class KafkaState(IntEnum):
+    """Kafka 3.9's own numbers, in the metric ZkMigrationState and in the metadata log's ZkMigrationStateRecord. ZK is
+    the metric of every broker that runs with ZooKeeper."""
+
+    NONE = 0
+    MIGRATION = 1
+    PRE_MIGRATION = 2
+    POST_MIGRATION = 3
+    ZK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsWitness:
+    """The metrics of one node. None: the node doesn't tell it; `state` is None while a controller knows no leader of
+    its quorum. `zk_brokers` are the brokers in ZooKeeper mode that have registered with the controllers, `lag` the
+    records that ZooKeeper doesn't have yet."""
+
+    url: str
+    state: KafkaState | None
+    is_active: bool | None = None
+    zk_brokers: int | None = None
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerZnode:
+    """/controller. `kraft_epoch` is at least 0 where a KRaft controller wrote it."""
+
+    id: int
+    kraft_epoch: int
+
+    @property
+    def is_kraft(self) -> bool:
+        return self.kraft_epoch >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationZnode:
+    """/migration. `offset` is that of the last record of the metadata log which ZooKeeper has, -1 before the copy."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ZnodesWitness:
+    """None: the znode is not there. `brokers` are the ids of the brokers with a session, `assigned` those that hold
+    replicas, where the copy waits for them."""
+
+    controller: ControllerZnode | None
+    migration: MigrationZnode | None
+    brokers: frozenset[int]
+    assigned: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LogWitness:
+    """A metadata log up to `end_offset`. `state` is that of the last ZkMigrationStateRecord, NONE without one.
+    `zk_brokers` and `kraft_brokers` are the ids of the registered brokers in each mode."""
+
+    state: KafkaState
+    zk_brokers: frozenset[int]
+    kraft_brokers: frozenset[int]
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    metrics: tuple[MetricsWitness | NotRead, ...]
+    znodes: ZnodesWitness | NotRead
+    log: LogWitness | NotRead
+
+
+# Derive the states of the runbook that each witness allows.
+
+
+State = Literal[
+    "zookeeper",
+    "pre-migration",
+    "dual write",
+    "brokers moved",
+    "finished",
+    "kraft",
+    "half rolled back",
+    "unknown",
+]
+"""A state of the runbook. `zookeeper`: not begun. `pre-migration`: the controllers run and wait for brokers.
+`dual write`: the metadata is copied, and written to both sides; brokers run with ZooKeeper. `brokers moved`: the same,
+and every broker is a KRaft broker. `finished`: no way back. `kraft`: the cluster never had ZooKeeper.
+`half rolled back`: one of /controller and /migration is deleted."""
+
+Witness = Literal["metrics", "znodes", "metadata log"]
+
+_ANY: frozenset[State] = frozenset(get_args(State)) - {"unknown"}
+_FROM_BROKER: frozenset[State] = frozenset({"zookeeper", "pre-migration", "dual write"})
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The statement of one witness, in words, and the states that it allows. `weight`: a later claim of a higher weight
+    is believed before one of a lower."""
+
+    witness: Witness
+    says: str
+    states: frozenset[State]
+    weight: int
+
+
+def claims_of(witnesses: Witnesses) -> tuple[Claim, ...]:
+    """Return a claim of each witness that was read, the weightiest first."""
+    return tuple(sorted(_claims(witnesses), key=lambda claim: -claim.weight))
+
+
+def _claims(witnesses: Witnesses) -> Iterator[Claim]:
+    for metrics in witnesses.metrics:
+        if not isinstance(metrics, NotRead):
+            yield _of_metrics(metrics)
+    if not isinstance(witnesses.znodes, NotRead):
+        yield _of_znodes(witnesses.znodes)
+    if not isinstance(witnesses.log, NotRead):
+        yield _of_log(witnesses.log, are_znodes_read=not isinstance(witnesses.znodes, NotRead))
+
+
+def _of_metrics(metrics: MetricsWitness) -> Claim:
+    state = metrics.state
+    if state is None:
+        return Claim("metrics", f"a controller at {metrics.url}: no leader yet", _ANY, 0)
+    brokers = "" if metrics.zk_brokers is None else f", {_brokers(metrics.zk_brokers)} in ZooKeeper mode"
+    says = f"{_role(metrics, state)} at {metrics.url}: {state.name}{brokers}"
+    if state is KafkaState.ZK:
+        return Claim("metrics", says, _FROM_BROKER, 1)
+    count = metrics.zk_brokers
+    return Claim("metrics", says, _of_state(state, count), 4 if metrics.is_active else 3)
+
+
+def _role(metrics: MetricsWitness, state: KafkaState) -> str:
+    if metrics.is_active:
+        return "the active controller"
+    if state is KafkaState.ZK:
+        return "a broker"
+    return "a node" if metrics.is_active is None else "a standby controller"
+
+
+def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
+    """Return the states of the runbook that a state of the controllers allows. `zk_brokers` is None where no witness
+    tells their number. A quorum without a state may run beside ZooKeeper."""
+    if state is KafkaState.MIGRATION:
+        both: tuple[State, ...] = ("dual write", "brokers moved")
+        return frozenset(both if zk_brokers is None else both[:1] if zk_brokers else both[1:])
+    allowed: dict[KafkaState, frozenset[State]] = {
+        KafkaState.NONE: frozenset({"kraft", "zookeeper"}),
+        KafkaState.PRE_MIGRATION: frozenset({"pre-migration"}),
+        KafkaState.POST_MIGRATION: frozenset({"finished"}),
+        KafkaState.ZK: _FROM_BROKER,
+    }
+    return allowed[state]
+
+
+def _of_znodes(znodes: ZnodesWitness) -> Claim:
+    controller, migration = znodes.controller, znodes.migration
+    owner = "no /controller"
+    if controller is not None:
+        owner = f"/controller is {'KRaft controller' if controller.is_kraft else 'broker'} {controller.id}"
+    offset = "no /migration" if migration is None else f"/migration at offset {migration.offset}"
+    says = f"{owner}, {offset}, {_brokers(len(znodes.brokers))} with ZooKeeper"
+    return Claim("znodes", says, _states_of_znodes(znodes), 2)
+
+
+def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
+    """Return the states that the znodes allow. Both znodes stay when a migration is finished: a finished migration
+    looks like a dual write without brokers."""
+    is_kraft = znodes.controller is not None and znodes.controller.is_kraft
+    if znodes.migration is None:
+        if is_kraft:
+            return frozenset({"half rolled back"})
+        return frozenset(
+            {"zookeeper"} if znodes.controller or znodes.brokers else {"zookeeper", "finished", "kraft"}
+        )
+    if znodes.migration.offset < 0:
+        return frozenset({"pre-migration"})
+    if not is_kraft:
+        return frozenset({"half rolled back"})
+    return frozenset({"dual write"} if znodes.brokers else {"dual write", "brokers moved", "finished"})
+
+
+def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
+    """Return the claim of a metadata log. It never tells that /controller or /migration is deleted: the znodes do,
+    where they are read."""
+    says = (
+        f"{log.state.name} at offset {log.end_offset}, {_brokers(len(log.zk_brokers))} in ZooKeeper mode, "
+        f"{_brokers(len(log.kraft_brokers))} in KRaft mode"
+    )
+    states = _of_state(log.state, len(log.zk_brokers))
+    if are_znodes_read and log.state is KafkaState.MIGRATION:
+        states |= {"half rolled back"}
+    return Claim("metadata log", says, states, 0)
+
+
+def _brokers(count: int) -> str:
+    return f"{count} broker" if count == 1 else f"{count} brokers"
+
+
+# Conclude the state of the runbook from witnesses, with disagreements and the next step.
+
+
+REVERSIBLE: frozenset[State] = frozenset(
+    {"zookeeper", "pre-migration", "dual write", "brokers moved", "half rolled back"}
+)
+_ORDER: tuple[State, ...] = get_args(State)
+_NEXT: dict[State, str] = {
+    "zookeeper": "run 'kbackup migrate preflight', then start the controllers with "
+    "zookeeper.metadata.migration.enable=true",
+    "pre-migration": "restart the brokers one by one with zookeeper.metadata.migration.enable=true and the "
+    "controllers' address",
+    "dual write": "run 'kbackup migrate verify', then restart the brokers one by one as KRaft brokers",
+    "brokers moved": "run 'kbackup migrate archive' and 'kbackup migrate verify'; then restart the controllers "
+    "without zookeeper.metadata.migration.enable: from there is no way back",
+    "finished": "stop ZooKeeper when nothing else uses it, then upgrade to Kafka 4",
+    "kraft": "nothing: this cluster has no ZooKeeper",
+    "half rolled back": "run 'kbackup migrate rollback' and finish its steps",
+    "unknown": "name all witnesses: zookeeper.connect and metadata.log.dir in [source], and --metrics-url",
+}
+_DISAGREEMENT = (
+    "find out why the witnesses disagree before you go on: a copy of a metadata log may be old, and after a rollback "
+    "the controllers' storage is there until you delete it"
+)
+_NO_LEADER = (
+    "start a majority of the controllers; where they run, look into their logs: super.users must have their principal, "
+    "and controller.quorum.bootstrap.servers their addresses"
+)
+_STALLED = "find out why ZooKeeper does not answer the controllers, and wait until it is 0 records behind"
+_WITHOUT_MIGRATION = (
+    "look again, a controller may have just started; else format the controllers' storage anew and start them with "
+    "zookeeper.metadata.migration.enable=true: a quorum that began without it never migrates"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """`state` is unknown where the witnesses allow several states, `possible`. `is_certain`: it is the only possible
+    one and no witness disagrees. `way_back`: the cluster can go back to ZooKeeper. `not_looked_at`: the witnesses that
+    were not read. `zk_brokers` are the brokers in ZooKeeper mode as far as the controllers know, `lag` the records
+    that ZooKeeper doesn't have yet; None where nobody tells. `waits_for` names what keeps the migration where it is."""
+
+    state: State
+    is_certain: bool
+    possible: tuple[State, ...]
+    way_back: bool
+    claims: tuple[Claim, ...]
+    disagreements: tuple[str, ...]
+    not_looked_at: tuple[NotRead, ...]
+    zk_brokers: int | None
+    lag: int | None
+    waits_for: tuple[str, ...]
+    next_step: str
+
+
+def judge(witnesses: Witnesses, earlier: Witnesses | None = None) -> StateReport:
+    """Conclude the state from the witnesses; where they disagree, the claim of the highest weight counts. `earlier` is
+    a look some seconds ago: it shows whether ZooKeeper follows."""
+    claims = claims_of(witnesses)
+    possible, disagreements = _narrow(claims)
+    state: State = possible[0] if len(possible) == 1 else "unknown"
+    is_stalled = earlier is not None and _is_stalled(witnesses, earlier)
+    if _has_no_leader(witnesses):
+        next_step = _NO_LEADER
+    else:
+        next_step = _STALLED if is_stalled else _next_step(state, claims, disagreements)
+    return StateReport(
+        state=state,
+        is_certain=state != "unknown" and not disagreements,
+        possible=possible,
+        way_back=bool(claims)
+        and REVERSIBLE.issuperset(possible)
+        and all(claim.states & REVERSIBLE for claim in claims),
+        claims=claims,
+        disagreements=disagreements,
+        not_looked_at=_unread(witnesses),
+        zk_brokers=_zk_brokers(witnesses),
+        lag=_lag(witnesses),
+        waits_for=tuple(_waits(state, witnesses, is_stalled)),
+        next_step=next_step,
+    )
+
+
+def _waits(state: State, witnesses: Witnesses, is_stalled: bool) -> Iterator[str]:
+    if _has_no_leader(witnesses):
+        yield "a leader of the controllers' quorum"
+    if state == "pre-migration":
+        yield from _blocking(witnesses)
+    if state == "half rolled back":
+        yield "the rest of the rollback"
+    if is_stalled:
+        yield "ZooKeeper, which does not get the controllers' records"
+
+
+def _has_no_leader(witnesses: Witnesses) -> bool:
+    """Return whether controllers tell metrics, and none of them knows a leader."""
+    told = [m.state for m in witnesses.metrics if not isinstance(m, NotRead)]
+    return None in told and all(state in (None, KafkaState.ZK) for state in told)
+
+
+def _blocking(witnesses: Witnesses) -> Iterator[str]:
+    """Name each broker that keeps the controllers from copying the metadata: all that run with ZooKeeper or hold
+    replicas must have registered with them."""
+    znodes, log, count = witnesses.znodes, witnesses.log, _zk_brokers(witnesses)
+    if isinstance(znodes, NotRead):
+        yield "brokers; to see which, set zookeeper.connect in [source]"
+        return
+    known = znodes.brokers | znodes.assigned
+    registered = frozenset[int]() if isinstance(log, NotRead) else log.zk_brokers
+    missing = sorted(known - registered)
+    if isinstance(log, NotRead) and count != 0:
+        which = f"some of the brokers {', '.join(map(str, missing))}"
+        if count is None or count < len(known):
+            yield f"{which}; to see which, set metadata.log.dir in [source]"
+            return
+        missing = []
+    for broker in missing:
+        down = "" if broker in znodes.brokers else " is down and"
+        yield f"broker {broker}, which{down} has not registered with the controllers"
+    if not missing:
+        yield "the controllers' copy: every broker has registered; look into the active controller's log"
+
+
+def _is_stalled(witnesses: Witnesses, earlier: Witnesses) -> bool:
+    """Return whether ZooKeeper is behind in two looks, and got nothing between them: controllers write a record there
+    twice a second."""
+    lag, before = _lag(witnesses) or 0, _lag(earlier) or 0
+    is_still = _offset(witnesses) in (None, _offset(earlier))
+    return lag >= before > 0 and is_still
+
+
+def _offset(witnesses: Witnesses) -> int | None:
+    znodes = witnesses.znodes
+    return None if isinstance(znodes, NotRead) or znodes.migration is None else znodes.migration.offset
+
+
+def _lag(witnesses: Witnesses) -> int | None:
+    """Return the lag of the active controller: one that never was active says 0, whatever ZooKeeper lacks."""
+    return next((metrics.lag for metrics in _kraft_metrics(witnesses) if metrics.is_active), None)
+
+
+def _narrow(claims: Sequence[Claim]) -> tuple[tuple[State, ...], tuple[str, ...]]:
+    """Return the states that the claims allow, and the claims that contradict weightier ones."""
+    if not claims:
+        return (), ()
+    allowed, disagreements = claims[0].states, []
+    for claim in claims:
+        if common := allowed & claim.states:
+            allowed = common
+        else:
+            disagreements.append(f"{claim.witness}: {claim.says}; this does not fit {_listed(allowed)}")
+    return _sorted(allowed), tuple(disagreements)
+
+
+def _sorted(states: frozenset[State]) -> tuple[State, ...]:
+    return tuple(state for state in _ORDER if state in states)
+
+
+def _listed(states: frozenset[State]) -> str:
+    return " or ".join(_sorted(states))
+
+
+def _next_step(state: State, claims: Iterable[Claim], disagreements: Sequence[str]) -> str:
+    if disagreements:
+        return _DISAGREEMENT
+    if state == "zookeeper" and any("kraft" in claim.states for claim in claims):
+        return _WITHOUT_MIGRATION
+    return _NEXT[state]
+
+
+def _kraft_metrics(witnesses: Witnesses) -> list[MetricsWitness]:
+    """Return the metrics of KRaft controllers that know a leader, the active one first."""
+    told = [m for m in witnesses.metrics if not isinstance(m, NotRead)]
+    read = [m for m in told if m.state not in (None, KafkaState.ZK)]
+    return sorted(read, key=lambda metrics: not metrics.is_active)
+
+
+def _zk_brokers(witnesses: Witnesses) -> int | None:
+    counts = [metrics.zk_brokers for metrics in _kraft_metrics(witnesses) if metrics.zk_brokers is not None]
+    if not isinstance(witnesses.log, NotRead):
+        counts.append(len(witnesses.log.zk_brokers))
+    return counts[0] if counts else None
+
+
+def _unread(witnesses: Witnesses) -> tuple[NotRead, ...]:
+    parts = (*witnesses.metrics, witnesses.znodes, witnesses.log)
+    return tuple(part for part in parts if isinstance(part, NotRead))

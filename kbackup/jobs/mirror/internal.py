@@ -1,0 +1,490 @@
+"""Name the internal topics of a flow and the cluster of each. Pure."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Literal, NamedTuple, Self, TypeVar
+
+import numpy as np
+
+from kbackup.archive.models import GroupOffset, Manifest
+from kbackup.archive.query.content import group_offsets
+from kbackup.archive.reader import Archive
+from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.jobs.mirror.positions import Maps, OffsetSyncStore, Translate, exact_translation
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync, RecordWriter, fits, read_records
+from kbackup.types import Int64Array, TopicPartition
+
+
+@dataclass(frozen=True)
+class InternalTopic:
+    """`factor_key` is the key of the properties file that gives `replication_factor`. `in_source`: whether the topic is
+    in the flow's source, not in its target."""
+
+    name: str
+    replication_factor: int
+    factor_key: str = "replication.factor"
+    in_source: bool = False
+
+
+@dataclass(frozen=True)
+class InternalNames:
+    """`syncs_in_source`: whether the apply half writes offset syncs to the source, not to the target."""
+
+    flow: Flow
+    syncs_in_source: bool
+
+    @property
+    def heartbeats(self) -> InternalTopic:
+        """Return the topic of this flow's own heartbeats."""
+        flow = self.flow
+        key = "heartbeats.topic.replication.factor"
+        return InternalTopic(flow.policy.heartbeats_topic(), flow.heartbeats_replication_factor, key)
+
+    @property
+    def remote_heartbeats(self) -> InternalTopic:
+        """Return the topic of the source's heartbeats in the target. Its name shows Java's clients that the source
+        is upstream."""
+        name = self.flow.policy.format_remote_topic(self.flow.source, self.flow.policy.heartbeats_topic())
+        return InternalTopic(name, self.flow.replication_factor)
+
+    @property
+    def checkpoints(self) -> InternalTopic:
+        name = self.flow.policy.checkpoints_topic(self.flow.source)
+        key = "checkpoints.topic.replication.factor"
+        return InternalTopic(name, self.flow.checkpoints_replication_factor, key)
+
+    @property
+    def offset_syncs(self) -> InternalTopic:
+        """Return the topic of offset syncs. In the source it is named after the target, in the target after the
+        source."""
+        flow, in_source = self.flow, self.syncs_in_source
+        name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
+        key = "offset-syncs.topic.replication.factor"
+        return InternalTopic(name, flow.offset_syncs_replication_factor, key, in_source)
+
+    def written(self) -> list[InternalTopic]:
+        """Return the topics that the flow writes. They are created where they are missing."""
+        flow = self.flow
+        return [
+            *([self.heartbeats] if flow.emit_heartbeats.enabled else []),
+            *([self.remote_heartbeats] if flow.heartbeats_replicated else []),
+            *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
+            *([self.offset_syncs] if flow.emit_offset_syncs else []),
+        ]
+
+
+# An internal topic with the last record of each key in memory.
+
+
+R = TypeVar("R", bound=Checkpoint | OffsetSync)
+
+
+class Journal(Generic[R]):
+    """`read` returns all records of the topic; `write` appends some and returns when brokers have them.
+
+    The topic is read when its last records are first asked for, and again after a write that failed: some of its
+    records may be there.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[R]], write: Callable[[Sequence[R]], object]) -> None:
+        self._read, self._write = read, write
+        self._last: dict[bytes, R] = {}
+        self._known = False
+
+    def last(self) -> Mapping[bytes, R]:
+        """Return the last record of each key."""
+        if not self._known:
+            self._begin()
+            for record in self._read():
+                self._add(record)
+            self._known = True
+        return self._last
+
+    def append(self, records: Sequence[R]) -> None:
+        if not records:
+            return
+        self.last()
+        self._known = False
+        self._write(records)
+        for record in records:
+            self._add(record)
+        self._known = True
+
+    def _begin(self) -> None:
+        self._last = {}
+
+    def _add(self, record: R) -> None:
+        self._last[record.key] = record
+
+
+class SyncJournal(Journal[OffsetSync]):
+    """The offset syncs of a flow, and the syncs that Java's readers retain."""
+
+    def __init__(
+        self, read: Callable[[], Iterable[OffsetSync]], write: Callable[[Sequence[OffsetSync]], object]
+    ) -> None:
+        super().__init__(read, write)
+        self._store: OffsetSyncStore | None = None
+
+    def store(self) -> OffsetSyncStore:
+        """Return the syncs that a reader of the whole topic retains."""
+        if self._store is None:
+            self._known = False
+            self._store = OffsetSyncStore()
+        self.last()
+        return self._store
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._store is not None:
+            self._store.clear()
+
+    def _add(self, record: OffsetSync) -> None:
+        super()._add(record)
+        if self._store is not None:
+            self._store.add(record)
+
+
+# The internal topics of a flow, made as MirrorMaker 2 makes them: one partition, compacted.
+
+
+CONFIGS = {"cleanup.policy": "compact"}
+
+
+class InternalTopics:
+    """A flow's internal topics, and the producers that write them. One object serves all rounds of a process:
+
+        with InternalTopics(flow, cluster) as target: ...
+
+    Entering creates missing topics. `warnings` says what differs from the properties file.
+    """
+
+    def __init__(self, flow: Flow, cluster: Cluster) -> None:
+        """`cluster` is the target's."""
+        self.flow, self.cluster = flow, cluster
+        self.warnings: list[str] = []
+        self.synced: dict[TopicPartition, AppliedPosition] = {}
+        """By remote partition: the position up to which offset syncs are written."""
+        self._writers: dict[bool, RecordWriter] = {}
+
+    def __enter__(self) -> Self:
+        self.create()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @functools.cached_property
+    def names(self) -> InternalNames:
+        """Return the names; where offset syncs go to the source, this checks that the source can be reached."""
+        flow = self.flow
+        in_source = flow.emit_offset_syncs and flow.offset_syncs_location == "source"
+        return InternalNames(flow, in_source and self._reaches_source())
+
+    @functools.cached_property
+    def sync_journal(self) -> SyncJournal:
+        topic = self.names.offset_syncs
+        return SyncJournal(
+            lambda: read_records(*self.properties(topic), topic.name, OffsetSync.decode),
+            lambda records: self.writer(topic).write(topic.name, records),
+        )
+
+    @functools.cached_property
+    def checkpoint_journal(self) -> Journal[Checkpoint]:
+        topic = self.names.checkpoints
+        return Journal(
+            lambda: read_records(*self.properties(topic), topic.name, Checkpoint.decode),
+            lambda records: self.writer(topic).write(topic.name, records),
+        )
+
+    def create(self) -> None:
+        """Create the topics that the flow writes, where they are missing. Topics that exist stay as they are."""
+        due = self.names.written()
+        for in_source in (False, True):
+            topics = [topic for topic in due if topic.in_source is in_source]
+            if topics:
+                _create(self.cluster if not in_source else self._source_cluster(), topics)
+
+    def properties(self, topic: InternalTopic) -> tuple[Properties, str]:
+        """Return the properties of the cluster that a topic is in, and that cluster's role."""
+        role: Literal["source", "target"] = "source" if topic.in_source else "target"
+        return self.flow.client(role), role
+
+    def writer(self, topic: InternalTopic) -> RecordWriter:
+        """Return the producer for a topic; it is kept until `close`."""
+        if topic.in_source not in self._writers:
+            self._writers[topic.in_source] = RecordWriter(*self.properties(topic))
+        return self._writers[topic.in_source]
+
+    def close(self) -> None:
+        """Close the producers; idempotent."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _reaches_source(self) -> bool:
+        try:
+            self._source_cluster().connect()
+        except (UnreachableError, UsageError) as error:
+            self.warnings.append(
+                f"flow {self.flow.name}: offset syncs go to {self.flow.target}, not to {self.flow.source} as "
+                f"offset-syncs.topic.location says: {error.message}"
+            )
+            return False
+        return True
+
+    def _source_cluster(self) -> Cluster:
+        return Cluster(*self.properties(InternalTopic("", 0, in_source=True)))
+
+
+def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
+    present = cluster.topics({topic.name for topic in topics})
+    for topic in topics:
+        if topic.name in present:
+            continue
+        try:
+            cluster.create_topic(topic.name, 1, topic.replication_factor, CONFIGS)
+        except KbackupError as error:
+            if cluster.topics([topic.name]):  # another process has made it meanwhile
+                continue
+            if not isinstance(error, ClusterError):
+                raise
+            hint = f"set {topic.factor_key} to less than {topic.replication_factor} where there are fewer brokers"
+            if "collides" in error.message:
+                hint = (
+                    f"delete the topic that it collides with, which differs from {topic.name} in '.' and '_' only, or "
+                    "set another replication.policy.separator"
+                )
+            raise ClusterError(error.message, hint) from error
+
+
+# Heartbeats of a flow, on a clock of their own.
+
+
+_TIMEOUT = 10.0  # s; an older heartbeat is of no use
+
+
+class HeartbeatClock:
+    """Writes a heartbeat at once and then every `emit.heartbeats.interval.seconds`, in a thread of its own:
+
+        with HeartbeatClock(flow, target) as clock: ...
+
+    Does nothing where the flow emits none. While the target is away, the clock keeps trying.
+    """
+
+    def __init__(self, flow: Flow, target: InternalTopics) -> None:
+        self.flow = flow
+        self._topic = target.names.heartbeats.name
+        self._writer = RecordWriter(*target.properties(target.names.heartbeats), timeout=_TIMEOUT)
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"heartbeats {flow.name}", daemon=True)
+        self.count = 0
+        """Heartbeats that were written."""
+
+    def __enter__(self) -> Self:
+        if self.flow.emit_heartbeats.enabled:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Raise the error of the newest heartbeat, where it failed."""
+        error = self._error
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end; idempotent."""
+        self._stop.set()
+        while self._thread.is_alive():
+            self._writer.abort()
+            self._thread.join(0.1)
+
+    def _run(self) -> None:
+        """Write heartbeats until the clock is closed. Each is due an interval after the last one was due; beats that a
+        slow one delays are left out."""
+        interval = self.flow.emit_heartbeats.seconds
+        due = time.monotonic()
+        try:
+            while not self._stop.wait(max(0.0, due - time.monotonic())):
+                due = max(due + interval, time.monotonic())
+                self._beat()
+        except Exception as error:  # noqa: BLE001 (`check` raises it in the thread that can act on it)
+            self._error = error
+        finally:
+            self._writer.close()
+
+    def _beat(self) -> None:
+        now = int(time.time() * 1000)
+        heartbeat = Heartbeat(self.flow.source, self.flow.target, now)
+        try:
+            self._writer.write(self._topic, [heartbeat], timestamp=now)
+        except KbackupError as error:
+            self._error = None if self._stop.is_set() else error
+        else:
+            self._error = None
+            self.count += 1
+
+
+# Checkpoints: positions of the source's groups, translated to the target.
+
+
+class Emitted(NamedTuple):
+    """`current` are the checkpoints of now, whether written or not; `written` are those that were due."""
+
+    current: list[Checkpoint]
+    written: list[Checkpoint]
+
+
+def emit_checkpoints(
+    flow: Flow,
+    target: InternalTopics,
+    archive: Archive,
+    point: Manifest,
+    topics: Sequence[RemoteTopic],
+    positions: Mapping[TopicPartition, AppliedPosition],
+    maps: Maps,
+) -> Emitted:
+    """Write the checkpoints of a restore point's groups that are due. `current` is for `positions.sync_group_offsets`;
+    by MirrorMaker 2's rule, it has the last one written of each group and partition.
+
+    `positions` and `maps` are by remote partition. Call `emit_offset_syncs` before: `kbackup.checkpoints = mm2`
+    translates by its records.
+    """
+    remote = {topic.source: topic.remote for topic in topics}
+    states = [state for state in point.topics if state.name in remote]
+    groups = {g: offsets for g, offsets in group_offsets(archive, states)[0].items() if flow.groups(g)}
+    if flow.checkpoint_rule == "mm2":
+        translate: Translate = target.sync_journal.store().translate
+    else:
+        incarnations = {state.name: state.incarnation for state in states}
+        translate = exact_translation(remote, incarnations, positions, maps)
+    current = list(checkpoints(groups, remote, translate))
+    if not current or not flow.emit_checkpoints.enabled:
+        return Emitted(current, [])
+    journal = target.checkpoint_journal
+    last = journal.last()
+    exact = flow.checkpoint_rule == "exact"
+    written = [c for c in current if is_due(c, last.get(c.key), exact)]
+    journal.append(written)
+    return Emitted(current if exact else [last[c.key] for c in current], written)
+
+
+def checkpoints(
+    groups: Mapping[str, Sequence[GroupOffset]], remote: Mapping[str, str], translate: Translate
+) -> Iterator[Checkpoint]:
+    """Yield the checkpoint of each group and partition whose position is known. `remote` are the names of the source's
+    topics in the target."""
+    for group, offsets in groups.items():
+        for o in offsets:
+            offset = translate(TopicPartition(o.topic, o.partition), o.offset)
+            if offset is not None and offset >= 0:
+                tp = TopicPartition(remote[o.topic], o.partition)
+                yield Checkpoint(group, tp, o.offset, offset, o.metadata if fits(o.metadata) else "")
+
+
+def is_due(checkpoint: Checkpoint, last: Checkpoint | None, exact: bool) -> bool:
+    """Return whether a checkpoint is written: the first, one that went back in the source, or one that advanced in the
+    target. An `exact` one also where it went back in the target: the remote topic was recreated."""
+    if last is None or checkpoint.upstream < last.upstream or checkpoint.offset > last.offset:
+        return True
+    return exact and checkpoint.offset < last.offset
+
+
+# Offset syncs, from which MirrorMaker 2's own readers translate: made from the flow's offset map, thinned.
+
+
+_EVEN = 32
+"""Syncs at the end of a round with `offset.lag.max` between them; before those, the distance doubles from sync to sync.
+Java's readers keep 64, ever sparser, so that more would be of no use to them."""
+
+
+def emit_offset_syncs(
+    flow: Flow,
+    target: InternalTopics,
+    topics: Sequence[RemoteTopic],
+    positions: Mapping[TopicPartition, AppliedPosition],
+    maps: Maps,
+) -> int:
+    """Write the offset syncs of records that were applied since the last ones, and return their number.
+
+    `positions` and `maps` are by remote partition. A partition whose position is that of the round before costs
+    nothing. What a killed process did not write is made good: the topic itself says what the last sync was.
+    """
+    if not flow.emit_offset_syncs:
+        return 0
+    sources = {topic.remote: topic.source for topic in topics}
+    due = {tp: p for tp, p in sorted(positions.items()) if tp.topic in sources and target.synced.get(tp) != p}
+    last = target.sync_journal.last() if due else {}
+    syncs: list[OffsetSync] = []
+    for remote, position in due.items():
+        runs = maps.partition(remote, position.incarnation)
+        if runs is not None:
+            tp = TopicPartition(sources[remote.topic], remote.partition)
+            syncs += offset_syncs(tp, runs, last.get(OffsetSync(tp, 0, 0).key), flow.offset_lag_max)
+    target.sync_journal.append(syncs)
+    target.synced.update(due)
+    return len(syncs)
+
+
+def offset_syncs(tp: TopicPartition, runs: OffsetMap, last: OffsetSync | None, lag: int) -> list[OffsetSync]:
+    """Return the syncs for records of `runs` behind the `last` sync: one every `lag` + 1 target offsets, and one for
+    the last record. Where `last` is no record of `runs`, another log begins: its first record gets one, too."""
+    if not len(runs.source):
+        return []
+    begins = np.concatenate(
+        [[0], np.cumsum(runs.count)]
+    )  # number of each run's first record, and of all records
+    total = int(begins[-1])
+    known = -1 if last is None else _number(runs, begins, last)
+    base = int(runs.target[0]) if last is None or known < 0 else last.offset
+    newest = int(runs.target[-1] + runs.count[-1]) - 1
+    offsets = base + (lag + 1) * _steps((newest - base) // (lag + 1))
+    at = np.maximum(np.searchsorted(runs.target, offsets, side="right") - 1, 0)
+    numbers = begins[at] + np.clip(
+        offsets - runs.target[at], 0, runs.count[at]
+    )  # at the offset, or the next record
+    candidates = np.concatenate([[known + 1] if known < 0 else [], numbers, [total - 1]]).astype(np.int64)
+    chosen = np.unique(candidates[(candidates > known) & (candidates < total)])
+    at = np.searchsorted(begins, chosen, side="right") - 1
+    into = chosen - begins[at]
+    pairs = zip((runs.source[at] + into).tolist(), (runs.target[at] + into).tolist(), strict=True)
+    return [OffsetSync(tp, upstream, offset) for upstream, offset in pairs]
+
+
+def _number(runs: OffsetMap, begins: Int64Array, sync: OffsetSync) -> int:
+    """Return the number of the record of a sync among those of `runs`, -1 where it is none of them."""
+    at = int(np.searchsorted(runs.source, sync.upstream, side="right")) - 1
+    into = sync.upstream - int(runs.source[at])
+    there = at >= 0 and into < runs.count[at] and int(runs.target[at]) + into == sync.offset
+    return int(begins[at]) + into if there else -1
+
+
+def _steps(count: int) -> Int64Array:
+    """Return which of the numbers 1 to `count` get a sync, in order."""
+    even = np.arange(max(1, count - _EVEN + 1), count + 1, dtype=np.int64)
+    back = np.int64(_EVEN) << np.arange(58, dtype=np.int64)
+    return np.concatenate([np.sort(count - back[back < count]), even])
+
+
+# The internal topics of a flow: `topics` makes them, `heartbeats`, `offset_syncs` and `checkpoints` write them.
+
+
+__all__ = ["HeartbeatClock", "InternalTopics", "emit_checkpoints", "emit_offset_syncs"]

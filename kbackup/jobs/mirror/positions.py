@@ -1,0 +1,319 @@
+"""Translation as MirrorMaker 2's `OffsetSyncStore` (Kafka 4.3.1) answers, for `kbackup.checkpoints = mm2` and for
+comparing.
+
+The store keeps 64 offset syncs of a partition, dense near the newest one and ever sparser before it. It answers with
+the newest kept sync at or before an offset, plus 1 where they differ: records behind the sync may be missing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kbackup.archive.models import GroupOffset
+from kbackup.archive.query.content import group_offsets
+from kbackup.archive.reader import Archive
+from kbackup.archive.restores.flow_map import FlowMap, open_map, slot_of
+from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
+from kbackup.jobs.mirror.apply.pending import Recovery, heads_of, read_positions
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow
+from kbackup.jobs.mirror.topics import reason_to_skip
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.mirror_records import Checkpoint, OffsetSync, read_records
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+from kbackup.util.text import plural
+
+SYNCS = 64
+"""Offset syncs that are kept of a partition."""
+
+BEFORE_FIRST = -1
+"""The answer for an offset before every kept sync."""
+
+
+class OffsetSyncStore:
+    """The offset syncs of a flow, by source partition.
+
+    `forgets`: only the newest sync counts of those that are added before `forgets` is set to False. So Java's store
+    reads the topic at its start where it could not read the checkpoints topic.
+    """
+
+    def __init__(self, *, forgets: bool = False) -> None:
+        self.forgets = forgets
+        self._kept: dict[TopicPartition, list[OffsetSync]] = {}
+
+    def clear(self) -> None:
+        """Forget every sync."""
+        self._kept.clear()
+
+    def add(self, sync: OffsetSync) -> None:
+        """Take the next offset sync of the topic."""
+        kept = self._kept.get(sync.tp)
+        if kept is None or self.forgets or kept[0].upstream > sync.upstream:
+            self._kept[sync.tp] = [sync] * SYNCS
+        else:
+            _update(kept, sync)
+
+    def translate(self, tp: TopicPartition, upstream: int) -> int | None:
+        """Return the target's offset for an offset of the source's partition; None where no sync is known."""
+        kept = self._kept.get(tp)
+        if kept is None:
+            return None
+        sync = next((s for s in kept if s.upstream <= upstream), None)
+        if sync is None:
+            return BEFORE_FIRST
+        return sync.offset if sync.upstream == upstream else sync.offset + 1
+
+
+def _update(kept: list[OffsetSync], sync: OffsetSync) -> None:
+    """Put `sync` in front. Each slot's sync moves to a later slot as long as it is near enough to the slot before
+    (`_is_near`) and far enough from its neighbours (`_is_apart`); syncs are told apart by identity, as in Java."""
+    before = list(kept)
+    replacement, at = sync, 0
+    kept[0] = sync
+    for slot in range(1, SYNCS):
+        while True:
+            old = before[at]
+            apart = _is_apart(kept[slot - 1], old, slot - 1)
+            usable = (
+                apart
+                and _is_near(kept[slot - 1], old, slot - 1, slot)
+                and (slot + 1 >= SYNCS or _is_apart(old, kept[slot + 1], slot))
+            )
+            if usable:
+                replacement = old
+            skipped = not apart or (at + 1 < SYNCS and old is before[at + 1])
+            at += usable or skipped
+            if not skipped or at >= slot:
+                break
+        if _is_near(kept[slot - 1], kept[slot], slot - 1, slot):
+            return
+        kept[slot] = replacement
+
+
+def _is_near(newer: OffsetSync, older: OffsetSync, i: int, j: int) -> bool:
+    """Java's invariant B: a sync in slot `j` is at most 2^j - 2^i before the one in slot `i`."""
+    bound = _long(older.upstream + (1 << j) - (1 << i))
+    return newer is older or bound < 0 or newer.upstream <= bound
+
+
+def _is_apart(newer: OffsetSync, older: OffsetSync, i: int) -> bool:
+    """Java's invariant C: the sync in slot `i` is at least 2^(i-2) behind the next one."""
+    bound = _long(older.upstream + (1 << max(i - 2, 0)))
+    return newer is older or 0 <= bound <= newer.upstream
+
+
+def _long(number: int) -> int:
+    """Wrap a number as Java's long does."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+# From offsets of the source to offsets of the target, exactly: by the flow's offset map.
+
+
+Translate = Callable[[TopicPartition, int], int | None]
+"""From a committed offset of a partition of the source to the target's offset. None or -1 where none is known."""
+
+
+class Maps(Protocol):
+    """A flow's offset map."""
+
+    def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap | None:
+        """Return the map of a remote partition for source offsets of one incarnation; None where none was applied."""
+        ...
+
+
+def exact_translation(
+    remote: Mapping[str, str],
+    incarnations: Mapping[str, int],
+    positions: Mapping[TopicPartition, AppliedPosition],
+    maps: Maps,
+) -> Translate:
+    """Return the translation by the offset map. `remote` and `incarnations` are by topic of the source.
+
+    The answer is the first record at or after the committed offset; behind the last applied record the target's next
+    offset, so that what is applied later is never skipped. There is no answer while a partition's position is in an
+    older incarnation than the group's offset. Before the first applied record there is one only where the target's log
+    begins with that record: others may have written what comes before, such as a MirrorMaker 2 that the flow replaced.
+    """
+
+    @functools.cache
+    def runs(tp: TopicPartition) -> OffsetMap | None:
+        target = TopicPartition(remote[tp.topic], tp.partition)
+        incarnation = incarnations[tp.topic]
+        position = positions.get(target)
+        if position is None or position.incarnation != incarnation:
+            return None
+        return maps.partition(target, incarnation)
+
+    def translate(tp: TopicPartition, upstream: int) -> int | None:
+        known = runs(tp)
+        if known is None or not len(known.source):
+            return None
+        mapped = known.map(upstream)
+        return None if mapped.how == "log start" and mapped.offset > 0 else mapped.offset
+
+    return translate
+
+
+# `sync.group.offsets`: translated positions, written to the target's groups of the same names.
+
+
+@dataclass(frozen=True)
+class GroupSync:
+    """`written` counts the offsets set by group; `held_back` says by group why nothing was set."""
+
+    written: dict[str, int] = field(default_factory=dict)
+    held_back: dict[str, str] = field(default_factory=dict)
+
+
+def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> GroupSync:
+    """Set the offsets of `checkpoints` in the target's groups of the same names, as MirrorMaker 2 does: in groups that
+    are empty or absent, and only forward. A group with members is held back, also one that gets a member meanwhile.
+    """
+    by_group: dict[str, list[Checkpoint]] = {}
+    for checkpoint in checkpoints:
+        by_group.setdefault(checkpoint.group, []).append(checkpoint)
+    members, held_back = cluster.groups.members(by_group)
+    held_back |= {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
+    committed, unread = cluster.groups.committed(group for group in by_group if group not in held_back)
+    held_back |= unread
+    due = {group: _forward(by_group[group], offsets) for group, offsets in committed.items()}
+    refused = cluster.groups.commit_all({group: offsets for group, offsets in due.items() if offsets})
+    held_back |= {group: why for group, why in refused.items() if why}
+    return GroupSync({group: len(due[group]) for group, why in refused.items() if not why}, held_back)
+
+
+def _forward(checkpoints: Iterable[Checkpoint], committed: Iterable[Committed]) -> list[Committed]:
+    """Return the offsets that are beyond the group's own."""
+    there = {c.tp: c.offset for c in committed}
+    return [
+        Committed(c.tp, c.offset, None, c.metadata) for c in checkpoints if there.get(c.tp, -1) < c.offset
+    ]
+
+
+# Report from which offsets a group of the source continues in the target: by Java's `RemoteClusterUtils`, and
+# exactly.
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """Positions of a group in one partition. `committed` is the group's offset in the source as of the restore point,
+    `checkpoint` what `RemoteClusterUtils.translateOffsets` returns, `exact` the answer of the offset map. None: not
+    known."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    checkpoint: int | None
+    exact: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """`offsets` are in order of remote topic and partition. `forgotten` are the partitions that have no exact answer
+    because the target has forgotten their applied position, and why the offset map does not tell it."""
+
+    flow: str
+    group: str
+    restore_point: int
+    captured_at: str
+    offsets: tuple[Translated, ...]
+    forgotten: Mapping[str, str] = field(default_factory=dict)
+
+
+def translate_group(flow: Flow, group: str, archive: Archive, state: Store, cluster: Cluster) -> Translation:
+    """Translate the positions of a group as of the newest restore point. `state` is where the flow keeps its state,
+    `cluster` the target's. `UsageError` for a group of which neither the archive nor the target knows a position."""
+    point = archive.head
+    if point is None:
+        raise RefusedError(f"the archive of {flow.source} has no restore point", "run kbackup mirror first")
+    states = [state for state in point.topics if reason_to_skip(flow, state.name) is None]
+    groups, _ = group_offsets(archive, states)
+    remote = {s.name: flow.policy.format_remote_topic(flow.source, s.name) for s in states}
+    committed = {TopicPartition(remote[o.topic], o.partition): o for o in groups.get(group, ())}
+    checkpoints = _checkpoints(flow, group, cluster)
+    if not committed and not checkpoints:
+        hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")
+        raise UsageError(f"flow {flow.name} knows no position of group {group}", hint)
+    applied = _applied(flow, committed, state, cluster)
+    incarnations = {s.name: s.incarnation for s in point.topics}
+    translate = exact_translation(remote, incarnations, applied.positions, applied.map)
+    exact = {tp: translate(TopicPartition(o.topic, o.partition), o.offset) for tp, o in committed.items()}
+    return Translation(
+        flow.name,
+        group,
+        point.number,
+        archive.groups(point).captured_at,
+        tuple(
+            Translated(
+                tp.topic,
+                tp.partition,
+                committed[tp].offset if tp in committed else None,
+                checkpoints.get(tp),
+                exact.get(tp),
+            )
+            for tp in sorted({*committed, *checkpoints})
+        ),
+        applied.forgotten(committed, incarnations),
+    )
+
+
+@dataclass
+class _Applied:
+    """Positions that a flow has applied. `doubt` is the reason why positions that the target has expired were not
+    read back."""
+
+    map: FlowMap
+    positions: Mapping[TopicPartition, AppliedPosition]
+    doubt: str = "the target holds other records than the map says"
+
+    def forgotten(
+        self, committed: Mapping[TopicPartition, GroupOffset], incarnations: Mapping[str, int]
+    ) -> dict[str, str]:
+        return {
+            str(tp): self.doubt
+            for tp, o in sorted(committed.items())
+            if tp not in self.positions and len(self.map.partition(tp, incarnations[o.topic]).source)
+        }
+
+
+def _applied(flow: Flow, partitions: Iterable[TopicPartition], state: Store, cluster: Cluster) -> _Applied:
+    """Return the applied positions. Positions of `partitions` that the target has expired are read back from the
+    offset map, where the target's log agrees."""
+    names = (flow.source, flow.target)
+    noted = read_positions(cluster, *names)
+    applied = _Applied(open_map(state, *names), {tp: each.position for tp, each in noted.items()})
+    missing = [tp for tp in partitions if tp not in noted]
+    if not applied.map.slots:
+        return applied
+    applied.map.heads = heads_of(noted, applied.map.slots)
+    slots = [applied.map.slot(n) for n in {slot_of(tp, applied.map.slots) for tp in missing}]
+    recovery = Recovery(cluster, cluster.connection.properties, names, {tp.topic for tp in missing})
+    try:
+        recovered = recovery.positions(slots, noted)
+    except ClusterError as error:
+        applied.doubt = error.message
+    else:
+        applied.positions = {tp: each.position for tp, each in (recovered | noted).items()}
+    return applied
+
+
+def _checkpoints(flow: Flow, group: str, cluster: Cluster) -> dict[TopicPartition, int]:
+    """Return the last checkpoint of each of the group's partitions, as Java's clients read them."""
+    topic = flow.policy.checkpoints_topic(flow.source)
+    if not cluster.topics([topic]):
+        return {}
+    records = read_records(flow.client("target"), "target", topic, Checkpoint.decode)
+    return {c.tp: c.offset for c in records if c.group == group}
+
+
+# Positions of groups in a target: `translation` exact, `sync_store` as MirrorMaker 2 translates, `group_sync` writes
+# them to the target's groups.
+
+
+__all__ = ["GroupSync", "sync_group_offsets"]

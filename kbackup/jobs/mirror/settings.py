@@ -1,0 +1,186 @@
+"""Set the configs of remote topics by the flow's filter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kbackup.jobs.mirror.flow import Flow, NameFilter, RemoteTopic
+from kbackup.jobs.mirror.topics import IdentityPolicy
+from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
+from kbackup.kafka.security_types import AclRule, Untold, acl_words
+from kbackup.metadata.entities import Acl
+from kbackup.util.system import attempts
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsReport:
+    """`changed` maps a remote topic to its new values (None: back to the target's default), `refused` maps one to the
+    target's reason."""
+
+    changed: Mapping[str, Mapping[str, str | None]]
+    refused: Mapping[str, str]
+
+
+def sync_configs(
+    flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False
+) -> ConfigsReport:
+    """Give remote topics the source's dynamic configs; a config that the source does not set goes back to the target's
+    default. Configs that the flow excludes stay as they are."""
+    known = {topic.remote: topic.configs for topic in topics if topic.configs is not None}
+    changed: dict[str, dict[str, str | None]] = {}
+    for remote, current in cluster.topic_configs({*known} & {*cluster.topic_names()}).items():
+        if changes := _changes(flow, known[remote], current):
+            changed[remote] = changes
+    refused = {} if dry_run else cluster.topic_admin.alter_configs(changed)
+    return ConfigsReport({remote: c for remote, c in changed.items() if remote not in refused}, refused)
+
+
+def replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
+    """The configs of a source's topic that its remote topic gets too."""
+    return {name: value for name, value in configs.items() if not flow.excluded_configs(name)}
+
+
+def _changes(flow: Flow, source: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the configs of a remote topic to set; None for those to remove."""
+    intended = replicated_configs(flow, source)
+    changes: dict[str, str | None] = {
+        name: None for name in replicated_configs(flow, current) if name not in intended
+    }
+    return changes | {name: value for name, value in intended.items() if current.get(name) != value}
+
+
+# Create the ACLs of remote topics.
+
+
+_READING = ("read", "describe", "describe_configs", "all")
+"""Operations that are allowed under the Identity policy; `all` becomes `read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AclsReport:
+    """`created` in words; `refused` has each reason of the target once."""
+
+    created: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def sync_acls(
+    flow: Flow, acls: Sequence[Acl] | None, replicated: NameFilter, cluster: Cluster, *, dry_run: bool = False
+) -> AclsReport:
+    """Create the ACLs that the flow gives remote topics, less those that the target has; none is ever deleted.
+
+    `acls` are the source's, from `Metadata.acls` (None: the archive does not know them). `replicated` tells whether a
+    name of the source is a topic that the flow replicates, whether or not the topic exists."""
+    if not acls:
+        return AclsReport((), ())
+    rules = {rule for acl in acls if (rule := remote_acl(flow, acl, replicated)) is not None}
+    answer = cluster.security.acls()
+    if isinstance(answer, Untold) and answer.reason == "not there":
+        return AclsReport((), (f"{answer.why}, so it takes no ACLs",) if rules else ())
+    existing = set() if isinstance(answer, Untold) else {*answer[0]}
+    new = sorted(rules - existing)
+    answers = dict.fromkeys(new, "") if dry_run else cluster.security.create_acls(new)
+    return AclsReport(
+        created=tuple(acl_words(rule) for rule, why in answers.items() if not why),
+        refused=tuple(dict.fromkeys(filter(None, answers.values()))),
+    )
+
+
+def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
+    """Return the ACL of a remote topic for an ACL of the source; None where it has none.
+
+    Nobody but the mirror may write to a remote topic: ALLOW WRITE is dropped, and ALLOW ALL becomes ALLOW READ. Under
+    the Identity policy the topic may be the target's own as well: only what reads is allowed there, and an ACL of every
+    topic has no counterpart."""
+    allowed = acl.permission == "allow"
+    if isinstance(flow.policy, IdentityPolicy) and (
+        acl.name == "*" or (allowed and acl.operation not in _READING)
+    ):
+        return None
+    if acl.resource != "topic" or acl.pattern != "literal" or (allowed and acl.operation == "write"):
+        return None
+    if not replicated(acl.name):
+        return None
+    operation = "read" if allowed and acl.operation == "all" else acl.operation
+    remote = flow.policy.format_remote_topic(flow.source, acl.name)
+    return AclRule(acl.resource, remote, acl.pattern, acl.principal, acl.host, operation, acl.permission)
+
+
+# Create remote topics and add their partitions.
+
+
+_VISIBLE_SECONDS = 30.0  # until every broker shows what the controller has agreed to
+_PAUSE = 0.1  # s, before the brokers are asked again
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsReport:
+    """Remote topics by name. `grown` maps a topic to its new number of partitions, `refused` to the target's reason.
+
+    Records of a refused topic wait: the topic, or the partition that a record belongs to, is missing."""
+
+    created: tuple[str, ...]
+    grown: Mapping[str, int]
+    refused: Mapping[str, str]
+
+
+def sync_topics(
+    flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False
+) -> TopicsReport:
+    """Create the remote topics that the target lacks, with the source's configs and number of partitions, and add
+    partitions to those that have fewer. `dry_run`: report the changes, and make none."""
+    existing = existing_topics(topics, cluster)
+    new = [topic for topic in topics if topic.remote not in existing]
+    growing = {
+        topic.remote: topic.partitions
+        for topic in topics
+        if topic.remote in existing and len(existing[topic.remote].partitions) < topic.partitions
+    }
+    refused: dict[str, str] = {}
+    if not dry_run:
+        refused |= cluster.topic_admin.create([_to_create(flow, topic) for topic in new])
+        refused |= cluster.topic_admin.add_partitions(growing)
+        totals = {topic.remote: topic.partitions for topic in new} | growing
+        refused |= _await({remote: n for remote, n in totals.items() if remote not in refused}, cluster)
+    return TopicsReport(
+        created=tuple(sorted(topic.remote for topic in new if topic.remote not in refused)),
+        grown={remote: total for remote, total in sorted(growing.items()) if remote not in refused},
+        refused=refused,
+    )
+
+
+def _await(totals: Mapping[str, int], cluster: Cluster) -> dict[str, str]:
+    """Wait until the brokers show the partitions that they have just agreed to; the topics of which they don't."""
+    missing = dict(totals)
+    for _ in attempts(_VISIBLE_SECONDS, _PAUSE):
+        shown = cluster.topics(missing.keys() & {*cluster.topic_names()})
+        missing = {
+            remote: total
+            for remote, total in missing.items()
+            if remote not in shown or len(shown[remote].partitions) < total
+        }
+        if not missing:
+            break
+    where = cluster.connection.address
+    return {remote: f"{where} does not show the new partitions of topic {remote} yet" for remote in missing}
+
+
+def existing_topics(topics: Sequence[RemoteTopic], cluster: Cluster) -> dict[str, Topic]:
+    """Return the remote topics that the target has. Names that are too long for Kafka are left out of the request,
+    which would fail as a whole."""
+    return cluster.topics({topic.remote for topic in topics} & {*cluster.topic_names()})
+
+
+def _to_create(flow: Flow, topic: RemoteTopic) -> TopicToCreate:
+    configs = replicated_configs(flow, topic.configs or {})
+    return TopicToCreate(topic.remote, topic.partitions, flow.replication_factor, configs)
+
+
+# Topics of a flow's target, their partitions, configs and ACLs, as MirrorMaker 2 keeps them.
+#
+# Each function changes what differs, goes on after a refusal, and reports it: a topic that the target refuses must
+# not hold the others back.
+
+
+__all__ = ["AclsReport", "ConfigsReport", "TopicsReport", "sync_acls", "sync_configs", "sync_topics"]

@@ -1,0 +1,393 @@
+"""Measure how far a flow is behind its archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from kbackup import __version__
+from kbackup.archive.catalog.state import Hold, State
+from kbackup.archive.models import Manifest
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments.table import SCHEMA, integers, of_topics
+from kbackup.jobs.mirror.flow import (
+    FlowStatus,
+    Incident,
+    Refusal,
+    TopicStatus,
+    has_flows,
+    read_flow_status,
+    read_status,
+    write_status,
+)
+from kbackup.store.base import Store
+from kbackup.types import Int64Array, TopicPartition
+from kbackup.util.times import now
+
+if TYPE_CHECKING:
+    from kbackup.jobs.mirror.apply.pending import Applied
+    from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+
+
+_COLUMNS = ("topic", "incarnation", "partition", "first", "last", "count")
+
+
+@dataclass(frozen=True)
+class FlowLag:
+    """`records` of the archive are not applied yet, `topics` has them by remote topic; None where the flow's topics
+    are not known yet. `seconds` have passed since the first restore point that is not applied was committed; 0 where
+    the newest one, `newest`, is applied."""
+
+    newest: int
+    newest_at: str
+    records: int | None
+    seconds: float
+    topics: dict[str, int]
+
+
+def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> FlowLag:
+    """Compare the applied positions of a flow with an archive's state, at a time (default: now)."""
+    topics = records_behind(state, status.topics)
+    waiting = [point for point in state.restore_points if point.number > status.restore_point]
+    since = datetime.fromisoformat(waiting[0].committed_at) if waiting else None
+    at = at or datetime.now(UTC)
+    newest = state.newest
+    return FlowLag(
+        newest=newest.number if newest is not None else 0,
+        newest_at=newest.committed_at if newest is not None else "",
+        records=sum(topics.values()) if status.is_planned else None,
+        seconds=max(0.0, round((at - since).total_seconds(), 3)) if since is not None else 0.0,
+        topics=topics,
+    )
+
+
+def round_lag(state: State, status: FlowStatus) -> FlowLag:
+    """The lag at the end of a round. Where a flow has applied the newest restore point and holds no topic back, only
+    the records of topics that it has not begun with are counted."""
+    newest = state.newest
+    if newest is None or newest.number > status.restore_point or any(t.held_back for t in status.topics):
+        return flow_lag(state, status)
+    topics = {topic.remote: 0 for topic in status.topics}
+    topics |= records_behind(state, tuple(topic for topic in status.topics if topic.incarnation < 0))
+    return FlowLag(newest.number, newest.committed_at, sum(topics.values()), 0.0, topics)
+
+
+def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, int]:
+    """Return, by remote topic, the number of archived records beyond the applied positions. A topic that was never
+    applied begins with its newest incarnation. In a segment that is applied in part, records are taken to be spread
+    evenly over its offsets."""
+    by_source = {topic.source: topic for topic in topics}
+    table = state.segments.read(_COLUMNS) if topics else SCHEMA.empty_table()
+    if not len(table):
+        return {topic.remote: 0 for topic in topics}
+    table = of_topics(table, by_source)
+    encoded = table.column("topic").combine_chunks().dictionary_encode()
+    names: list[Any] = encoded.dictionary.to_pylist()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    incarnation, partition, first, last, count = (integers(table, name) for name in _COLUMNS[1:])
+
+    begun = {name: topic.incarnation for name, topic in by_source.items() if topic.incarnation >= 0}
+    applied_in = np.array([begun.get(name, state.highest.get(name, 0)) for name in names], np.int64)
+    starts, positions = _flat([by_source[name].applied if name in begun else () for name in names])
+
+    index = np.minimum(
+        partition, starts[codes + 1] - starts[codes]
+    )  # the last one of a topic is no partition
+    following = positions[starts[codes] + codes + index]
+    following = np.where(incarnation == applied_in[codes], following, 0)
+    following = np.where(incarnation < applied_in[codes], last + 1, following)
+    offsets = np.clip(last + 1 - np.maximum(following, first), 0, None)
+    behind = -(-count * offsets // np.maximum(last + 1 - first, 1))
+    sums = np.zeros(len(names), np.int64)
+    np.add.at(sums, codes, behind)
+    known = dict(zip(names, sums.tolist(), strict=True))
+    return {topic.remote: known.get(topic.source, 0) for topic in topics}
+
+
+def _flat(applied: list[tuple[int, ...]]) -> tuple[Int64Array, Int64Array]:
+    """int64[topics + 1] and int64[]: the positions of topic n begin at starts[n] + n; a 0 ends each topic's."""
+    starts = np.zeros(len(applied) + 1, np.int64)
+    np.cumsum([len(positions) for positions in applied], out=starts[1:])
+    return starts, np.array([p for positions in applied for p in (*positions, 0)], np.int64)
+
+
+# The status of a flow after a round. Pure, but for the clock.
+
+
+_INCIDENTS = 100  # newest ones that a status keeps
+
+
+def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> FlowStatus:
+    """Return the status of a process that starts. It takes over from the flow's last one, `before`, what is applied,
+    and the incidents."""
+    at = now()
+    same = before is not None and before.archive_id == archive_id
+    return FlowStatus(
+        source=flow.source,
+        target=flow.target,
+        archive_id=archive_id,
+        tool=f"kbackup {__version__}",
+        started_at=at,
+        written_at=at,
+        restore_point=before.restore_point if before is not None and same else 0,
+        restore_point_at=before.restore_point_at if before is not None and same else "",
+        topics=before.topics if before is not None and same else (),
+        incidents=before.incidents if before is not None else (),
+    )
+
+
+def planned(before: FlowStatus, topics: Sequence[RemoteTopic]) -> FlowStatus:
+    """Return the status of a round that begins. `topics` are those that the flow selects: of a new one nothing is
+    applied yet, so that its records count as behind, and `expire` keeps them."""
+    known = {topic.remote: topic for topic in before.topics}
+    return _replace(before, topics=tuple(known.get(t.remote) or _topic(t, {}, "") for t in topics))
+
+
+def after_round(
+    before: FlowStatus,
+    point: Manifest,
+    topics: Sequence[RemoteTopic],
+    applied: Applied,
+    refused: Mapping[str, Mapping[str, str] | Iterable[str]],
+) -> FlowStatus:
+    """Return the status after a round that applied `point`. `topics` are those that the flow selects.
+
+    `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'): texts, or reasons by name.
+    Refusals of a subject that is not in it stay: the round did not set it.
+    """
+    at = now()
+    held_back = {r.remote: r.message for r in applied.held_back}
+    topics_refused = refused.get("topics", {})
+    if isinstance(topics_refused, Mapping):
+        held_back |= topics_refused
+    refusals = [r for r in before.refusals if r.subject not in refused]
+    if applied.records or applied.point > before.restore_point:
+        before = _replace(
+            before,
+            round_at=at,
+            round_records=applied.records,
+            round_bytes=applied.bytes,
+            round_seconds=round(applied.seconds, 3),
+        )
+    return _replace(
+        before,
+        written_at=at,
+        restore_point=applied.point,
+        restore_point_at=point.committed_at,
+        rounds=before.rounds + 1,
+        records=before.records + applied.records,
+        bytes=before.bytes + applied.bytes,
+        topics=tuple(_topic(topic, applied.positions, held_back.get(topic.remote, "")) for topic in topics),
+        incidents=(*before.incidents, *_incidents(applied, at))[-_INCIDENTS:],
+        refusals=(*refusals, *_refusals(refused)),
+        error="",
+    )
+
+
+def after_error(before: FlowStatus, message: str) -> FlowStatus:
+    """Return the status after a round that failed, or after what ended the process."""
+    return _replace(before, written_at=now(), error=message)
+
+
+def with_unreported(before: FlowStatus, applied: Applied) -> Applied:
+    """Add to a round's `recreated` the topics that it holds back and that the status does not report yet."""
+    reported = {topic.held_back for topic in before.topics} | {
+        incident.message for incident in before.incidents
+    }
+    new = tuple(each for each in applied.held_back if each.message not in reported)
+    return replace(applied, recreated=(*new, *applied.recreated))
+
+
+def still_alive(before: FlowStatus) -> FlowStatus:
+    """Return the status of a flow that waits for the next restore point."""
+    return _replace(before, written_at=now())
+
+
+def _replace(status: FlowStatus, **fields: object) -> FlowStatus:
+    return msgspec.structs.replace(status, **fields)
+
+
+def _topic(
+    topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPosition], held_back: str
+) -> TopicStatus:
+    known = [positions.get(TopicPartition(topic.remote, p)) for p in range(topic.partitions)]
+    incarnation = max((position.incarnation for position in known if position is not None), default=-1)
+    return TopicStatus(
+        source=topic.source,
+        remote=topic.remote,
+        incarnation=incarnation,
+        applied=tuple(p.next if p is not None and p.incarnation == incarnation else 0 for p in known),
+        held_back=held_back,
+    )
+
+
+def _incidents(applied: Applied, at: str) -> Iterable[Incident]:
+    for deleted in applied.deleted:
+        yield Incident(at=at, topic=deleted.topic, message=deleted.message)
+    for recreated in applied.recreated:
+        yield Incident(at=at, topic=recreated.topic, message=recreated.message)
+    for lost in applied.too_late:
+        yield Incident(
+            at=at,
+            topic=lost.topic,
+            partition=lost.partition,
+            start=lost.start,
+            end=lost.end,
+            message=lost.message,
+        )
+
+
+def _refusals(refused: Mapping[str, Mapping[str, str] | Iterable[str]]) -> Iterable[Refusal]:
+    for subject, reasons in refused.items():
+        if subject == "topics":
+            continue  # `held_back` of each topic says it
+        texts = reasons.values() if isinstance(reasons, Mapping) else reasons
+        yield from (Refusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
+
+
+# The records of an archive that its flows have not applied yet.
+
+
+def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Hold]:
+    """Return the records that flows still have to read; flows without a sign of life within the grace time have
+    none."""
+    oldest = datetime.now(UTC) - grace
+    return [
+        Hold(
+            name=status.name,
+            restore_point=status.restore_point,
+            positions={topic.source: (topic.incarnation, topic.applied) for topic in status.topics},
+        )
+        for status in read_status(store)
+        if status.archive_id == archive_id and datetime.fromisoformat(status.written_at) >= oldest
+    ]
+
+
+# The flows of an archive as people look at them.
+
+
+@dataclass(frozen=True)
+class TopicOverview:
+    """`applied` are the applied positions of `incarnation` by partition: the next source offset to apply."""
+
+    topic: str
+    remote: str
+    incarnation: int
+    applied: tuple[int, ...]
+    records_behind: int
+    held_back: str
+
+
+@dataclass(frozen=True)
+class FlowOverview:
+    """`restore_point` is applied, `newest_restore_point` is the archive's. `silent_seconds` have passed since the flow
+    gave a sign of life. The numbers of records are those of the process that runs, or ran last. `records_behind` is
+    None where the flow has not seen its topics yet."""
+
+    flow: str
+    source: str
+    target: str
+    restore_point: int
+    restore_point_at: str
+    newest_restore_point: int
+    newest_restore_point_at: str
+    records_behind: int | None
+    seconds_behind: float
+    written_at: str
+    silent_seconds: float
+    started_at: str
+    rounds: int
+    records: int
+    bytes: int
+    round_at: str
+    round_records: int
+    round_bytes: int
+    round_seconds: float
+    topics: tuple[TopicOverview, ...]
+    incidents: tuple[Incident, ...]
+    refusals: tuple[Refusal, ...]
+    error: str
+
+    @property
+    def held_back(self) -> tuple[TopicOverview, ...]:
+        return tuple(topic for topic in self.topics if topic.held_back)
+
+
+def flows_of(archive: Archive, state: Store, at: datetime | None = None) -> list[FlowOverview]:
+    """The flows of an archive that have begun, at a time (default: now). `state` is where they keep theirs, as
+    a rule the archive's store. A flow of another archive that shares `state` is left out."""
+    at = at or datetime.now(UTC)
+    statuses = [status for status in read_status(state) if status.archive_id == archive.info.id]
+    return [_overview(archive, status, at) for status in statuses]
+
+
+def _overview(archive: Archive, status: FlowStatus, at: datetime) -> FlowOverview:
+    lag = flow_lag(archive.state, status, at)
+    silent = (at - datetime.fromisoformat(status.written_at)).total_seconds()
+    return FlowOverview(
+        flow=status.name,
+        source=status.source,
+        target=status.target,
+        restore_point=status.restore_point,
+        restore_point_at=status.restore_point_at,
+        newest_restore_point=lag.newest,
+        newest_restore_point_at=lag.newest_at,
+        records_behind=lag.records,
+        seconds_behind=lag.seconds,
+        written_at=status.written_at,
+        silent_seconds=max(0.0, round(silent, 3)),
+        started_at=status.started_at,
+        rounds=status.rounds,
+        records=status.records,
+        bytes=status.bytes,
+        round_at=status.round_at,
+        round_records=status.round_records,
+        round_bytes=status.round_bytes,
+        round_seconds=status.round_seconds,
+        topics=tuple(
+            TopicOverview(
+                topic=topic.source,
+                remote=topic.remote,
+                incarnation=topic.incarnation,
+                applied=topic.applied,
+                records_behind=lag.topics[topic.remote],
+                held_back=topic.held_back,
+            )
+            for topic in status.topics
+        ),
+        incidents=status.incidents,
+        refusals=status.refusals,
+        error=status.error,
+    )
+
+
+# The status of a flow: a document in the archive that the apply half writes at the end of each round.
+#
+# The document is what `kbackup mirror status`, the web page and `expire` know of a flow; no cluster is asked.
+
+
+__all__ = [
+    "FlowLag",
+    "FlowOverview",
+    "FlowStatus",
+    "TopicOverview",
+    "TopicStatus",
+    "after_error",
+    "after_round",
+    "first_status",
+    "flow_lag",
+    "flows_of",
+    "has_flows",
+    "planned",
+    "read_flow_status",
+    "read_status",
+    "round_lag",
+    "still_alive",
+    "with_unreported",
+    "write_status",
+]

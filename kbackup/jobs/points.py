@@ -1,0 +1,118 @@
+"""Pins and labels of restore points. They change the catalog alone: a backup may run beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.documents import Kind
+from kbackup.archive.catalog.operations import label_point, pin_points, release_points
+from kbackup.archive.catalog.state import HistoryRow, State
+from kbackup.archive.catalog.sweep import read_history
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.errors import UsageError
+from kbackup.store.base import Store
+from kbackup.util.times import now
+
+_Operation = Callable[[State], State]
+_RESERVED = ("latest", "all", "source", "target")
+"""Words that commands take where a restore point can stand."""
+_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}\Z")
+
+
+@dataclass(frozen=True)
+class PinReport:
+    """`changed`: it was not so before. `pinned` are all restore points that are pinned now."""
+
+    archive: str
+    restore_point: int
+    changed: bool
+    pinned: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LabelReport:
+    """`labels` are those of the whole archive now: label -> restore point. `restore_point` is None for one removed."""
+
+    archive: str
+    label: str
+    restore_point: int | None
+    labels: dict[str, int]
+
+
+def pin(store: Store, name: str) -> PinReport:
+    """Pin a restore point (a number, a label, or 'latest')."""
+    archive = open_archive(store)
+    number, at = archive.find_point(name).number, now()
+    changed = _commit(
+        archive, lambda state: pin_points(state, [number], at), "keep", f"restore point {number} pinned"
+    )
+    return PinReport(store.url, number, changed, tuple(sorted(archive.state.pins)))
+
+
+def release(store: Store, name: str) -> PinReport:
+    """Take a pin away. `UsageError` where the restore point has none."""
+    archive = open_archive(store)
+    number = archive.find_point(name).number
+    summary = f"restore point {number} released"
+    if not _commit(archive, lambda state: release_points(state, [number]), "release", summary):
+        raise UsageError(f"restore point {number} is not pinned", "see 'kbackup list'")
+    return PinReport(store.url, number, True, tuple(sorted(archive.state.pins)))
+
+
+def label(store: Store, name: str, label: str) -> LabelReport:
+    """Give a restore point (a number, a label, or 'latest') a label; another restore point loses it."""
+    check_label(label)
+    archive = open_archive(store)
+    number = archive.find_point(name).number
+    _commit(
+        archive,
+        lambda state: label_point(state, label, number),
+        "label",
+        f"restore point {number} is {label}",
+    )
+    return LabelReport(store.url, label, number, dict(archive.state.labels))
+
+
+def remove_label(store: Store, label: str) -> LabelReport:
+    archive = open_archive(store)
+    _commit(archive, lambda state: label_point(state, label, None), "label", f"label {label} removed")
+    return LabelReport(store.url, label, None, dict(archive.state.labels))
+
+
+def check_label(label: str) -> None:
+    """Raise `UsageError` for a text that can't be a label: a number, or a word of commands such as 'latest'."""
+    if not _LABEL.match(label) or label in _RESERVED:
+        raise UsageError(
+            f"label {label!r} can't be used",
+            "begin with a letter, then use letters, digits, '.', '_' and '-', at most 100",
+        )
+
+
+def _commit(archive: Archive, operation: _Operation, kind: Kind, summary: str) -> bool:
+    before = archive.state.number
+    archive.move(commit(archive.store, archive.committed, operation, Author(kind, "", summary)))
+    return archive.state.number > before
+
+
+# The history of an archive: one row a catalog, oldest first.
+
+
+def history(archive: Archive, limit: int | None = None, newest: int | None = None) -> list[HistoryRow]:
+    """Return the newest `limit` rows, or all: of existing catalogs, and before them rows that sweeps recorded.
+
+    `newest` is the number of the last catalog that counts, by default that of the archive."""
+    store, last = archive.store, archive.state.number if newest is None else newest
+    numbers = [
+        number
+        for entry in store.list(layout.CATALOG)
+        if (number := layout.parse_catalog_key(entry.key)) is not None and number <= last
+    ]
+    rows = (HistoryRow(**row) for row in archive.state.history.dicts())
+    recorded = {row.catalog: row for row in rows if row.catalog <= last}
+    due = sorted(set(numbers) - recorded.keys())[-limit if limit is not None else 0 :]
+    every = sorted([*recorded.values(), *read_history(store, archive.info.id, due)])
+    return every if limit is None else every[-limit:]

@@ -1,0 +1,311 @@
+"""Produce archived partitions to a target, each record exactly once: what restores and mirrors share."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from kbackup.archive.restores.offset_map import NOTHING, Cut, by_partition
+from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.segments.read import read_segment, read_small
+from kbackup.archive.segments.table import Segment
+from kbackup.formats.block import slice_block
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.kernel_protocol import Progress, Runs
+from kbackup.kafka.produce import BlockProducer
+from kbackup.spark.tasks import ProgressSender
+from kbackup.store.base import Store
+from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
+
+# Reading ahead: an iterator's next items are made in a thread while the caller works on the last one.
+
+
+T = TypeVar("T")
+
+
+class _End:
+    """The end of the iterator, with the error that ended it, if one did."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
+    """Yield the same items in the same order; up to `depth` items are made ahead. An error is raised in place of
+    its item."""
+    waiting: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
+    room = threading.Semaphore(depth)
+    stopped = threading.Event()
+
+    def fill() -> None:
+        try:
+            made = iter(items)
+            while room.acquire() and not stopped.is_set():
+                waiting.put(next(made))  # no name refers to it here while the next one is made
+        except StopIteration:
+            waiting.put(_End(None))
+        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
+            waiting.put(_End(error))
+
+    thread = threading.Thread(target=fill, name="kbackup-ahead", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := waiting.get(), _End):
+            room.release()
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stopped.set()
+        room.release()
+        thread.join()
+
+
+# Read a range of a partition: its segments in order, and their records inside the range's window.
+
+
+SMALL = 64 << 10
+"""Bytes of a segment that is read as a whole, without its index: most of the time goes into requests."""
+
+QUIET = 64 << 20  # bytes of a checked segment that may go by without a record inside the window
+
+
+class ReadStep(NamedTuple):
+    """One step of reading a segment: a block of records, never empty. `block` is None where the segment was read to
+    its end and is undamaged, and where a segment that is checked first only needs a `pause`.
+
+    `pause`: there is much to read before the next record may come, so that nothing should be left open meanwhile.
+    What came before, and of this segment if its records have begun, is checked.
+
+    `next` is the source offset from which to go on after it. `read` is how many bytes of records were read for it
+    and `untimed` how many records were left out for want of a timestamp, both since the step before.
+    """
+
+    segment: Segment
+    block: RecordBlock | None
+    next: int
+    read: int
+    untimed: int
+    pause: bool = False
+
+
+def read_range(
+    store: Store, range_: UnitRange, start: int = 0, check_first: int | None = None
+) -> Iterator[ReadStep]:
+    """Yield the records of `range_` from source offset `start` on, cut to its window, in order. Errors are those of
+    `read_segment`. A segment of more than `check_first` bytes is read through before its first record comes out, with
+    a pause before that and wherever `QUIET` bytes of it hold no record inside the window."""
+    for segment in range_.segments:
+        if segment.last < start:
+            continue
+        check = check_first is not None and segment.bytes > check_first
+        if check:
+            yield ReadStep(segment, None, max(start, segment.first), 0, 0, pause=True)
+            for _ in read_segment(store, segment):
+                pass
+        yield from _read(store, range_, segment, start, QUIET if check else None)
+
+
+def _read(
+    store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None
+) -> Iterator[ReadStep]:
+    read = untimed = 0
+    blocks = read_small if segment.bytes <= SMALL else read_segment
+    for block in blocks(store, segment):
+        read += block.nbytes
+        rest = _from(block, start)
+        if range_.window is not None:
+            rest, without_time = range_.window.cut(rest)
+            untimed += without_time
+        if len(rest):
+            yield ReadStep(segment, rest, int(block.offsets[-1]) + 1, read, untimed)
+            read = untimed = 0
+        elif quiet is not None and read >= quiet:
+            yield ReadStep(segment, None, max(start, int(block.offsets[-1]) + 1), read, untimed, pause=True)
+            read = untimed = 0
+    yield ReadStep(segment, None, segment.last + 1, read, untimed)
+
+
+def _from(block: RecordBlock, offset: int) -> RecordBlock:
+    """Return the block's records at or after `offset`."""
+    at = int(np.searchsorted(block.offsets, offset))
+    return slice_block(block, at, len(block)) if at else block
+
+
+# Check whether a restore whose progress is lost has committed records before.
+#
+# A unit writes a map part before it commits each transaction: without a map part, no record was committed. With one,
+# the target shows whether the records are committed, or belong to an aborted transaction.
+
+
+_SILENCE = 60.0  # s
+
+
+def first_committed(
+    target: Properties, group: str, parts: Iterable[pa.Table]
+) -> tuple[TopicPartition, int] | None:
+    """One place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None where there
+    is none (any more). Others' records beside them don't count."""
+    for map_part in parts:  # as a rule there is none, and the target isn't read
+        if first := next(_committed(target, group, map_part), None):
+            return first
+    return None
+
+
+def committed_partitions(target: Properties, group: str, map_part: pa.Table) -> set[TopicPartition]:
+    """Return the partitions of `map_part` (`archive.offset_map.SCHEMA`) of which a record is committed on the
+    target."""
+    return {tp for tp, _ in _committed(target, group, map_part)} if len(map_part) else set()
+
+
+def _committed(target: Properties, group: str, map_part: pa.Table) -> Iterator[tuple[TopicPartition, int]]:
+    """Yield offsets of committed records of a map part: the first one of each block that is read."""
+    cluster = Cluster(target, "target")
+    runs = {tp: (at, at + count) for tp, (_, at, count) in by_partition(map_part)}
+    starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_committed")
+    ranges = [
+        OffsetRange(*tp, max(int(low[0]), starts[tp]), min(int(high[-1]), ends[tp]))
+        for tp, (low, high) in runs.items()
+    ]
+    reader = RangeReader(target, "read_committed", group, _SILENCE, len(ranges), role="target")
+    try:
+        for tp, block in reader.read(ranges):
+            committed = within(block.offsets, *runs[tp])
+            if len(committed):
+                yield tp, int(committed[0])
+    finally:
+        reader.close()
+
+
+def within(offsets: Int64Array, low: Int64Array, high: Int64Array) -> Int64Array:
+    """Return the `offsets` that lie in one of the ranges [low, high), which rise."""
+    at = np.searchsorted(low, offsets, side="right") - 1
+    return offsets[(at >= 0) & (offsets < high[at])]
+
+
+# One unit of work: read its partitions' segments in order and produce them, exactly once.
+#
+# A transaction ends only where a segment ends, so that nothing becomes visible before its segment's checksum is
+# verified. A segment too large for that is read through once before, with no transaction open: the broker ends one
+# that lasts too long.
+
+
+LARGE_SEGMENT = 256 << 20
+_AHEAD = 1  # lists of steps that wait while one is produced; the store is read two ranges ahead as well
+_TOGETHER = 1 << 20  # bytes
+
+
+class Reached(NamedTuple):
+    """Everything of `range` before source offset `next` is read."""
+
+    range: UnitRange
+    next: int
+
+
+class Ledger(Protocol):
+    """Stores what a unit has produced: its offset map and the notes of its progress."""
+
+    transactions: bool
+
+    def publish(
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
+    ) -> Mapping[TopicPartition, Progress]:
+        """Write an offset map part, and return the progress that names it. Nothing of it is committed yet.
+
+        `runs`, `reached` and `cut` are those since the last call."""
+        ...
+
+    def committed(self) -> None:
+        """Note that the transaction of the last map part is committed."""
+        ...
+
+
+def together(
+    steps: Iterable[tuple[UnitRange, ReadStep]], least: int = _TOGETHER
+) -> Iterator[list[tuple[UnitRange, ReadStep]]]:
+    """Yield steps, of many partitions too, in lists of at least `least` bytes: small ones then go out in few requests
+    to the broker. A list ends with a pause."""
+    gathered: list[tuple[UnitRange, ReadStep]] = []
+    size = 0
+    for range_, step in steps:
+        gathered.append((range_, step))
+        size += step.read
+        if size >= least or step.pause:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
+@dataclass
+class UnitRun:
+    """`start` says from which source offset a range is read, None where all of it is done.
+
+    `pending` is how many bytes were read since the last commit, `counted` what windows selected of them.
+    """
+
+    store: Store
+    ranges: Sequence[UnitRange]
+    producer: BlockProducer
+    ledger: Ledger
+    sender: ProgressSender
+    transaction_bytes: int
+    start: Callable[[UnitRange], int | None]
+    pending: int = 0
+    sent: bool = False
+    counted: Cut = NOTHING
+    reached: dict[TopicPartition, Reached] = field(default_factory=dict)
+
+    def run(self) -> None:
+        for steps in ahead(together(self._read()), _AHEAD):
+            for range_, step in steps:
+                self._take(range_, step)
+        self._commit()
+
+    def _read(self) -> Iterator[tuple[UnitRange, ReadStep]]:
+        """Runs ahead of what is produced, from one segment into the next."""
+        check_first = LARGE_SEGMENT if self.ledger.transactions else None
+        for range_ in self.ranges:
+            start = self.start(range_)
+            if start is None:
+                continue
+            for step in read_range(self.store, range_, start, check_first):
+                yield range_, step
+
+    def _take(self, range_: UnitRange, step: ReadStep) -> None:
+        before = self.reached.get(range_.tp)
+        if before is not None and before.range is not range_:
+            self._commit()  # another incarnation: its source offsets begin anew
+        block = step.block
+        if block is not None:
+            self.producer.send(range_.tp, block)
+            self.sender.add(len(block), block.nbytes)
+            self.sent = True
+        if range_.window is not None:
+            size = (len(block), block.nbytes) if block is not None else (0, 0)
+            self.counted = self.counted.plus(Cut(*size, step.untimed))
+        # not what was sent: a window that selects little must not keep a transaction open for long
+        self.pending += step.read
+        self.reached[range_.tp] = Reached(range_, step.next)
+        may_end = block is None or step.segment.bytes > LARGE_SEGMENT
+        if step.pause or (may_end and self.pending >= self.transaction_bytes):
+            self._commit()
+
+    def _commit(self) -> None:
+        self.pending = 0
+        if not self.sent:
+            return
+        progress = self.ledger.publish(self.producer.flush(), self.reached, self.counted)
+        if self.ledger.transactions:
+            self.producer.commit(progress)
+        self.ledger.committed()
+        self.counted, self.sent = NOTHING, False
+        self.reached = {}

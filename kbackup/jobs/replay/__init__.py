@@ -1,1 +1,0 @@
-"""Produce archived partitions to a target, each record exactly once: what restores and mirrors share."""

@@ -1,0 +1,390 @@
+"""The status of an archive as a value: level, findings, and the figures behind them. Times are RFC 3339 in UTC."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from kbackup.archive import layout
+from kbackup.archive.lease import is_held, read_lease
+from kbackup.archive.models import load
+from kbackup.archive.query.overview import damaged_segments
+from kbackup.archive.reader import Archive
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.jobs.drill.report import Result, list_drills, read_report
+from kbackup.jobs.verify.report import Scope, Verification, VerificationFinding
+from kbackup.metrics.registry import counted
+from kbackup.store.base import Store
+from kbackup.util.text import join_names
+from kbackup.util.times import duration_text, ms_of, rfc3339
+
+Level = Literal["ok", "warning", "critical"]
+Subject = Literal["age", "losses", "damage", "drill", "lease"]
+LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
+"""From the best to the worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFinding:
+    """A reason why an archive is not well. `command` shows the cause or mends it."""
+
+    level: Literal["warning", "critical"]
+    subject: Subject
+    message: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewestPoint:
+    """The newest restore point. `age_seconds` counts from its commit."""
+
+    number: int
+    committed_at: str
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LastVerification:
+    """A recorded verification. `findings` is their number. Of them, `need_read` are of segments whose damage only
+    reading shows, and `unmendable` of files that a repair can't make anew."""
+
+    id: str
+    scope: Scope
+    ended_at: str
+    age_seconds: float
+    findings: int
+    need_read: int = 0
+    unmendable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastDrill:
+    """The newest drill. `restore_point` is what it restored; 0 where the drill ended before that was known."""
+
+    id: str
+    result: Result
+    ended_at: str
+    age_seconds: float
+    restore_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """The lease of a writer: `alive` while a writer renews it, `dead` where the writer ended without a release."""
+
+    state: Literal["alive", "dead"]
+    command: str
+    host: str
+    pid: int
+    acquired_at: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Sums of what the restore points of the last `days` added, without restore point 1, the whole cluster."""
+
+    days: int
+    restore_points: int
+    records: int
+    bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatus:
+    """The status of an archive at the time `at`.
+
+    `newest` is null without restore points. `losses` counts losses that runs of the last seven days found.
+    `damaged_points` counts restore points that lack damaged segments. `verified` is the newest recorded verification,
+    `fully_verified` the newest that read every record. `lease` is null where no writer holds or left one.
+    """
+
+    archive: str
+    archive_id: str
+    at: str
+    level: Level
+    findings: tuple[StatusFinding, ...]
+    newest: NewestPoint | None
+    max_age_seconds: float
+    restore_points: int
+    losses: int
+    damaged_points: int
+    verified: LastVerification | None
+    fully_verified: LastVerification | None
+    drilled: LastDrill | None
+    lease: LeaseStatus | None
+    growth: Growth
+
+
+# Read the newest reports of drills and verifications in an archive.
+
+
+_THREADS = 4
+_BY_SIZE = re.compile(r"is missing|has [0-9]+ bytes, not ")
+
+
+def age_at(moment: datetime, time: str) -> float:
+    """Return the seconds from `time` (RFC 3339) to `moment`; 0 for a later time."""
+    return max(0.0, (moment - datetime.fromisoformat(time)).total_seconds())
+
+
+def newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVerification], list[CorruptError]]:
+    """Return the newest verification of each scope, the newest first, and the errors of damaged records."""
+    newest: dict[str, str] = {}
+    for entry in store.list(layout.VERIFICATIONS):
+        parsed = layout.parse_verification_key(entry.key)
+        if parsed is not None:
+            newest[parsed[1]] = entry.key
+
+    def read(key: str) -> LastVerification | CorruptError:
+        try:
+            record = load(Verification, store.get(key), key)
+        except CorruptError as error:
+            return error
+        unnamed = max(0, record.finding_count - len(record.findings))
+        return LastVerification(
+            id=record.verification_id,
+            scope=record.scope,
+            ended_at=record.ended_at,
+            age_seconds=age_at(moment, record.ended_at),
+            findings=record.finding_count,
+            need_read=sum(_needs_read(finding) for finding in record.findings) + unnamed,
+            unmendable=sum(finding.file.startswith(layout.BESIDE) for finding in record.findings),
+        )
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        read_now = list(pool.map(read, sorted(newest.values(), reverse=True)))
+    whole = [each for each in read_now if isinstance(each, LastVerification)]
+    return whole, [each for each in read_now if isinstance(each, CorruptError)]
+
+
+def _needs_read(finding: VerificationFinding) -> bool:
+    """Return whether a finding is of a segment whose files are there in their sizes."""
+    place = layout.parse_topic_key(finding.file)
+    is_segment = place is not None and layout.parse_segment(place[1]) is not None
+    return is_segment and not _BY_SIZE.match(finding.message)
+
+
+def newest_drill(state: Store, moment: datetime) -> LastDrill | None:
+    """Return the drill whose report was stored last. `CorruptError` for a damaged report."""
+    drills = list_drills(state)
+    if not drills:
+        return None
+    report = read_report(state, drills[0].drill_id)
+    return LastDrill(
+        id=report.drill_id,
+        result=report.result,
+        ended_at=report.ended_at,
+        age_seconds=age_at(moment, report.ended_at),
+        restore_point=report.restore_point,
+    )
+
+
+# The findings of a status: each names what is wrong, and the command that shows or mends it. Pure.
+
+
+_FOLLOWERS = ("kbackup backup --follow", "kbackup mirror")
+_SKEW = timedelta(minutes=5)
+_NAMED = 5
+
+
+def age_findings(
+    newest: NewestPoint | None, max_age: float, at: datetime, lease: LeaseStatus | None
+) -> Iterator[StatusFinding]:
+    """A follower that holds the lease makes no restore point while nothing is new: then the age is a warning."""
+    if newest is None:
+        yield StatusFinding("critical", "age", "the archive has no restore point", "kbackup backup")
+        return
+    point = f"the newest restore point, {newest.number}"
+    if newest.committed_at > rfc3339(at + _SKEW):
+        message = f"{point}, is of {newest.committed_at}, later than this machine's clock"
+        yield StatusFinding("warning", "age", message, "kbackup list")
+    if newest.age_seconds <= max_age:
+        return
+    message = (
+        f"{point}, is {duration_text(newest.age_seconds)} old; backup.max_age is {duration_text(max_age)}"
+    )
+    if lease is not None and lease.state == "alive" and lease.command.startswith(_FOLLOWERS):
+        message += (
+            f"; {lease.command} on {lease.host} runs and found nothing new, or its rounds fail: see its log"
+        )
+        yield StatusFinding("warning", "age", message, "kbackup check")
+    else:
+        yield StatusFinding("critical", "age", message, "kbackup backup")
+
+
+def loss_findings(losses: int, days: int) -> Iterator[StatusFinding]:
+    if losses:
+        noun = "loss" if losses == 1 else "losses"
+        message = f"backups of the last {days} days found {losses:,} {noun} of records"
+        yield StatusFinding("warning", "losses", message, "kbackup info")
+
+
+def damage_findings(
+    verifications: Sequence[LastVerification], damaged: Sequence[int], reports: Sequence[str]
+) -> Iterator[StatusFinding]:
+    """`verifications` are the newest of each scope, the newest first. A full one answers for all earlier ones.
+    `reports` are the errors of damaged reports of verifications and drills."""
+    for message in reports:
+        yield StatusFinding("critical", "damage", message, "kbackup verify")
+    for verification in verifications:
+        mendable = verification.findings - verification.unmendable
+        of = f"the {verification.scope} verification of {verification.ended_at} has"
+        if mendable:
+            message = f"{of} {_findings(mendable)}; repair the archive, then verify it again"
+            command = "kbackup repair --read-data" if verification.need_read else "kbackup repair"
+            yield StatusFinding("critical", "damage", message, command)
+        if verification.unmendable:
+            message = (
+                f"{of} {_findings(verification.unmendable)} that no repair can mend, of restores, drills, "
+                "verifications or mirrors; verify names the files: take each from another copy or delete it"
+            )
+            yield StatusFinding("critical", "damage", message, "kbackup verify")
+        if verification.scope == "full":
+            break
+    if damaged:
+        noun = "restore point lacks" if len(damaged) == 1 else "restore points lack"
+        named = join_names([str(number) for number in damaged], _NAMED)
+        message = f"{len(damaged):,} {noun} damaged segments: {named}"
+        yield StatusFinding("warning", "damage", message, "kbackup list")
+
+
+def _findings(count: int) -> str:
+    return "1 finding" if count == 1 else f"{count:,} findings"
+
+
+def drill_findings(drilled: LastDrill | None) -> Iterator[StatusFinding]:
+    if drilled is not None and drilled.result == "failed":
+        message = f"drill {drilled.id} failed: restore point {drilled.restore_point} may not be restorable"
+        yield StatusFinding("critical", "drill", message, "kbackup drill")
+
+
+def lease_findings(lease: LeaseStatus | None) -> Iterator[StatusFinding]:
+    if lease is not None and lease.state == "dead":
+        message = (
+            f"{lease.command} on {lease.host} (pid {lease.pid}) began at {lease.acquired_at} and ended without "
+            "releasing its lease; the next writer takes it over"
+        )
+        yield StatusFinding("warning", "lease", message, "kbackup unlock")
+
+
+# The status of an archive: one level from the age of its newest restore point, losses, damage, drills and the lease.
+#
+# Reads a few small objects of the archive, whatever its size: no segments, no manifests, no cluster.
+
+
+RECENT_DAYS = 7
+"""Losses found and growth are those of the last seven days."""
+
+
+def archive_status(
+    archive: Archive,
+    max_age_seconds: float,
+    *,
+    reports: Store | None = None,
+    allow_loss: bool = False,
+    moment: datetime | None = None,
+) -> ArchiveStatus:
+    """Return the status of an archive at a moment, by default now.
+
+    `reports` holds the reports of drills; by default, the archive does. With `allow_loss`, losses are counted and are
+    no findings.
+    """
+    at = moment if moment is not None else datetime.now(UTC)
+    newest = _newest_point(archive, at)
+    losses = _recent_losses(archive, at)
+    damaged = sorted(damaged_segments(archive.state))
+    verifications, damaged_reports = newest_verifications(archive.store, at)
+    drilled = None
+    try:
+        drilled = newest_drill(reports if reports is not None else archive.store, at)
+    except CorruptError as error:
+        damaged_reports.append(error)
+    lease = _lease_status(archive.store)
+    findings = (
+        *age_findings(newest, max_age_seconds, at, lease),
+        *([] if allow_loss else loss_findings(losses, RECENT_DAYS)),
+        *damage_findings(verifications, damaged, [error.message for error in damaged_reports]),
+        *drill_findings(drilled),
+        *lease_findings(lease),
+    )
+    return ArchiveStatus(
+        archive=archive.store.url,
+        archive_id=archive.info.id,
+        at=rfc3339(at),
+        level=max((f.level for f in findings), key=LEVELS.index, default="ok"),
+        findings=tuple(sorted(findings, key=lambda f: -LEVELS.index(f.level))),
+        newest=newest,
+        max_age_seconds=max_age_seconds,
+        restore_points=len(archive.restore_points),
+        losses=losses,
+        damaged_points=len(damaged),
+        verified=verifications[0] if verifications else None,
+        fully_verified=next((v for v in verifications if v.scope == "full"), None),
+        drilled=drilled,
+        lease=lease,
+        growth=_growth(archive, at),
+    )
+
+
+def count_status(status: ArchiveStatus) -> None:
+    """Count a status, for Prometheus."""
+    counted.put("kbackup_status_level", LEVELS.index(status.level))
+    if status.newest is not None:
+        counted.put("kbackup_restore_point", status.newest.number)
+        counted.put("kbackup_restore_point_timestamp_seconds", ms_of(status.newest.committed_at) / 1000)
+
+
+def _newest_point(archive: Archive, at: datetime) -> NewestPoint | None:
+    newest = archive.state.newest
+    if newest is None:
+        return None
+    return NewestPoint(newest.number, newest.committed_at, age_at(at, newest.committed_at))
+
+
+def _recent_losses(archive: Archive, at: datetime) -> int:
+    """Count the losses that runs of the last days found. An expired restore point's losses count as the next one's."""
+    points = archive.restore_points
+    numbers = [point.number for point in points]
+    since = rfc3339(at - timedelta(days=RECENT_DAYS))
+    first_recent = next((p.number for p in points if p.committed_at >= since), None)
+    if first_recent is None:
+        return 0
+    before = bisect_left(numbers, first_recent)
+    last_old = numbers[before - 1] if before else 0
+    return sum(row["kind"] != "damaged" and row["point"] > last_old for row in archive.state.losses.dicts())
+
+
+def _lease_status(store: Store) -> LeaseStatus | None:
+    try:
+        lease, _ = read_lease(store)
+    except NotFoundError:
+        return None
+    if lease.released:
+        return None
+    return LeaseStatus(
+        state="alive" if is_held(lease) else "dead",
+        command=lease.command,
+        host=lease.host,
+        pid=lease.pid,
+        acquired_at=lease.acquired_at,
+        expires_at=lease.expires_at,
+    )
+
+
+def _growth(archive: Archive, at: datetime) -> Growth:
+    since = rfc3339(at - timedelta(days=RECENT_DAYS))
+    points = [p for p in archive.restore_points if p.number > 1 and p.committed_at >= since]
+    return Growth(
+        days=RECENT_DAYS,
+        restore_points=len(points),
+        records=sum(p.records for p in points),
+        bytes=sum(p.bytes for p in points),
+        stored_bytes=sum(p.stored_bytes for p in points),
+    )

@@ -1,0 +1,291 @@
+"""Properties of a cluster that its admin client has for itself: carried among those of the other clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
+from confluent_kafka.admin import AdminClient
+
+from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
+from kbackup.kafka.property_check import CALLBACK, Tokens
+from kbackup.kafka.retry import TIMEOUT
+from kbackup.metadata.sources import is_source_property
+
+_PREFIX = "kbackup.admin."
+
+
+def with_admin(properties: Mapping[str, str], admin: Mapping[str, str]) -> dict[str, str]:
+    """Return `properties` that carry those of the admin client."""
+    return {**properties, **{f"{_PREFIX}{name}": value for name, value in admin.items()}}
+
+
+def without_admin(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of the other clients."""
+    return {name: value for name, value in properties.items() if not name.startswith(_PREFIX)}
+
+
+def admin_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the properties of the admin client: those of the other clients where it has none for itself."""
+    own = {name.removeprefix(_PREFIX): v for name, v in properties.items() if name.startswith(_PREFIX)}
+    return own or properties
+
+
+# Which right is missing where a cluster denies something, in the words of `kafka-acls`.
+
+
+_PROGRESS = "Write on transactional ids and Read on groups that begin with kbackup-"
+_NEEDED = {
+    "describing topic": "Describe on the topic",
+    "reading configs of topic": "DescribeConfigs on the topic",
+    "reading configs of broker": "DescribeConfigs on the cluster",
+    "reading configs of group": "DescribeConfigs on the group",
+    "asking for offsets": "Describe on the topic",
+    "asking where": "Describe on the topic",
+    "listing consumer groups": "Describe on the cluster",
+    "reading offsets of group": "Describe on the group and on its topics",
+    "describing group": "Describe on the group",
+    "setting offsets of group": "Read on the group and on its topics",
+    "deleting offsets of group": "Delete on the group, and Read on its topics",
+    "deleting group": "Delete on the group",
+    "deleting topic": "Delete on the topic",
+    "creating topic": "Create on the cluster, or on topics of that name",
+    "adding partitions to topic": "Alter on the topic",
+    "setting configs of topic": "AlterConfigs on the topic",
+    "starting transactions": _PROGRESS,
+    "committing a transaction": f"{_PROGRESS}, and Read on the topic",
+    "delivering": "Write on the topic",
+    "reading": "Read on the topic",
+    "starting to read": "Read on the topic",
+    "a read": "Read on the topic",
+    "describing ACLs": "Describe on the cluster",
+    "describing SCRAM users": "Describe on the cluster",
+    "describing the cluster": "Describe on the cluster",
+    "describing client": "DescribeConfigs on the cluster",
+    "describing delegation tokens": "Describe on the tokens",
+    "changing client quotas": "AlterConfigs on the cluster",
+    "creating an ACL": "Alter on the cluster",
+    "deleting an ACL": "Alter on the cluster",
+    "setting": "AlterConfigs on the cluster",
+}
+"""By how what was being done begins, the longer before the shorter."""
+
+
+def needed(doing: str) -> str:
+    """Return the rights that an action needs: '' where they are not known."""
+    right = next((right for begins, right in _NEEDED.items() if doing.startswith(begins)), "")
+    return f" (it takes {right})" if right else ""
+
+
+# Building librdkafka clients and saying what went wrong with them.
+#
+# Clients are made inside the process and task that uses them, never before a fork. Addresses in messages come
+# from `bootstrap.servers`; no other property is ever shown.
+
+
+log = logging.getLogger("kbackup.librdkafka")
+
+_STEADY = {"enable.sparse.connections": False}
+"""Of an admin client: a request that waits for a broker would else have librdkafka (2.16) connect to it thousands of
+times a second while it is down, as each attempt forgets `reconnect.backoff.ms`."""
+
+Properties = Mapping[str, str]
+
+
+def librdkafka_version() -> str:
+    """Return the version of the librdkafka that clients use."""
+    return str(libversion()[0])
+
+
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._NO_OFFSET,
+    KafkaError._NOENT,  # no partition that was asked about has a leader
+}
+_ANSWER_HINT = "check that it is running and can be reached from here"
+_NO_ANSWER = {
+    "starting transactions": f"{_ANSWER_HINT}, and that transaction.state.log.replication.factor is not "
+    "above the number of its brokers",
+}
+"""Hints for what a running cluster, too, may leave without an answer."""
+
+_LOGIN_HINT = "is sasl.mechanism right, and are user and password, or the token?"
+_TLS_HINT = "is ssl.ca.location the authority of the brokers' certificates, and is ours one that they accept?"
+_NOT_LET_IN = {
+    KafkaError._AUTHENTICATION: _LOGIN_HINT,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN_HINT,
+    KafkaError._SSL: _TLS_HINT,
+}
+"""Errors that occur before any request, with their hints: retrying changes nothing."""
+
+_TLS_ALERT = "SSL routines"
+"""Of OpenSSL, in what librdkafka says of a connection that the other side ended because of our certificate."""
+
+_FORBIDDEN = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+class Connection:
+    """The cluster that a client is connected to, and librdkafka's last error about it; makes errors of kbackup."""
+
+    def __init__(self, properties: Properties, role: str) -> None:
+        others = without_admin(properties)
+        self.properties = {name: value for name, value in others.items() if not is_source_property(name)}
+        self.role = role
+        self.last: KafkaError | None = None
+        named = self.properties.pop(CALLBACK, "")
+        self.tokens = Tokens(named, role) if named else None
+        if not self.properties.get("bootstrap.servers"):
+            raise UsageError(
+                f"no {role} cluster is named",
+                f"set bootstrap.servers in [{role}], or give --bootstrap-server",
+            )
+
+    @property
+    def address(self) -> str:
+        return f"{self.role} cluster at {self.properties['bootstrap.servers']}"
+
+    def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The user's properties win over our tuning, never over what correctness needs (those are refused in
+        the config)."""
+        callbacks = {"oauth_cb": self._token} if self.tokens is not None else {}
+        return {
+            "log_level": 3,
+            "client.id": "kbackup",
+            **extra,
+            **self.properties,
+            "error_cb": self.heard,
+            **callbacks,
+        }
+
+    def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
+        """Return the settings in librdkafka's own form: text alone, and no callback."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.config(extra).items()
+            if not callable(value)
+        }
+
+    def heard(self, error: KafkaError) -> None:
+        """Remember what the client said last; that all brokers are gone says less than why the last one is."""
+        if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last = error
+
+    @property
+    def locked_out(self) -> bool:
+        """Return True when no waiting mends the last error of the connection."""
+        return self.last is not None and bool(_why_not_let_in(self.last))
+
+    def _token(self, config: str) -> tuple[str, float, str, dict[str, str]]:
+        """Return the token in the form that confluent-kafka takes."""
+        assert self.tokens is not None  # noqa: S101 (it is called by none but clients that have them)
+        token = self.tokens(config)
+        return token.value, token.expires, token.principal, dict(token.extensions)
+
+    def error(self, error: KafkaError, doing: str) -> KbackupError:
+        """The right kind of error for what librdkafka reports while `doing` something."""
+        last = self.last
+        if (
+            error.code() in _UNREACHABLE
+            and last is not None
+            and (self.locked_out or last.code() in _FORBIDDEN)
+        ):
+            error = last
+        when = f" {doing}" if doing else ""
+        if self.tokens is not None and self.tokens.failure and error.code() not in _FORBIDDEN:
+            return self._no_token(when)
+        if hint := _why_not_let_in(error):
+            return UnreachableError(f"{self.address} denied access{when}: {error.str()}", hint)
+        if error.code() in _FORBIDDEN:
+            return UnreachableError(
+                f"{self.address} denied access{when}: {error.str()}{needed(doing)}",
+                "give its user that right: infra/docs/security.md has the list",
+            )
+        if error.code() in _UNREACHABLE:
+            said = f" ({last.str()})" if last is not None else ""
+            return UnreachableError(
+                f"{self.address} did not answer{when}: {error.str()}{said}",
+                _NO_ANSWER.get(doing, _ANSWER_HINT),
+            )
+        return ClusterError(
+            f"{self.address} failed{when}: {error.str()}",
+            f"see Kafka's documentation for error {error.name()}",
+        )
+
+    def _no_token(self, when: str = "") -> UnreachableError:
+        assert self.tokens is not None  # noqa: S101 (they have failed)
+        return UnreachableError(
+            f"no token to log in to the {self.address}{when}: {self.tokens.failure}",
+            f"check the function that [{self.role}] {CALLBACK} names",
+        )
+
+    def result(
+        self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None
+    ) -> Any:
+        """Return the result of an admin request; None where `missing` accepts its error as an absent object."""
+        try:
+            return future.result(timeout=TIMEOUT * 2)
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            if missing is not None and missing(error):
+                return None
+            raise self.error(error, doing) from raised
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        """Turns what confluent-kafka raises inside into kbackup's errors."""
+        try:
+            yield
+        except KafkaException as raised:
+            raise self.error(raised.args[0], doing) from raised
+
+    def admin(self) -> AdminClient:
+        if self.tokens is not None:
+            self._try_tokens(self.tokens)
+        with self._building():
+            return AdminClient(self.config(_STEADY), logger=log)
+
+    def consumer(self, extra: Mapping[str, Any]) -> Consumer:
+        with self._building():
+            return Consumer(self.config(extra), logger=log)
+
+    def producer(self, extra: Mapping[str, Any]) -> Producer:
+        with self._building():
+            return Producer(self.config(extra), logger=log)
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as raised:
+            if self.tokens is not None and self.tokens.failure:
+                raise self._no_token() from raised
+            raise UsageError(
+                f"[{self.role}] has a property librdkafka can't use: {raised.args[0].str()}",
+                "see librdkafka's CONFIGURATION.md for names and values",
+            ) from raised
+
+    def _try_tokens(self, tokens: Tokens) -> None:
+        """Once, before the first client: it would wait ten seconds for a token that does not come."""
+        try:
+            tokens(self.properties.get("sasl.oauthbearer.config", ""))
+        except Exception:  # noqa: BLE001 (it is the user's function)
+            raise self._no_token() from None  # what it raised may hold what a token is made from
+
+
+def _why_not_let_in(error: KafkaError) -> str:
+    """A hint where that is what an error says, else ''."""
+    return _TLS_HINT if _TLS_ALERT in error.str() else _NOT_LET_IN.get(error.code(), "")

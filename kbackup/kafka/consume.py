@@ -1,0 +1,261 @@
+"""Reading offset ranges as record blocks with one client.
+
+The end of a range is reached by position: by a record at or past it, by the record just before it, or by the
+broker's word that nothing more is there (EOF at or past it). Compaction, aborted transactions and control
+records need no special case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+from kbackup.errors import ClusterError, UnreachableError
+from kbackup.kafka import kernel
+from kbackup.kafka.client import Connection, Properties
+from kbackup.kafka.kernel_protocol import Report, Source
+from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+
+_QUEUE_KBYTES = 32 << 10  # prefetched bytes of all partitions of a client, in KiB
+
+_GONE = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
+_TUNING = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": False,
+    "topic.metadata.propagation.max.ms": 3000,  # of a topic that a broker does not know (yet)
+    "fetch.wait.max.ms": 50,
+    "fetch.queue.backoff.ms": 10,
+    "fetch.error.backoff.ms": 100,
+    "queued.min.messages": 100_000,
+    "check.crcs": True,
+}
+
+
+class Vanished(NamedTuple):
+    """Records that were deleted at the source after they were planned and before they were read: [start,
+    end)."""
+
+    tp: TopicPartition
+    start: int
+    end: int
+
+
+class RangeReader:
+    """One client for a task's ranges. `vanished` collects what retention took while reading; `epochs` has the leader
+    epoch of the last record of each range that was read to its end (-1: not known).
+
+    `timeout` is how long, in seconds, nothing at all may happen before `UnreachableError`; `tuning` are properties that
+    win. Close it after use.
+    """
+
+    def __init__(
+        self,
+        properties: Properties,
+        isolation: str,
+        group: str,
+        timeout: float,
+        partitions: int = 1,
+        role: str = "source",
+        tuning: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._connection = Connection(properties, role)
+        self._timeout = timeout
+        self.vanished: list[Vanished] = []
+        self.epochs: dict[TopicPartition, int] = {}
+        every = _TUNING | {
+            "group.id": group,
+            "isolation.level": isolation,
+            "queued.max.messages.kbytes": max(1024, _QUEUE_KBYTES // max(1, partitions)),
+        }
+        self._source: Source = kernel.source(self._connection, every | dict(tuning))
+
+    def close(self) -> None:
+        self._source.close()
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+        """Yield blocks of all `ranges` (at most one a partition) until every end is reached.
+
+        The blocks of one partition are in order.
+        """
+        waiting = {r.tp: r for r in ranges if r.start < r.end}
+        positions = {tp: r.start for tp, r in waiting.items()}
+        if waiting:
+            self._source.start(waiting)
+        heard = time.monotonic()
+        while waiting:
+            useful = False
+            for result in self._source.take():
+                tp = result.tp
+                if tp is None:
+                    self._check_client(result.report)
+                elif requested := waiting.get(tp):
+                    if result.block is not None:
+                        useful = True
+                        positions[tp] = int(result.block.offsets[-1]) + 1
+                        self.epochs[tp] = result.leader_epoch
+                        yield tp, result.block
+                    if result.ended or (
+                        result.report is not None and self._handle(result.report, requested, positions)
+                    ):
+                        useful = True
+                        del waiting[tp]
+                        self._source.stop(tp)
+            if useful:
+                heard = time.monotonic()
+            else:
+                self._check_silence(heard, waiting)  # reports alone are no progress
+
+    def _handle(self, report: Report, requested: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
+        """Handle an event that is no record; return True when it shows the end of the range as reached."""
+        error, code = report.error, report.error.code()
+        if code == KafkaError._PARTITION_EOF:
+            return report.offset >= requested.end
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            return self._skip_vanished(requested, positions)
+        if code in _GONE or not error.retriable() or error.fatal():
+            raise self._connection.error(error, f"reading {requested}")
+        return False
+
+    def _check_client(self, report: Report | None) -> None:
+        if report is not None and report.error.fatal():
+            raise self._connection.error(report.error, "a read")
+
+    def _skip_vanished(self, requested: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
+        """Note the loss where the log now starts past our offset, and continue at its start."""
+        low, high = self._source.watermarks(requested.tp, self._timeout)
+        at = positions[requested.tp]
+        if low <= at <= high:
+            raise ClusterError(
+                f"{requested} can't be read at offset {at}: the broker reports it as out of range",
+                "run the command again",
+            )
+        if low < at:
+            raise ClusterError(
+                f"the log of {requested.tp} was cut back to {high}, below offset {at} which was there before",
+                "check for an unclean leader election; the next run reports the loss",
+            )
+        self.vanished.append(Vanished(requested.tp, at, min(low, requested.end)))
+        positions[requested.tp] = low
+        if low >= requested.end:
+            return True
+        self._source.restart(requested.tp, low)
+        return False
+
+    def _check_silence(self, heard: float, waiting: dict[TopicPartition, OffsetRange]) -> None:
+        last = self._connection.last
+        if last is not None and last.code() in _GONE:  # a topic that goes is told to the client alone
+            raise self._connection.error(last, "a read")
+        if time.monotonic() - heard < self._timeout:
+            return
+        some = ", ".join(str(r) for r in list(waiting.values())[:3])
+        said = f" ({last.str()})" if last is not None else ""
+        raise UnreachableError(
+            f"{self._connection.address} gave nothing for {self._timeout:.0f} s while reading {some}{said}",
+            "check that it is running and can be reached from here",
+        )
+
+
+# Validate leader epochs: ask whether a log was truncated since a record was read from it (KIP-320).
+#
+# The broker keeps where each leader epoch ended, also where compaction took the records. librdkafka asks for that
+# (OffsetForLeaderEpoch) when a partition is assigned at an offset with a leader epoch, before its first fetch.
+
+
+_BATCH = 500  # partitions that are assigned together
+_WAIT = 0.1  # s
+
+_VALIDATION_TUNING = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",  # or else librdkafka seeks to where the epoch ended and tells nothing
+    "allow.auto.create.topics": False,
+    "isolation.level": "read_uncommitted",
+    "fetch.wait.max.ms": 10,
+    "fetch.message.max.bytes": 1024,  # the answer counts, not the records
+    "queued.min.messages": 1,
+    "check.crcs": False,
+}
+
+_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
+
+
+class EpochPosition(NamedTuple):
+    """The offset behind a record, and that record's leader epoch."""
+
+    offset: int
+    leader_epoch: int
+
+
+class Validation(NamedTuple):
+    """Partitions whose log was truncated below their position, and partitions that gave no answer in time."""
+
+    truncated: frozenset[TopicPartition]
+    unanswered: frozenset[TopicPartition]
+
+
+def validate_epochs(
+    properties: Properties, positions: Mapping[TopicPartition, EpochPosition], group: str, timeout: float
+) -> Validation:
+    """Ask the source cluster whether each log still has `positions`.
+
+    `timeout` bounds the whole, in seconds. A broker without the API (before Kafka 2.1) counts as one that confirms.
+    """
+    if not positions:
+        return Validation(frozenset(), frozenset())
+    connection = Connection(properties, "source")
+    consumer = connection.consumer(_VALIDATION_TUNING | {"group.id": group})
+    until = time.monotonic() + timeout
+    answers: dict[TopicPartition, bool] = {}
+    try:
+        with connection.errors("validating leader epochs"):
+            asked = list(positions.items())
+            for at in range(0, len(asked), _BATCH):
+                answers |= _validate_batch(consumer, dict(asked[at : at + _BATCH]), until)
+    finally:
+        consumer.close()
+    truncated = frozenset(tp for tp, cut in answers.items() if cut)
+    return Validation(truncated, frozenset(positions.keys() - answers.keys()))
+
+
+def _validate_batch(
+    consumer: Consumer, positions: Mapping[TopicPartition, EpochPosition], until: float
+) -> dict[TopicPartition, bool]:
+    """Return, for each log that answered before `until`, whether it was truncated."""
+    consumer.assign(
+        [KafkaTopicPartition(*tp, at.offset, leader_epoch=at.leader_epoch) for tp, at in positions.items()]
+    )
+    answers: dict[TopicPartition, bool] = {}
+    while len(answers) < len(positions) and time.monotonic() < until:
+        for message in consumer.consume(len(positions), _WAIT):
+            answers |= {tp: cut for tp, cut in _answer(message) if tp in positions}
+    return answers
+
+
+def _answer(message: Message) -> Iterator[tuple[TopicPartition, bool]]:
+    """Yield whether a log was truncated, by a record, the log's end or an error.
+
+    librdkafka fetches only after the validation of the epoch has succeeded.
+    """
+    topic, partition, error = message.topic(), message.partition(), message.error()
+    if topic is None or partition is None:
+        return
+    if error is None or error.code() == KafkaError._PARTITION_EOF:
+        yield TopicPartition(topic, partition), False
+    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+        # otherwise the position is out of range: the validation has succeeded, and retention took the record
+        yield TopicPartition(topic, partition), _TRUNCATED in error.str()

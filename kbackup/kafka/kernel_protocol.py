@@ -1,0 +1,297 @@
+"""The protocol by which `RangeReader` reads from a source of records: compiled or in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError
+
+from kbackup.kafka.groups.calls import lib
+from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
+
+
+class Report(NamedTuple):
+    """An event of a partition that is no record; `offset` is -1 where the event has none."""
+
+    error: KafkaError
+    offset: int
+
+
+class FetchResult(NamedTuple):
+    """Records of a partition that lie in its range, or a report; `ended` where they reach the end of the range.
+
+    `tp` None: a report about the client itself. `leader_epoch` is that of the last record where it is the last of its
+    range; -1 where the epoch is unknown.
+    """
+
+    tp: TopicPartition | None
+    block: RecordBlock | None
+    ended: bool
+    report: Report | None
+    leader_epoch: int = -1
+
+
+class Source(Protocol):
+    """One client. Its errors are kbackup's own."""
+
+    def start(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Read these partitions only, each from its range's start."""
+        ...
+
+    def restart(self, tp: TopicPartition, offset: int) -> None:
+        """Continue a partition at `offset`, which the log has now."""
+        ...
+
+    def stop(self, tp: TopicPartition) -> None:
+        """Read no more of this partition; idempotent."""
+        ...
+
+    def take(self) -> Iterable[FetchResult]:
+        """Return the records and events that arrived, in order; waits a little where nothing did."""
+        ...
+
+    def watermarks(self, tp: TopicPartition, timeout: float) -> tuple[int, int]:
+        """Return the log's current start and end offsets; `timeout` in seconds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+# Target offsets of records, as runs of consecutive offsets; and their proof where delivery reports lack them.
+#
+# librdkafka reports a batch that it sent again as delivered, but without offsets, where the broker had taken it the
+# first time. What is certain then: the records of one partition and one producer lie in its log in the order in which
+# they were sent. So between two records whose offsets are known, exactly as many offsets as records leave one
+# arrangement; with more offsets than records, the broker is asked which of them hold records.
+
+
+UNKNOWN = -1
+"""The target of a run whose records were delivered, the broker did not say where to."""
+
+Ask = Callable[[int, int | None], Int64Array]
+"""The offsets of a partition that hold records, from one (inclusive) to another (exclusive; None: the log's end)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Target offsets of records: int64[n] each; record `source + i` is at `target + i` for 0 <= i < `count`."""
+
+    source: Int64Array
+    target: Int64Array
+    count: Int64Array
+
+    @property
+    def next(self) -> int | None:
+        """The first target offset after all of them; None without a run or where it is unknown."""
+        if not len(self.target) or self.target[-1] < 0:
+            return None
+        return int(self.target[-1] + self.count[-1])
+
+
+class NotProvenError(Exception):
+    """The target offsets of some records can't be proven."""
+
+
+def runs_of(sources: Int64Array, targets: Int64Array) -> Runs:
+    """The runs of records one by one, in the order in which they were sent; a negative target is unknown."""
+    ones = np.ones(len(sources), np.int64)
+    return join([Runs(sources, np.where(targets < 0, UNKNOWN, targets), ones)])
+
+
+def join(parts: Sequence[Runs]) -> Runs:
+    """One after the other, with runs that go on made one."""
+    empty = np.empty(0, np.int64)
+    source, target, count = (
+        np.concatenate([empty, *(getattr(p, name) for p in parts)]) for name in ("source", "target", "count")
+    )
+    if not len(source):
+        return Runs(source, target, count)
+    known = target >= 0
+    goes_on = (target[1:] == target[:-1] + count[:-1]) & known[:-1]
+    goes_on = np.where(known[1:], goes_on, ~known[:-1]) & (source[1:] == source[:-1] + count[:-1])
+    first = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
+    return Runs(source[first], target[first], np.add.reduceat(count, first))
+
+
+def resolve(runs: Runs, floor: int | None, ask: Ask) -> Runs:
+    """Return the runs with every target known, or raise `NotProvenError`. `runs` are one partition's; all its records
+    lie at `floor` or after it (None: unknown)."""
+    unknown = np.flatnonzero(runs.target < 0)
+    if not len(unknown):
+        return runs
+    parts: list[Runs] = []
+    done = 0
+    for some in np.split(unknown, np.flatnonzero(np.diff(unknown) != 1) + 1):
+        begin, end = int(some[0]), int(some[-1]) + 1
+        before = _part(runs, done, begin)
+        lower = before.next if begin > done else floor
+        upper = int(runs.target[end]) if end < len(runs.target) else None
+        parts += [before, _placed(_part(runs, begin, end), lower, upper, ask)]
+        done = end
+    return join([*parts, _part(runs, done, len(runs.source))])
+
+
+def _part(runs: Runs, begin: int, end: int) -> Runs:
+    return Runs(runs.source[begin:end], runs.target[begin:end], runs.count[begin:end])
+
+
+def _placed(unknown: Runs, lower: int | None, upper: int | None, ask: Ask) -> Runs:
+    """Records whose targets are unknown, with those in [lower, upper) that can only be theirs."""
+    if lower is None:
+        raise NotProvenError
+    number = int(unknown.count.sum())
+    if upper is not None and upper - lower == number:
+        targets = np.arange(lower, upper, dtype=np.int64)
+    else:
+        targets = ask(lower, upper)
+        if len(targets) != number:
+            raise NotProvenError
+    ranges = zip(unknown.source.tolist(), unknown.count.tolist(), strict=True)
+    return runs_of(np.concatenate([np.arange(s, s + n, dtype=np.int64) for s, n in ranges]), targets)
+
+
+# The protocol by which `BlockProducer` sends records: compiled or in Python.
+
+
+CAUSED_BY_ANOTHER = {
+    KafkaError._INVALID_DIFFERENT_RECORD,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+}
+_PART_OF_A_BATCH = "Failed to append record because it was part of a batch"
+"""librdkafka's words, where one record of a batch was refused: all have that one's code then."""
+
+
+class Undelivered(NamedTuple):
+    """The record from source offset `source`, and why it is not in `tp`."""
+
+    error: KafkaError
+    tp: TopicPartition
+    source: int
+
+
+class RefusedRecordError(Exception):
+    """librdkafka did not take a record; why is often said by the report of an earlier one."""
+
+    def __init__(self, lost: Undelivered) -> None:
+        super().__init__(lost)
+        self.lost = lost
+
+
+class Progress(NamedTuple):
+    """`next` is the source offset from which to go on; `note` is what was committed with it."""
+
+    next: int
+    note: str
+
+
+def cause(lost: Sequence[Undelivered]) -> Undelivered | None:
+    """The one that took the others with it."""
+    return next((each for each in lost if not _caused_by_another(each.error)), lost[0] if lost else None)
+
+
+def _caused_by_another(error: KafkaError) -> bool:
+    return error.code() in CAUSED_BY_ANOTHER or error.str().startswith(_PART_OF_A_BATCH)
+
+
+class Outlet(Protocol):
+    """One client. Its calls raise confluent-kafka's `KafkaException`; times are in seconds. Close it after use."""
+
+    @property
+    def moved(self) -> int:
+        """The number of records sent with timestamp 1 for 0, which librdkafka takes for 'now'."""
+        ...
+
+    def init(self, timeout: float) -> None:
+        """Fence whoever had this transactional id before."""
+        ...
+
+    def join(self, consumer: Consumer) -> None:
+        """Know the group that progress goes to, whose `consumer` is there for now."""
+        ...
+
+    def begin(self) -> None: ...
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None:
+        """Queue a block's records in order; blocks while the queue is full. `RefusedRecordError`, and `CorruptError`
+        for a block that is damaged, after the records before the damage may be queued."""
+        ...
+
+    def serve(self, wait: float) -> None:
+        """Take what is reported, or comes within `wait`."""
+        ...
+
+    def lost(self) -> Undelivered | None:
+        """Return the records that were not delivered since the last `taken`."""
+        ...
+
+    def flush(self, timeout: float) -> int:
+        """Wait up to `timeout` seconds for deliveries; return the number of records neither delivered nor lost."""
+        ...
+
+    def taken(self) -> dict[TopicPartition, Runs]:
+        """Return the target offsets of all records since the last call; to be called after `flush`.
+
+        Targets are unknown where no delivery report gave an offset.
+        """
+        ...
+
+    def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None: ...
+
+    def commit(self, timeout: float) -> None: ...
+
+    def abort(self, timeout: float) -> None:
+        """End the transaction without a trace of what was sent since `begin`."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is neither delivered nor lost."""
+        ...
+
+
+# The connections of a producer: its first one, and those of a producer that has lost every broker.
+#
+# A broker that stops leaves itself out of its last answers for metadata. Where it is the only one, librdkafka then
+# knows no broker at all, and asks nobody for one: a producer stood still until its messages and its abort had timed
+# out.
+
+
+_SILENCE = 10.0  # s
+_CONNECTION = 10.0  # s
+
+
+def await_connection(client: int, timeout: float) -> None:
+    """Wait until a broker answers, for up to 10 s or `timeout` (s).
+
+    A transactional producer looks for its coordinator at once, and without a connection half a second later again.
+    """
+    metadata = ctypes.c_void_p()
+    ms = int(min(timeout, _CONNECTION) * 1000)
+    if not lib.rd_kafka_metadata(client, False, None, ctypes.byref(metadata), ms):
+        lib.rd_kafka_metadata_destroy(metadata)
+
+
+class Bootstrap:
+    """Add the bootstrap servers to a client again while its queue stays as long as it was.
+
+    A client that has brokers removes the added ones with its next metadata."""
+
+    def __init__(self, servers: str, add: Callable[[bytes], object]) -> None:
+        self._servers = servers.encode()
+        self._add = add
+        self._length = -1
+        self._since = 0.0
+
+    def watch(self, length: int) -> None:
+        """Note how long the queue is. To be called again and again while it is waited for."""
+        now = time.monotonic()
+        if length != self._length:
+            self._length, self._since = length, now
+        elif now - self._since >= _SILENCE:
+            self._add(self._servers)
+            self._since = now

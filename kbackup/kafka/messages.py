@@ -1,0 +1,317 @@
+"""confluent-kafka's message objects as a source of records for `RangeReader`: a Python object a record, and columns of
+them at a time. It reads wherever confluent-kafka runs, and is what the kernel is compared with.
+
+Header names with NUL bytes are cut at the first one by confluent-kafka, which does not tell.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, groupby, repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+from kbackup.formats.record import decode, encode
+from kbackup.kafka.client import Connection
+from kbackup.kafka.groups.calls import client_of, lib
+from kbackup.kafka.kernel_protocol import (
+    UNKNOWN,
+    Bootstrap,
+    FetchResult,
+    Progress,
+    RefusedRecordError,
+    Report,
+    Runs,
+    Undelivered,
+    await_connection,
+    cause,
+    runs_of,
+)
+from kbackup.types import RECORDS, Int64Array, OffsetRange, RecordBlock, TopicPartition
+
+_BATCH_BYTES = 8 << 20
+_BATCH_RECORDS = 10_000
+_WAIT = 0.1  # s; a batch that does not fill waits this long, so it bounds the delay at a range's end
+
+
+class MessageSource:
+    """See `source_protocol.Source`."""
+
+    def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
+        self._connection = connection
+        self._consumer = connection.consumer(tuning)
+        self._ranges: Mapping[TopicPartition, OffsetRange] = {}
+        self._size = 500
+
+    def start(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        self._ranges = ranges
+        with self._connection.errors("an assignment"):
+            self._consumer.assign([KafkaTopicPartition(*tp, r.start) for tp, r in ranges.items()])
+
+    def restart(self, tp: TopicPartition, offset: int) -> None:
+        self.stop(tp)
+        with self._connection.errors("an assignment"):
+            self._consumer.incremental_assign([KafkaTopicPartition(*tp, offset)])
+
+    def stop(self, tp: TopicPartition) -> None:
+        with self._connection.errors("an assignment"):
+            self._consumer.incremental_unassign([KafkaTopicPartition(*tp)])
+
+    def watermarks(self, tp: TopicPartition, timeout: float) -> tuple[int, int]:
+        with self._connection.errors(f"asking where {tp} starts"):
+            low, high = self._consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=timeout)
+        return low, high
+
+    def take(self) -> Iterator[FetchResult]:
+        with self._connection.errors("a read"), _no_collections():
+            messages = self._consumer.consume(self._size, _WAIT)
+            results = [result for tp, some in _by_partition(messages) for result in self._results(tp, some)]
+        received = sum(p.block.nbytes for p in results if p.block is not None)
+        if received:
+            self._size = int(min(max(_BATCH_BYTES * len(messages) // received, 10), _BATCH_RECORDS))
+        yield from results
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _results(self, tp: TopicPartition | None, messages: list[Message]) -> Iterator[FetchResult]:
+        requested = None if tp is None else self._ranges.get(tp)
+        records = [m for m in messages if m.error() is None]
+        if tp is not None and requested is not None and records:
+            offsets = np.fromiter(map(Message.offset, records), np.int64, len(records))
+            keep = int(np.searchsorted(offsets, requested.end))
+            block = encode(_batch(records[:keep], offsets[:keep])) if keep else None
+            epoch = records[keep - 1].leader_epoch() if keep else None
+            yield FetchResult(
+                tp, block, bool(offsets[-1] >= requested.end - 1), None, -1 if epoch is None else epoch
+            )
+        for message in messages:
+            error, offset = message.error(), message.offset()
+            if error is not None:
+                yield FetchResult(tp, None, False, Report(error, -1 if offset is None else offset))
+
+
+def _by_partition(messages: list[Message]) -> Iterator[tuple[TopicPartition | None, list[Message]]]:
+    """Messages grouped by partition, in order. librdkafka hands them over in runs of one partition."""
+    for (topic, partition), some in groupby(messages, key=lambda m: (m.topic(), m.partition())):
+        named = topic is not None and partition is not None
+        yield TopicPartition(topic, partition) if named else None, list(some)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Switch Python's cycle collector off: it would walk over every message repeatedly, measured at a quarter of a
+    backup task's CPU. Messages are in no cycle and are freed without it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _batch(messages: list[Message], offsets: Int64Array) -> pa.RecordBatch:
+    """Message objects as `RECORDS`. A create time of -1 is the wire's word for 'none': type -2, as the Java
+    tool has it."""
+    pairs = chain.from_iterable(map(Message.timestamp, messages))
+    stamps = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2)
+    kinds = stamps[:, 0] - 1
+    kinds[(stamps[:, 0] == TIMESTAMP_CREATE_TIME) & (stamps[:, 1] == -1)] = -2
+    timestamps = pa.array(stamps[:, 1], mask=kinds < 0)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(offsets),
+            pa.array(kinds.astype(np.int8)),
+            timestamps,
+            pa.array(list(map(Message.key, messages)), pa.large_binary()),
+            pa.array(list(map(Message.value, messages)), pa.large_binary()),
+            _header_column(messages),
+        ],
+        schema=RECORDS,
+    )
+
+
+def _header_column(messages: list[Message]) -> pa.Array[Any]:
+    # confluent-kafka gives lists of (key, value); its stubs allow dicts too, which only produce() takes
+    every: list[Any] = [m.headers() for m in messages]
+    kind: Any = RECORDS.field("headers").type
+    starts = np.zeros(len(every) + 1, np.int32)
+    np.cumsum([len(h) if h else 0 for h in every], out=starts[1:])
+    flat = [pair for h in every if h for pair in h]
+    items = pa.StructArray.from_arrays(
+        [pa.array([k for k, _ in flat], pa.string()), pa.array([v for _, v in flat], pa.large_binary())],
+        fields=list(kind.value_type),
+    )
+    lists: Any = pa.ListArray
+    made: pa.Array[Any] = lists.from_arrays(pa.array(starts), items, type=kind)
+    return made
+
+
+# confluent-kafka's `Producer` as an outlet for `BlockProducer`: a call and a callback a record. It produces wherever
+# confluent-kafka runs, and is what the kernel is compared with.
+#
+# Header names with NUL bytes are cut at the first one by confluent-kafka, which does not tell.
+
+
+_FULL_WAIT, _FLUSH = 0.02, 0.001  # s
+
+
+@dataclass
+class _Deliveries:
+    """The deliveries of one partition, in order; and the first of each kind of error, with its record's number."""
+
+    sources: list[Int64Array] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    errors: dict[int, tuple[KafkaError, int]] = field(default_factory=dict)
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        if error is not None:
+            self.errors.setdefault(error.code(), (error, len(self.targets)))
+        self.targets.append(UNKNOWN if error is not None or offset is None else offset)
+
+    def lost(self, tp: TopicPartition) -> list[Undelivered]:
+        if not self.errors:
+            return []
+        sources = np.concatenate(self.sources)
+        return [Undelivered(error, tp, int(sources[at])) for error, at in self.errors.values()]
+
+    def runs(self) -> Runs:
+        return runs_of(np.concatenate(self.sources), np.array(self.targets, np.int64))
+
+
+class MessageOutlet:
+    """See `outlet.Outlet`."""
+
+    def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
+        self._producer = connection.producer(tuning)
+        add = partial(lib.rd_kafka_brokers_add, client_of(self._producer))
+        self._bootstrap = Bootstrap(connection.properties["bootstrap.servers"], add)
+        self._deliveries: dict[TopicPartition, _Deliveries] = {}
+        self.moved = 0
+
+    def init(self, timeout: float) -> None:
+        await_connection(client_of(self._producer), timeout)
+        self._producer.init_transactions(timeout)
+
+    def join(self, consumer: Consumer) -> None:
+        # once, and now: this waits without end in a consumer whose broker was restarted meanwhile
+        self._membership = consumer.consumer_group_metadata()
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None:
+        batch = decode(block)
+        deliveries = self._deliveries.setdefault(tp, _Deliveries())
+        deliveries.sources.append(block.offsets)
+        kinds = batch.column("timestamp_type").to_numpy()
+        stamps = batch.column("timestamp").to_numpy(zero_copy_only=False)
+        stamps = np.where(kinds >= 0, stamps, -1).astype(np.int64)
+        zero = stamps == 0
+        self.moved += int(zero.sum())
+        stamps = np.where(zero, 1, stamps).tolist()
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        headers = _headers(batch.column("headers"))
+        produce = self._producer.produce
+        topic, partition = tp
+        for i, (key, value, stamp, some) in enumerate(zip(keys, values, stamps, headers, strict=True)):
+            while True:
+                try:
+                    produce(
+                        topic, value, key, partition, on_delivery=deliveries, timestamp=stamp, headers=some
+                    )
+                    break
+                except BufferError:
+                    if not len(self._producer):  # no room even in an empty queue
+                        full = Undelivered(KafkaError(KafkaError._QUEUE_FULL), tp, int(block.offsets[i]))
+                        raise RefusedRecordError(full) from None
+                    self._wait()
+                except KafkaException as raised:
+                    lost = Undelivered(raised.args[0], tp, int(block.offsets[i]))
+                    raise RefusedRecordError(lost) from raised
+        self.serve(0)
+
+    def serve(self, wait: float) -> None:
+        with self._fatal_errors():
+            self._producer.poll(wait)
+
+    def _wait(self) -> None:
+        """Take the delivery reports that come. While none comes, batches that are not full go out as well."""
+        queued = len(self._producer)
+        self.serve(_FULL_WAIT)
+        if len(self._producer) == queued:
+            with self._fatal_errors():
+                self._producer.flush(_FLUSH)
+        self._bootstrap.watch(len(self._producer))
+
+    def lost(self) -> Undelivered | None:
+        return cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])
+
+    def flush(self, timeout: float) -> int:
+        until = time.monotonic() + timeout
+        with self._fatal_errors():
+            while (left := self._producer.flush(_WAIT)) and time.monotonic() < until:
+                self._bootstrap.watch(left)
+        return left
+
+    def taken(self) -> dict[TopicPartition, Runs]:
+        deliveries, self._deliveries = self._deliveries, {}
+        return {tp: each.runs() for tp, each in deliveries.items()}
+
+    def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None:
+        offsets = [
+            KafkaTopicPartition(tp.topic, tp.partition, at.next, metadata=at.note)
+            for tp, at in progress.items()
+        ]
+        self._producer.send_offsets_to_transaction(offsets, self._membership, timeout)
+
+    def commit(self, timeout: float) -> None:
+        with self._fatal_errors():
+            self._producer.commit_transaction(timeout)
+
+    def abort(self, timeout: float) -> None:
+        self._deliveries = {}
+        with self._fatal_errors():
+            self._producer.abort_transaction(timeout)
+
+    def close(self) -> None:
+        self._producer.purge()
+
+    @contextmanager
+    def _fatal_errors(self) -> Iterator[None]:
+        """confluent-kafka raises a fatal error in between callbacks, and calls the next one all the same, which makes
+        a `SystemError` of it, or loses it altogether."""
+        try:
+            yield
+        except SystemError as raised:
+            if isinstance(raised.__cause__, KafkaException):
+                raise raised.__cause__ from None
+            raise KafkaException(self._fatal_error()) from raised
+
+    def _fatal_error(self) -> KafkaError:
+        """Return the error that ended the producer for good, as its transaction calls report it."""
+        try:
+            self._producer.abort_transaction(0)
+        except KafkaException as said:
+            error: KafkaError = said.args[0]
+            if error.fatal():
+                return error
+        return KafkaError(KafkaError._FATAL, "the client has failed for good", True)
+
+
+def _headers(column: Any) -> Iterable[list[tuple[str, str | bytes | None]]]:
+    """Header lists, one a record; the same empty one for all when no record has any."""
+    if len(column.flatten()) == 0:
+        return repeat([], len(column))
+    return [[(h["key"], h["value"]) for h in some] for some in column.to_pylist()]

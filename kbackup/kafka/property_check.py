@@ -1,0 +1,147 @@
+"""Tokens for OAUTHBEARER from a function of the user's own, by its name: it is looked up where a client is made, in the
+driver and in each executor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+from kbackup.errors import UsageError
+
+CALLBACK = "kbackup.oauth.callback"
+"""The property that names it, `module:function`; librdkafka never sees it."""
+
+_SHAPE = "(token, expiry in seconds since the epoch[, principal[, extensions]])"
+
+
+class Token(NamedTuple):
+    """`expires` in seconds since the epoch; `extensions` are those of SASL (RFC 7628)."""
+
+    value: str
+    expires: float
+    principal: str = ""
+    extensions: Mapping[str, str] = {}
+
+
+class Tokens:
+    """Calls the function with `sasl.oauthbearer.config`, as confluent-kafka calls an `oauth_cb`. `failure` says why the
+    last call gave no token that can be used; '' where it did. A token itself is never said."""
+
+    def __init__(self, name: str, role: str) -> None:
+        self.name = name
+        self.failure = ""
+        self._function = _find(name, role)
+
+    def __call__(self, config: str) -> Token:
+        """Raises what the function raises, and `ValueError` for what is no token."""
+        try:
+            token = self._token(config)
+        except Exception as error:
+            words = str(error).replace(config, "…") if config else str(error)
+            self.failure = f"{self.name} raised {type(error).__name__}: {words}"
+            raise
+        self.failure = ""
+        return token
+
+    def _token(self, config: str) -> Token:
+        answer = self._function(config)
+        try:
+            token = Token(*answer)
+            fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
+            remaining = float(token.expires) - time.time()
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise ValueError(f"its answer is not {_SHAPE}")
+        if remaining <= 0:
+            raise ValueError(f"its token expired {-remaining:.0f} s ago")
+        return token
+
+
+def _find(name: str, role: str) -> Callable[[str], Any]:
+    module, _, function = name.partition(":")
+    hint = f"name an importable module:function that returns {_SHAPE}"
+    try:
+        callback = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"[{role}] {CALLBACK} = {name!r} can't be found: {error}", hint) from error
+    if not callable(callback):
+        raise UsageError(f"[{role}] {CALLBACK} = {name!r} is no function", hint)
+    return callback  # type: ignore[no-any-return]  # it is whatever the user has written
+
+
+# Checks client properties by librdkafka's own rules. No client is made, and nothing connects.
+#
+# The library is loaded from the file that confluent-kafka brings: to import that package takes five times as long,
+# and most commands that read a configuration need no cluster.
+
+
+COMMON = (
+    *("bootstrap.servers", "client.id", "client.rack", "security.protocol", "fetch.message.max.bytes"),
+    *("sasl.mechanism", "sasl.username", "sasl.password", "sasl.kerberos.service.name"),
+    *("sasl.oauthbearer.method", "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
+    *(
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+    ),
+    *("ssl.endpoint.identification.algorithm", "socket.timeout.ms", "message.max.bytes", "compression.type"),
+)
+"""Properties that a misspelt name is likely to mean."""
+
+_NOT_CHECKED = {CALLBACK, "plugin.library.paths"}
+"""kbackup's own, and one whose check would load foreign code."""
+
+_TEXT = 512  # bytes for librdkafka's words
+_UNKNOWN, _INVALID = -2, -1  # rd_kafka_conf_res_t
+
+
+class Refusal(NamedTuple):
+    """`words` are librdkafka's; they may show the value."""
+
+    kind: Literal["unknown name", "invalid value"]
+    words: str
+
+
+def refusal(name: str, value: str) -> Refusal | None:
+    """Return librdkafka's objection to a property; None where it accepts the property."""
+    if name in _NOT_CHECKED:
+        return None
+    library = _library()
+    words = ctypes.create_string_buffer(_TEXT)
+    conf = library.rd_kafka_conf_new()
+    try:
+        result = library.rd_kafka_conf_set(conf, name.encode(), value.encode(), words, _TEXT)
+    finally:
+        library.rd_kafka_conf_destroy(conf)
+    if result not in (_UNKNOWN, _INVALID):
+        return None
+    kind: Literal["unknown name", "invalid value"] = "unknown name" if result == _UNKNOWN else "invalid value"
+    return Refusal(kind, words.value.decode(errors="replace").strip())
+
+
+@cache
+def _library() -> Any:
+    package = find_spec("confluent_kafka")
+    binding = (
+        PathFinder.find_spec("cimpl", package.submodule_search_locations) if package is not None else None
+    )
+    assert binding is not None  # noqa: S101 (kbackup requires confluent-kafka)
+    library: Any = ctypes.CDLL(binding.origin)  # its dependencies' symbols are found through it
+    library.rd_kafka_conf_new.restype = c_void_p
+    library.rd_kafka_conf_destroy.argtypes = (c_void_p,)
+    library.rd_kafka_conf_destroy.restype = None
+    library.rd_kafka_conf_set.argtypes = (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)
+    library.rd_kafka_conf_set.restype = c_int
+    return library

@@ -1,0 +1,189 @@
+"""Repeat something until it succeeds or its time is over."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import secrets
+import stat
+import subprocess
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from kbackup.types import Bytes
+
+
+def attempts(seconds: float, pause: float) -> Iterator[None]:
+    """Yield at once, then after each pause in seconds, and end when the time is over. The caller breaks on success."""
+    end = time.monotonic() + seconds
+    yield
+    while time.monotonic() < end:
+        time.sleep(pause)
+        yield
+
+
+# Large buffers used again and again, each handed back by the last reference to it.
+
+
+class BufferPool:
+    """Buffers of `size` bytes, for any number of threads; at most `keep` unused ones are held.
+
+    A buffer is leased until no array, memoryview or Arrow buffer over it is left: nobody gives it back, and
+    nobody can be left with memory that is filled anew. The memory is mapped, so that what is not kept returns
+    to the system at once, and private, so that a forked process has its own.
+    """
+
+    def __init__(self, size: int, keep: int = 4) -> None:
+        if size < 1 or keep < 0:
+            raise ValueError(f"a pool of buffers of {size} bytes that keeps {keep}")
+        self.size = size
+        self._free: deque[mmap.mmap] = deque(maxlen=keep)
+        self._lock = threading.Lock()
+        self._allocated = 0
+
+    @property
+    def allocated(self) -> int:
+        """Number of buffers made so far; leases of used ones are not counted."""
+        return self._allocated
+
+    def take(self) -> Bytes:
+        """A lease: uint8[size], writable, of undefined content. Never waits."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = self._make()
+        # Views of an array over foreign memory refer to that array, not to the memory: when it dies, all have.
+        lease: Bytes = np.frombuffer(memory, np.uint8)
+        # The callback may run in any thread, and in the midst of `take` (a garbage collection): it takes no lock.
+        weakref.finalize(lease, self._free.append, memory).atexit = False
+        return lease
+
+    def _make(self) -> mmap.mmap:
+        memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # the first touch of 16 MiB took 2 ms instead of 10; a system without huge pages refuses
+            with suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        with self._lock:
+            self._allocated += 1
+        return memory
+
+
+# Folders of the user on this machine, and files in them that no other user can have written.
+
+
+def cache_folder(env: Mapping[str, str] = os.environ) -> Path | None:
+    """Return kbackup's folder below XDG_CACHE_HOME, as a rule ~/.cache; None where there is no home."""
+    named = Path(env.get("XDG_CACHE_HOME", ""))
+    try:
+        base = named if named.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return base / "kbackup"
+
+
+def make_own(folder: Path) -> None:
+    """Make `folder` for this user alone. `OSError` where another user can write to it or replace it."""
+    _check_owners(folder.parent)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_own(folder)
+
+
+def check_own(folder: Path) -> None:
+    """Raise `OSError` where `folder` is missing or a link, or another user owns it or a folder above it, or can write
+    to it."""
+    _check_owners(folder.parent)
+    status = folder.lstat()
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not ours or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _foreign(folder)
+
+
+def _check_owners(folder: Path) -> None:
+    """A folder of another user may hold links to files of ours. Links of root or of this user may lead here."""
+    for start in {folder.absolute(), folder.resolve()}:
+        for each in (start, *start.parents):
+            with suppress(FileNotFoundError):
+                if each.lstat().st_uid not in (0, os.getuid()):
+                    raise _foreign(each)
+
+
+def _foreign(path: Path) -> OSError:
+    return PermissionError(errno.EPERM, "another user can write there, or it is a link", str(path))
+
+
+def read_own(path: Path) -> bytes:
+    """Read a file in a folder of `check_own`. `OSError` for a link, and for a file of another user."""
+    check_own(path.parent)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+            raise _foreign(path)
+        return file.read()
+
+
+def write_own(path: Path, data: bytes) -> None:
+    """Create or replace a file that only this user may read, and its folder. A link in its place is replaced."""
+    make_own(path.parent)
+    made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(made, flags, 0o600), "wb") as file:
+            file.write(data)
+        made.replace(path)
+    except OSError:
+        with suppress(OSError):
+            made.unlink()
+        raise
+
+
+# The C library's treatment of freed memory.
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""`M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD` of glibc's `malloc.h`."""
+_REUSED = 64 << 20
+_LARGE = 32 << 20
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+def reuse_freed_memory() -> bool:
+    """Have glibc hold up to 64 MiB of freed memory for the next allocation; return False where it can't.
+
+    By default glibc returns each freed batch to the system, and the next one takes new pages. That was an
+    eighth of a reader's CPU (`scripts/bench`). Allocations above 32 MiB are returned at once. Variables of
+    glibc in the environment win.
+    """
+    if any(name in os.environ for name in _VARIABLES):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # another C library
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _REUSED)) and bool(mallopt(_MMAP_THRESHOLD, _LARGE))
+
+
+# Processes that this one has started.
+
+
+_PATIENCE = 2.0  # s, for a process whose streams are closed
+
+
+def close_process(process: subprocess.Popen[bytes]) -> None:
+    """Close the streams of a process that ends with them, and wait for its end; kill it where it stays."""
+    try:
+        process.communicate(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,351 @@
+"""Geometry of the charts; the templates draw them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, pairwise
+from math import ceil, sqrt
+from statistics import median
+from typing import Literal, NamedTuple
+
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.overview import PointOverview
+from kbackup.util.times import calendar_text, ms_of
+
+# The view box of the charts, and the labels of their axes. Pure.
+#
+# Widths and heights are in units of a view box `WIDTH` wide, which is stretched to the page, so text is outside of
+# it.
+
+
+WIDTH = 1000.0
+HEIGHT = 100.0
+
+
+class Tick(NamedTuple):
+    """A label of a time axis, `at` percent of its length."""
+
+    at: float
+    text: str
+
+
+class Level(NamedTuple):
+    """A round value of the vertical axis, `y` from the top in `HEIGHT`."""
+
+    y: float
+    value: int
+
+
+def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tuple[Tick, ...]:
+    """Return labels from `start` to `end` (ms); `end` is `reach` percent along the axis."""
+    if end <= start:
+        return (Tick(50.0, _label(start, 0)),)
+    return tuple(
+        Tick(reach * n / intervals, _label(start + (end - start) * n // intervals, end - start))
+        for n in range(intervals + 1)
+    )
+
+
+def _label(ms: int, span: int) -> str:
+    pattern = "%Y-%m-%d" if not 0 < span < 4 * 86_400_000 else "%m-%d %H:%M"
+    return calendar_text(ms, pattern) or str(ms)
+
+
+# Geometry of a quantity over time; the templates draw it. Pure.
+
+
+STEPS = 400
+Unit = Literal["count", "bytes", "ms"]
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A quantity over time as a step chart: its line, the area under it, both axes, its greatest value and its last."""
+
+    line: str
+    under: str
+    unit: Unit
+    most: int
+    last: int
+    levels: tuple[Level, ...]
+    ticks: tuple[Tick, ...]
+
+
+def area(samples: Iterable[tuple[int, int]], unit: Unit = "count") -> Area | None:
+    """Return the chart of samples (time in ms, value), in order of time; None with fewer than two times.
+
+    The last value is drawn as long as the average value, and at least 2 percent of the chart."""
+    known = list(samples)
+    drawn = (
+        [known[n] for n in sorted({round(at * (len(known) - 1) / STEPS) for at in range(STEPS + 1)})]
+        if known
+        else []
+    )
+    if len(drawn) < 2 or drawn[-1][0] <= drawn[0][0]:
+        return None
+    start, end = drawn[0][0], drawn[-1][0]
+    most = max(value for _, value in drawn)
+    axis = _levels(most, unit)
+    reach = 1 / (1 + max(1 / (len(drawn) - 1), 0.02))
+    path = ""
+    for n, (time, value) in enumerate(drawn):
+        x, y = (time - start) / (end - start) * WIDTH * reach, HEIGHT - value / axis[-1] * HEIGHT
+        path += f"M{x:.1f} {y:.2f}" if n == 0 else f"H{x:.1f}V{y:.2f}"
+    path += f"H{WIDTH:.1f}"
+    return Area(
+        path,
+        f"{path}V{HEIGHT:.0f}H0Z",
+        unit,
+        most,
+        drawn[-1][1],
+        tuple(Level(HEIGHT - value / axis[-1] * HEIGHT, value) for value in axis),
+        ticks(start, end, 100 * reach),
+    )
+
+
+def _levels(most: int, unit: Unit) -> list[int]:
+    """Return round values from 0 to `most` or above, at most five steps."""
+    step = next(step for step in _steps(unit) if step * 4 >= most)
+    return [n * step for n in range(max(ceil(most / step), 1) + 1)]
+
+
+def _steps(unit: Unit) -> Iterator[int]:
+    """Yield round numbers, the smallest first."""
+    if unit == "bytes":
+        return (1 << n for n in count())
+    if unit == "ms":
+        return chain((1000 * seconds for seconds in _SECONDS), (86_400_000 * days for days in _decimal()))
+    return _decimal()
+
+
+_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480)
+_SECONDS = (1, 2, 5, 10, 15, 30, *(60 * minutes for minutes in _MINUTES))
+
+
+def _decimal() -> Iterator[int]:
+    return (digit * 10**power for power in count() for digit in (1, 2, 5))
+
+
+def running_totals(samples: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return (time, sum of the values up to that time) for samples (time, value)."""
+    total, totals = 0, []
+    for time, value in samples:
+        total += value
+        totals.append((time, total))
+    return totals
+
+
+def records_over_time(partitions: Iterable[ArchivedPartition]) -> Area | None:
+    """Return the chart of the number of records up to a time, by the newest times of their segments."""
+    times = sorted(
+        (s.max_timestamp, s.count) for p in partitions for s in p.segments if s.max_timestamp is not None
+    )
+    return area(running_totals((time, count) for time, count in times))
+
+
+# Geometry of a partition's offsets: archived, lost and expired ranges, and positions of groups. Pure.
+#
+# The templates draw it.
+
+
+_LEAST = 4.0
+"""Width of the smallest lost range: it must not be overlooked."""
+
+
+class Span(NamedTuple):
+    x: float
+    width: float
+    start: int
+    end: int
+
+
+class Mark(NamedTuple):
+    """Positions of groups that can't be told apart: the first one's offset and name, and how many `others` there are.
+
+    `outside` says if it is before or after the archived offsets."""
+
+    x: float
+    offset: int
+    name: str
+    outside: str
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Ranges of a partition, and positions of groups, over the offsets from `start` to `end` (exclusive)."""
+
+    start: int
+    end: int
+    spans: tuple[Span, ...]
+    lost: tuple[Span, ...]
+    expired: tuple[Span, ...]
+    marks: tuple[Mark, ...]
+
+
+def strip(
+    partition: ArchivedPartition,
+    groups: Iterable[tuple[str, int]] = (),
+    lost: Sequence[tuple[int, int]] = (),
+    expired: tuple[int, int] | None = None,
+) -> Strip:
+    """Return the strip of a partition. `groups` are (name, offset); ranges have an exclusive end."""
+    edges = [(partition.start, partition.end), *lost, *([expired] if expired else [])]
+    start = min([*(low for low, _ in edges), *(s.first for s in partition.segments[:1])])
+    end = max(high for _, high in edges)
+    scale = WIDTH / max(end - start, 1)
+    return Strip(
+        start,
+        end,
+        tuple(_span(*each, scale, start) for each in _joined(_archived(partition), scale)),
+        tuple(_span(low, high, scale, start, _LEAST) for low, high in _joined(sorted(lost), scale)),
+        tuple(_span(*each, scale, start) for each in ([expired] if expired else [])),
+        tuple(_marks(partition, groups, scale, start)),
+    )
+
+
+def _marks(
+    partition: ArchivedPartition, groups: Iterable[tuple[str, int]], scale: float, start: int
+) -> Iterable[Mark]:
+    """Return a mark for each unit of the width that has positions."""
+    marks: dict[tuple[int, str], Mark] = {}
+    for name, offset in groups:
+        x = min(max((offset - start) * scale, 0.0), WIDTH)
+        outside = _outside(partition, offset)
+        key = round(x), outside
+        known = marks.get(key)
+        marks[key] = (
+            Mark(x, offset, name, outside) if known is None else known._replace(others=known.others + 1)
+        )
+    return marks.values()
+
+
+def _outside(partition: ArchivedPartition, offset: int) -> str:
+    if offset > partition.end:
+        return "after the archive's end"
+    return "before the archive's start" if offset < partition.start else ""
+
+
+def _archived(partition: ArchivedPartition) -> Iterable[tuple[int, int]]:
+    return ((s.first, s.last + 1) for s in partition.segments)
+
+
+def _joined(ranges: Iterable[tuple[int, int]], scale: float) -> Iterable[tuple[int, int]]:
+    """Yield ranges in order; those less than half a unit apart are one."""
+    joined: tuple[int, int] | None = None
+    for low, high in ranges:
+        if joined is not None and (low - joined[1]) * scale < 0.5:
+            joined = joined[0], max(high, joined[1])
+            continue
+        if joined is not None:
+            yield joined
+        joined = low, high
+    if joined is not None:
+        yield joined
+
+
+def _span(first: int, end: int, scale: float, start: int, least: float = 1.0) -> Span:
+    width = max((end - first) * scale, least)
+    return Span(min((first - start) * scale, WIDTH - width), width, first, end)
+
+
+# Geometry of the timeline of restore points; the templates draw it. Pure.
+
+
+COLUMNS = 160
+LATE = 1.75
+"""A pause between restore points is shown if it is this many times longer than usual."""
+
+
+class Column(NamedTuple):
+    """Restore points that were committed about the same time. The height stands for the bytes that they added."""
+
+    x: float
+    width: float
+    height: float
+    points: tuple[PointOverview, ...]
+
+    @property
+    def last(self) -> PointOverview:
+        return self.points[-1]
+
+    @property
+    def added(self) -> int:
+        return sum(p.stored_bytes for p in self.points)
+
+    @property
+    def records(self) -> int:
+        return sum(p.records for p in self.points)
+
+    @property
+    def losses(self) -> int:
+        return sum(p.losses for p in self.points)
+
+    @property
+    def damaged(self) -> bool:
+        return any(p.damaged for p in self.points)
+
+
+class Pause(NamedTuple):
+    """A time without a restore point, longer than usual."""
+
+    x: float
+    width: float
+    after: PointOverview
+    before: PointOverview
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    columns: tuple[Column, ...]
+    pauses: tuple[Pause, ...]
+    levels: tuple[Level, ...]
+    ticks: tuple[Tick, ...]
+    usual: float | None
+    """Median of the seconds from one restore point to the next."""
+
+
+def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Timeline:
+    """Return the timeline of restore points, oldest first; at least one.
+
+    `let_go` are the ascending numbers of expired and lost restore points: they explain a pause, which is not shown."""
+    times = [ms_of(p.committed_at) for p in points]
+    start, span = times[0], max(times[-1] - times[0], 1)
+    step = WIDTH / COLUMNS
+
+    def x(time: float) -> float:
+        return (time - start) / span * (WIDTH - step) if len(times) > 1 else (WIDTH - step) / 2
+
+    by_column: dict[int, list[PointOverview]] = {}
+    for point, time in zip(points, times, strict=True):
+        by_column.setdefault(round(x(time) / step), []).append(point)
+    columns = [Column(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
+    most = _top(max(c.added for c in columns))
+    steps = [
+        (p, q, a, b)
+        for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
+        if bisect_left(let_go, p.number) == bisect_left(let_go, q.number)
+    ]
+    intervals = [b - a for _, _, a, b in steps]
+    usual = median(intervals) if len(intervals) > 1 else None
+    pauses = [
+        Pause(x(a) + step, max(x(b) - x(a) - step, step / 2), p, q)
+        for p, q, a, b in steps
+        if usual and b - a > usual * LATE
+    ]
+    return Timeline(
+        tuple(c._replace(height=max(sqrt(c.added / most) * HEIGHT, 2.0)) for c in columns),
+        tuple(pauses),
+        tuple(
+            Level(HEIGHT - sqrt(value / most) * HEIGHT, value) for value in (0, most // 16, most // 4, most)
+        ),
+        ticks(times[0], times[-1]),
+        usual / 1000 if usual is not None else None,
+    )
+
+
+def _top(most: int) -> int:
+    """Return the value at the top of the axis: a power of two, so that a fourth and a sixteenth of it are round."""
+    return max(16, 1 << (most - 1).bit_length())

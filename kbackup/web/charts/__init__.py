@@ -1,1 +1,0 @@
-"""Geometry of the charts; the templates draw them."""
