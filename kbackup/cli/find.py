@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import click
-import jq
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +55,8 @@ class Expression:
     def __init__(
         self, text: str, decoding: Decoding, before: Callable[[TopicPartition, RecordBlock], Mask] | None
     ) -> None:
+        import jq  # of the extra `schemas`
+
         try:
             self._program = jq.compile(text)
         except ValueError as error:  # also of text that is not Unicode
@@ -187,10 +188,9 @@ def _expression(text: str | None, decoding: Decoding, before: Pattern | None) ->
     if text is None:
         return None
     try:
-        pass
+        return Expression(text, decoding, before)
     except ImportError as error:
         raise UsageError(f"--jq needs a library that is not installed: {error}", EXTRA) from error
-    return Expression(text, decoding, before)
 
 
 def _search(

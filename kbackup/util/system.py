@@ -1,4 +1,4 @@
-"""Repeat something until it succeeds or its time is over."""
+"""What the system gives: memory, buffers, folders of our own, processes, and repeated attempts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from kbackup.types import Bytes
@@ -64,6 +62,8 @@ class BufferPool:
         except IndexError:
             memory = self._make()
         # Views of an array over foreign memory refer to that array, not to the memory: when it dies, all have.
+        import numpy as np  # commands without records start without it
+
         lease: Bytes = np.frombuffer(memory, np.uint8)
         # The callback may run in any thread, and in the midst of `take` (a garbage collection): it takes no lock.
         weakref.finalize(lease, self._free.append, memory).atexit = False

@@ -32,32 +32,12 @@ from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
 from kbackup.web.pages import points, records, restore, status, topics
-from kbackup.web.pages import status as drills
-from kbackup.web.pages import status as migration
-from kbackup.web.pages import status as mirrors
 from kbackup.web.render import page
 from kbackup.web.view import BadInputError, page_request
 
 log = logging.getLogger(__name__)
 
-ROUTERS = tuple(
-    module.router
-    for module in (
-        points,
-        topics,
-        records,
-        records,
-        records,
-        topics,
-        points,
-        points,
-        drills,
-        status,
-        mirrors,
-        migration,
-        restore,
-    )
-)
+ROUTERS = tuple(module.router for module in (points, topics, records, status, restore))
 THREADS = 8
 """Number of pages rendered at the same time: each may hold a few pages of records in memory."""
 

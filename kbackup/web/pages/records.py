@@ -25,12 +25,12 @@ from kbackup.web.render import indented, is_json
 from kbackup.web.search import SearchRequest, SearchResult, search_page
 from kbackup.web.view import GET, BadInputError, PageRequest, Requested, find_partition, moment
 
-field_router = APIRouter(default_response_class=Response)
+router = APIRouter(default_response_class=HTMLResponse)
 
 FieldView = Literal["bytes", "json"]
 
 
-@field_router.api_route("/topics/{name}/{number}/records/{offset}/{field}", methods=GET)
+@router.api_route("/topics/{name}/{number}/records/{offset}/{field}", methods=GET, response_class=Response)
 def field(
     request: Requested,
     name: str,
@@ -45,7 +45,9 @@ def field(
     return _response(row.key if field == "key" else row.value, view, name, f"{number}-{offset}-{field}")
 
 
-@field_router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET)
+@router.api_route(
+    "/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET, response_class=Response
+)
 def header(
     request: Requested, name: str, number: int, offset: int, at: int, view: FieldView = "bytes"
 ) -> Response:
@@ -95,8 +97,6 @@ def _response(data: bytes | None, view: FieldView, topic: str, label: str) -> Re
 
 # The pages of records: the records of a partition, and a record.
 
-
-router = APIRouter(default_response_class=HTMLResponse)
 
 View = Literal["lines", "decoded", "auto", "text", "json", "hex"]
 Size = Annotated[int, Query(ge=1, le=500)]
@@ -241,8 +241,6 @@ def _offset(text: str) -> int:
 # The page that searches records, as `kbackup find` does.
 
 
-search_router = APIRouter(default_response_class=HTMLResponse)
-
 FIELDS = {"text": "text", "where": "topic", "at": "from record", "from_time": "from", "to_time": "to"}
 """Labels of the input fields."""
 
@@ -299,7 +297,7 @@ class SearchForm:
         }
 
 
-@search_router.api_route("/search", methods=GET)
+@router.api_route("/search", methods=GET)
 def search(request: Requested, form: Annotated[SearchForm, Depends()]) -> HTMLResponse:
     """Search records from address `at` on, within the bounds of a page; a link resumes the search."""
     result, matches, resume = None, [], None

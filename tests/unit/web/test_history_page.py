@@ -25,7 +25,7 @@ def test_history_page_by_page(store: Store) -> None:
     client = visit(store)
     address: str | None = "/history"
     seen: list[str] = []
-    with mock.patch.object(page, "PAGE", 2):
+    with mock.patch.object(page, "HISTORY_PAGE", 2):
         while address is not None:
             html = client.get(address).text
             numbers = re.findall(r'<data class="n" value="(\d+)"', html)

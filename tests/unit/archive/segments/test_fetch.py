@@ -82,8 +82,8 @@ def test_buffers_are_used_again_but_never_while_they_are_held(store: FaultyStore
 )
 def test_any_spans_give_the_records(rows: list[Record], span: int, compression: str, indexed: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("fetch", "read"):
-            patch.setattr(f"kbackup.archive.segments.{module}.SPAN", span)
+        for name in ("FETCH_SPAN", "SPAN"):
+            patch.setattr(read, name, span)
         store = MemoryStore()
         with PartitionWriter(store, target(3, 1 << 20, compression)) as writer:
             writer.append(encode(to_batch(rows)))
