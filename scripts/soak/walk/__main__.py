@@ -21,9 +21,7 @@ from kbackup.store import S3Options, Store, open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 from scripts.soak.walk.cluster import Cluster
-from scripts.soak.walk.commands import Commands
-from scripts.soak.walk.sites import WrongError
-from scripts.soak.walk.walker import Walk
+from scripts.soak.walk.steps import Commands, Walk, WrongError
 from tests.conftest import Bucket
 from tests.contract.proxy import Proxy
 

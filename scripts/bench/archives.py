@@ -1,12 +1,13 @@
-"""Archives of many restore points, by kbackup's own commits. Segments are described and not
-written, unless they are asked for."""
+"""Archives of many restore points, by kbackup's own commits. Segments are described and not written, unless they are
+asked for."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +22,10 @@ from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment, to_batch
+from kbackup.config.models import Backup
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange
-from scripts.bench.synthetic import segments as described
 
 TOPIC = "events"
 RECORDS = 100
@@ -32,6 +33,7 @@ RECORDS = 100
 _AT = "2026-01-01T00:00:00.000Z"
 _LOSS_EVERY = 500
 _THREADS = 16
+_FIRST = 1_700_000_000_000  # ms since the epoch
 NEWEST = 50
 """So many restore points of a sparse archive have documents and segments."""
 
@@ -41,8 +43,44 @@ Write = Callable[[int, OffsetRange], Segment]
 
 
 def describe(number: int, offsets: OffsetRange) -> Segment:
-    (segment,) = described([offsets], 1000)
+    (segment,) = described_segments([offsets], 1000)
     return segment
+
+
+def segments_of(size: float) -> int:
+    """Segments that `size` bytes of one partition make in one run."""
+    return max(1, -(-int(size) // Backup().segment_bytes)) if size else 0
+
+
+def described_segments(ranges: Iterable[OffsetRange], record: int) -> Iterator[Segment]:
+    """Yield the segments of `ranges` with records of `record` bytes, at the default segment size."""
+    for offsets in ranges:
+        records = offsets.end - offsets.start
+        count = segments_of(records * record)
+        marks = [offsets.start + records * n // count for n in range(count + 1)] if count else []
+        for first, end in pairwise(marks):
+            yield _segment(offsets, first, end, record)
+
+
+def _segment(offsets: OffsetRange, first: int, end: int, record: int) -> Segment:
+    size = (end - first) * record + 1
+    crc = hashlib.blake2b(f"{offsets}:{first}".encode(), digest_size=16).hexdigest()
+    return Segment(
+        topic=offsets.topic,
+        incarnation=1,
+        partition=offsets.partition,
+        first=first,
+        last=end - 1,
+        count=end - first,
+        bytes=size,
+        stored=size,
+        min_timestamp=_FIRST + first,
+        max_timestamp=_FIRST + end - 1,
+        largest=record,
+        crc=crc[:16],
+        index_crc=crc[16:],
+        key=layout.records_key(layout.topic_dir(offsets.topic), offsets.partition, first, "none"),
+    )
 
 
 def build(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.soak.walk.comparison import compare
-from scripts.soak.walk.model import Life, Log, Offset, Record, Restored
-from scripts.soak.walk.oracle import Book
+from scripts.soak.walk.oracle import Book, Life, Log, Offset, Record, Restored, compare
 
 
 def record(number: int) -> Record:
