@@ -39,7 +39,7 @@ from kbackup.store.base import Store
 from kbackup.types import OffsetRange
 from scripts.bench.archives import RECORDS, TOPIC, build, copy
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
+from scripts.dev.s3 import Minio
 from tests.support.memory_store import MemoryStore
 
 _COUNTED = re.compile(r'^minio_api_requests_total\{name="(\w+)".*\} (\S+)$', re.MULTILINE)

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from kbackup.store import S3Options, open_store
 from scripts.bench.processes import cpu_of
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
+from scripts.dev.s3 import Minio
 
 PARTITIONS = 4
 _FIRST = 1_700_000_000_000  # ms since the epoch

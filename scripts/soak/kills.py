@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kbackup.spark.session import build_session
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
+from scripts.dev.s3 import Minio
 from tests.conftest import Bucket
 from tests.faults.kill_loop import KillLoop
 from tests.faults.mirror_loop import HALVES, MirrorLoop
