@@ -34,8 +34,6 @@ HELM = Program("helm", "helm.sh/helm/v4", "v4.0.5", "./cmd/helm")
 PROMTOOL = Program(
     "promtool", "github.com/prometheus/prometheus", "v0.311.0", "./cmd/promtool", "remove_all_sd"
 )
-PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
-"""The module with the schemas of the operator's objects; nothing is built of it."""
 
 
 @functools.cache
