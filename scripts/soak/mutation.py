@@ -7,15 +7,13 @@ again alone. Exit code 1 where any case came out wrong.
 from __future__ import annotations
 
 import argparse
-import builtins
 import hashlib
 import random
 import re
 import sys
 import time
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -42,7 +40,7 @@ from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_arc
 from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.writer import Target
 from kbackup.config.models import Restore
-from kbackup.errors import CorruptError, KbackupError, NotFoundError, StoreError
+from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.jobs.points import label, pin, release
 from kbackup.jobs.replay import read_range
 from kbackup.jobs.restore.job import finished_report
@@ -54,90 +52,10 @@ from kbackup.jobs.verify import job as verify_job
 from kbackup.kafka.kernel_protocol import runs_of
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import ProgressSender
-from kbackup.store.base import CHUNK, Address, Buffer, Failed, ObjectInfo, Store, Upload
+from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.memory_store import MemoryStore
-
-
-class FrozenStore:
-    """`Store` over `objects`; every write is refused."""
-
-    url = "frozen://archive"
-
-    def __init__(self, objects: Mapping[str, bytes]) -> None:
-        self.objects = objects
-        self._keys = sorted(objects)
-
-    @classmethod
-    def of(cls, store: Store) -> FrozenStore:
-        return cls({entry.key: store.get(entry.key) for entry in store.list()})
-
-    @property
-    def address(self) -> Address:
-        return Address("frozen", ())
-
-    def get(self, key: str) -> bytes:
-        try:
-            return self.objects[key]
-        except KeyError:
-            raise NotFoundError(f"object {key} is not there") from None
-
-    def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        return self.get(key), "1"
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        data = self.get(key)[start : start + length]
-        if len(data) < length:
-            raise CorruptError(f"object {key} ends before byte {start + length}", "it was cut")
-        return data
-
-    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        data = self.get_range(key, start, length)
-        yield from (data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
-
-    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        into[:] = self.get_range(key, start, len(into))
-        yield into
-
-    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        for key in self._keys[bisect_right(self._keys, start_after) :]:
-            if key.startswith(prefix):
-                yield self.stat(key)
-
-    def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        found = {key[len(prefix) :].partition("/")[0] for key in self._keys if self._below(key, prefix)}
-        yield from sorted(found, key=lambda name: f"{name}/")
-
-    def _below(self, key: str, prefix: str) -> bool:
-        return key.startswith(prefix) and "/" in key[len(prefix) :]
-
-    def stat(self, key: str) -> ObjectInfo:
-        return ObjectInfo(key, len(self.get(key)), "1", 0.0)
-
-    def checksum(self, key: str) -> int | None:
-        self.get(key)
-        return None
-
-    def put(self, key: str, data: Buffer) -> str:
-        raise _frozen(key)
-
-    def put_new(self, key: str, data: Buffer) -> str:
-        raise _frozen(key)
-
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        raise _frozen(key)
-
-    def upload(self, key: str) -> Upload:
-        raise _frozen(key)
-
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        return [Failed(key, _frozen(key)) for key in keys]
-
-
-def _frozen(key: str) -> StoreError:
-    return StoreError(f"object {key} can't be written: this store is only read")
-
 
 RESTORE = "r1"
 Objects = dict[str, bytes]
@@ -225,7 +143,7 @@ def _expire(store: Store, grace: timedelta) -> None:
 
 
 def _objects(store: Store) -> Objects:
-    return dict(FrozenStore.of(store).objects)
+    return {entry.key: store.get(entry.key) for entry in store.list()}
 
 
 def _restore(store: Store) -> Iterator[MapPartName]:
@@ -387,7 +305,9 @@ class Seen:
 
 def inspect(objects: Objects, sample: Sample) -> Seen:
     """Run verify and restores on an archive. Raises any error but a `KbackupError`."""
-    store = FrozenStore(objects)
+    store = MemoryStore("memory://archive", clock=lambda: 0.0)
+    for key, data in objects.items():
+        store.put(key, data)
     restores: dict[str, Callable[[], str]] = {
         "restore of the latest": lambda: _restored(store, "latest"),
         "restore of the first": lambda: _restored(store, 1),
