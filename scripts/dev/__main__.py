@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 from kbackup.errors import KbackupError
 from scripts.dev import jars
+from scripts.dev.cache import HELM, MINIO, binary, check_rules
 from scripts.dev.kafka import Broker
-from scripts.dev.programs import HELM, MINIO, binary, check_rules
 from scripts.dev.s3 import Minio, MotoServer, S3Server
 from scripts.dev.tools import MissingToolError
 

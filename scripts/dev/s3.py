@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import boto3
 from botocore.config import Config
 
+from scripts.dev.cache import MINIO, binary
 from scripts.dev.process import Process, StartError, free_ports, open_on_free_ports
-from scripts.dev.programs import MINIO, binary
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

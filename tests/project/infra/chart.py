@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from scripts.dev.programs import HELM, binary
+from scripts.dev.cache import HELM, binary
 from tests.project.infra.files import INFRA, documents
 
 CHART = INFRA / "helm" / "kbackup"
