@@ -12,7 +12,7 @@ WORKERS := --numprocesses auto --dist worksteal
 # longest files come first, so that no worker waits for the other at the end.
 SERVERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
 
-.PHONY: demo test check quick project migration wheels soak venv lock bench clean tools
+.PHONY: demo test check types style imports quick project migration wheels soak venv lock bench clean tools
 
 demo: venv
 	$(BIN)/python -m scripts.demo
@@ -21,25 +21,32 @@ demo: venv
 # installs Debian's package chromium, and says so before; nothing else leaves this folder and $KBACKUP_CACHE.
 test: check
 	@$(BIN)/python -m scripts.dev.tools plan
-	$(BIN)/pytest $(WORKERS) tests/unit tests/golden
-	$(MAKE) project
+	$(BIN)/pytest $(WORKERS) tests/unit tests/golden tests/project
 	$(BIN)/python -m scripts.dev.tools browser
 	$(BIN)/python -m scripts.dev fetch
 	$(BIN)/pytest $(SERVERS) --ignore tests/interop/migration tests/faults tests/integration tests/interop tests/contract
 	$(MAKE) migration
 	$(MAKE) wheels
 
+# Two at a time: mypy takes as long as the others together.
 check: venv
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types style imports
+
+types: venv
+	$(BIN)/mypy
+
+style: venv
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
+
+imports: venv
 	$(BIN)/lint-imports
 
 # A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check
 	$(BIN)/pytest -q $(WORKERS) --sample tests/unit tests/golden
 
-# What is around the product: image and manifests, documents, simulations.
+# What is around the product alone: image and manifests, documents, simulations.
 project: venv
 	$(BIN)/pytest -q $(WORKERS) tests/project
 
@@ -56,7 +63,7 @@ wheels: venv
 soak: venv
 	$(BIN)/pytest --soak -m soak tests
 	$(BIN)/python -m scripts.soak.kills
-	$(BIN)/python -m scripts.soak.mirrors
+	$(BIN)/python -m scripts.soak.kills --mirrors
 	$(BIN)/python -m scripts.soak.key_files
 	$(BIN)/python -m scripts.soak.regrown
 	$(BIN)/python -m scripts.soak.unshared

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from scripts.dev.kafka import Broker
-    from scripts.dev.minio import Minio
-    from scripts.dev.moto import MotoServer
-    from scripts.dev.s3 import S3Server
+    from scripts.dev.s3 import Minio, MotoServer, S3Server
     from scripts.dev.secured import SecuredBroker
 
 pytest_plugins = ("tests.support.exhaustive", "tests.support.output_schemas", "tests.support.watching")
@@ -84,7 +82,7 @@ def secured_broker() -> Iterator[SecuredBroker]:
 
 @pytest.fixture(scope="session")
 def minio_server() -> Iterator[Minio]:
-    from scripts.dev.minio import Minio
+    from scripts.dev.s3 import Minio
 
     with Minio() as running:
         know("MinIO's root password", running.secret_key)
@@ -94,7 +92,7 @@ def minio_server() -> Iterator[Minio]:
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[MotoServer]:
-    from scripts.dev.moto import MotoServer
+    from scripts.dev.s3 import MotoServer
 
     with MotoServer() as running:
         know("moto's secret key", running.secret_key)

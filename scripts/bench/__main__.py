@@ -1,4 +1,7 @@
-"""python -m scripts.bench: kbackup beside bare loops on this machine, as a table and as JSON."""
+"""python -m scripts.bench: kbackup beside bare loops on this machine, as a table and as JSON.
+
+The loops run in turns, so that what else the machine does meets all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,144 +9,234 @@ import argparse
 import json
 import signal
 import sys
-from importlib import import_module
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
+from kbackup.config.models import Backup
 from kbackup.errors import KbackupError
-from scripts.bench.measure import LOOPS, Bench, Result
-from scripts.bench.report import Measured, document, table
-from scripts.bench.servers import Servers
+from scripts.bench.loops import Child, Spec, children
+from scripts.bench.processes import Tree
+from scripts.bench.servers import PARTITIONS, Servers, encoded_bytes, grid
 from scripts.dev.tools import MissingToolError
 
-_GROWTH = 10
-_GROWTH_SIZE = 540
-_MODES = {
-    "--simulate": "scripts.bench.simulation",
-    "--small": "scripts.bench.small",
-    "--quiet": "scripts.bench.quiet",
-    "--mirror": "scripts.bench.mirror",
-    "--latency": "scripts.bench.latency",
+Seconds = dict[str, float]
+_CASES = "140:8000000,540:1000000,1024:4000000"
+
+
+class Loop(NamedTuple):
+    """`work` is a job of kbackup (with `options`), or a bare loop. `archive` is the loop whose archive is restored."""
+
+    work: str
+    options: Mapping[str, Any] = {}
+    archive: str = ""
+
+    @property
+    def is_job(self) -> bool:
+        return self.work in {"backup", "restore"}
+
+
+LOOPS = {
+    "bare consume": Loop("consume"),
+    "bare kernel": Loop("kernel"),
+    "bare upload": Loop("upload"),
+    "backup": Loop("backup", {"compression": "none"}),
+    "backup zstd": Loop("backup", {"compression": "zstd"}),
+    "bare produce": Loop("produce"),
+    "restore": Loop("restore", archive="backup"),
+    "restore zstd": Loop("restore", archive="backup zstd"),
+    "restore, no transactions": Loop("restore", {"transactions": False}, "backup"),
 }
-"""Other things to measure, each with options of its own."""
-_EPILOG = (
-    "Also: --simulate, --small, --quiet, --mirror, --latency (each with --help of its own), "
-    "python -m scripts.bench.grid"
-)
-_JOBS = ("backup", "restore")
+"""In the order of a round: a restore takes the archive of the last backup of its kind."""
 
-Cases = dict[int, int]
-"""Records by value size in bytes."""
 
-_FULL: Cases = {140: 8_000_000, 540: 1_000_000, 1024: 4_000_000}
-_QUICK: Cases = {140: 400_000}
-_LARGE: Cases = {1_000_000: 400, 20_000_000: 24}
+@dataclass(frozen=True)
+class Result:
+    """`seconds` is the wall time of the data phase; `cpu` its CPU seconds and `peak` the most bytes of one process
+    in its whole life, by role; `steps` are kbackup's own times by step, `sizes` its bytes."""
+
+    loop: str
+    size: int
+    records: int
+    seconds: float
+    cpu: Seconds
+    peak: dict[str, int]
+    steps: Seconds = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return self.records / self.seconds
+
+
+class Bench:
+    """The servers and the topic of `records` records for one size of records, written once."""
+
+    def __init__(self, servers: Servers, size: int, records: int, tasks: int) -> None:
+        self._servers, self._size, self._tasks = servers, size, tasks
+        self._count = max(1, records // PARTITIONS)
+        self._topic = servers.fill(size, self._count)
+        self._archives: dict[str, dict[str, Any]] = {}
+
+    def run(self, name: str) -> Result:
+        return self._job(name, LOOPS[name]) if LOOPS[name].is_job else self._bare(name, LOOPS[name])
+
+    def _bare(self, name: str, loop: Loop) -> Result:
+        makes_topic = loop.work == "produce"
+        topic = self._servers.new_topic(size=self._size) if makes_topic else self._topic
+        where = self._servers.new_archive()
+        specs = [self._spec(number, topic) | where for number in range(self._tasks)]
+        with children(specs, loop.work) as running:
+            before = self._servers.cpu()
+            for child in running:
+                child.tell({"go": True})
+            answers = [child.hear() for child in running]
+            servers = _difference(self._servers.cpu(), before)
+        if makes_topic:
+            self._servers.delete_topic(topic)
+        self._servers.delete_archive(where)
+        seconds = max(words["ended"] for words in answers) - min(words["began"] for words in answers)
+        cpu = {"worker": sum(words["cpu"] for words in answers), **servers}
+        peak = {"worker": max(words["peak"] for words in answers)}
+        return Result(name, self._size, sum(words["records"] for words in answers), seconds, cpu, peak)
+
+    def _spec(self, number: int, topic: str) -> Spec:
+        """Of process `number`: its partitions, and what its uploads amount to."""
+        here = list(range(number, PARTITIONS, self._tasks))
+        size = self._count * encoded_bytes(self._size)
+        segments = -(-size // Backup().segment_bytes)
+        return {
+            "bootstrap": self._servers.broker.bootstrap,
+            "topic": topic,
+            "partitions": here,
+            "size": self._size,
+            "count": self._count,
+            "records": self._count * len(here),
+            "prefix": f"process-{number}",
+            "segments": segments * len(here),
+            "segment_bytes": size // segments,
+            "index_bytes": 24 * self._count // segments,
+        }
+
+    def _job(self, name: str, loop: Loop) -> Result:
+        spec: Spec = {
+            "bootstrap": self._servers.broker.bootstrap,
+            "topic": self._topic,
+            "target": self._servers.unused_name(),
+            "tasks": self._tasks,
+            "options": dict(loop.options),
+        }
+        where = self._archive_for(name)
+        with children([spec | where], loop.work) as (child,), Tree(child.pid) as tree:
+            child.tell({"go": True})
+            cpu, words = self._follow(child, tree)
+        if loop.work == "restore":
+            self._servers.delete_topic(spec["target"])
+        records = self._count * PARTITIONS
+        steps: Seconds = words["seconds"]
+        return Result(name, self._size, records, steps["run"], cpu, tree.peaks(), steps, words["sizes"])
+
+    def _archive_for(self, name: str) -> dict[str, Any]:
+        """A new one for a backup, kept until the next of its kind. A restore takes that, and makes it where there is
+        none."""
+        if LOOPS[name].work == "backup":
+            if name in self._archives:
+                self._servers.delete_archive(self._archives[name])
+            self._archives[name] = self._servers.new_archive()
+            return self._archives[name]
+        if LOOPS[name].archive not in self._archives:
+            self.run(LOOPS[name].archive)
+        return self._archives[LOOPS[name].archive]
+
+    def _follow(self, child: Child, tree: Tree) -> tuple[Seconds, dict[str, Any]]:
+        """The CPU that tree and servers used in step 'run', and the child's last words."""
+        marks: list[Seconds] = []
+        words: dict[str, Any] = {"phase": None}
+        while words["phase"] != "":
+            words = child.hear()
+            if words["phase"] == "run" or len(marks) == 1:
+                marks.append({**tree.cpu(), **self._servers.cpu()})
+        return _difference(marks[1], marks[0]), words
+
+
+def _difference(after: Seconds, before: Seconds) -> Seconds:
+    return {name: round(used - before.get(name, 0.0), 2) for name, used in after.items()}
+
+
+_NOTE = """\
+Medians. Data phase: kbackup's step 'run' with Spark and its Python workers started before; the bare loops from their
+first call to their last record. CPU in µs a record, of all processes of a kind; memory: the high-water mark of the
+largest one, in MiB.
+"""
+_CPU = ("worker", "jvm", "driver", "broker", "minio")
+_MEMORY = ("worker", "jvm", "driver")
+_HEAD = ("value", "loop", "s", "records/s", "MB/s", "stored", "CPU", *_CPU[1:], "memory", *_MEMORY[1:])
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return one row per size and loop."""
+    groups: dict[tuple[int, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.size, result.loop), []).append(result)
+    return "\n".join([_NOTE, *grid(_HEAD, [list(_cells(rows)) for rows in groups.values()])])
+
+
+def _cells(rows: Sequence[Result]) -> Iterator[str]:
+    first, rate = rows[0], median(r.rate for r in rows)
+    yield from (f"{first.size} B", first.loop, f"{median(r.seconds for r in rows):.1f}", f"{rate:,.0f}")
+    yield f"{rate * encoded_bytes(first.size) / 1e6:.0f}"
+    yield f"{first.sizes['stored'] / first.sizes['bytes']:.2f}" if "stored" in first.sizes else ""
+    for role in _CPU:
+        yield f"{median(r.cpu[role] / r.records for r in rows) * 1e6:.2f}" if role in first.cpu else ""
+    for role in _MEMORY:
+        yield f"{max(r.peak[role] for r in rows) / 2**20:.0f}" if role in first.peak else ""
 
 
 def main(arguments: list[str]) -> int:
-    for flag, module in _MODES.items():
-        if flag in arguments:
-            mode = import_module(module)
-            return int(mode.main([argument for argument in arguments if argument != flag]))
-    return _pairs(_options(arguments))
-
-
-def _pairs(options: argparse.Namespace) -> int:
-    measured = Measured()
+    options = _options(arguments)
+    results: list[Result] = []
     for size, records in options.cases.items():
-        _speed(options, size, records, measured)
-    if options.grown:
-        _growth(options, measured)
-    for size, records in options.large.items():
-        _large(options, size, records, measured)
-    print(table(measured))
+        with Servers(options.store) as servers:
+            print(f"{size} B: writing {records:,} records", file=sys.stderr, flush=True)
+            bench = Bench(servers, size, records, options.tasks)
+            for number in range(options.repeat):
+                for name in options.loops:
+                    results.append(bench.run(name))
+                    line = f"{name}: {results[-1].rate:,.0f} records/s, {results[-1].seconds:.1f} s"
+                    print(f"  {number + 1}. {line}", file=sys.stderr, flush=True)
+                    if options.json is not None:
+                        options.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+    print(table(results))
     return 0
 
 
-def _write(options: argparse.Namespace, measured: Measured) -> None:
-    """Write the results after each loop, so that an interrupted benchmark leaves those before."""
-    if options.json is not None:
-        options.json.write_text(json.dumps(document(vars(options), measured), indent=1) + "\n")
-
-
-def _speed(options: argparse.Namespace, size: int, records: int, measured: Measured) -> None:
-    """Every loop `repeat` times in turns, so that what else the machine does meets all of them."""
-    with Servers(options.store) as servers:
-        _say(f"{size} B: writing {records:,} records")
-        bench = Bench(servers, size, records, options.tasks)
-        for number in range(options.repeat):
-            for name in options.loops:
-                measured.speed.append(_report(bench.run(name), number))
-                _write(options, measured)
-
-
-def _growth(options: argparse.Namespace, measured: Measured) -> None:
-    """Measure a topic and one ten times as large."""
-    for records in (options.grown // _GROWTH, options.grown):
-        with Servers(options.store) as servers:
-            _say(f"growth: writing {records:,} records of {_GROWTH_SIZE} B")
-            bench = Bench(servers, _GROWTH_SIZE, records, options.tasks)
-            for number in range(min(3, options.repeat)):
-                measured.grown += [
-                    _report(bench.run(name), number) for name in _JOBS if name in options.loops
-                ]
-                _write(options, measured)
-
-
-def _large(options: argparse.Namespace, size: int, records: int, measured: Measured) -> None:
-    """Measure large records once, for their memory."""
-    with Servers(options.store) as servers:
-        _say(f"large: writing {records:,} records of {size:,} B")
-        bench = Bench(servers, size, records, options.tasks, options.tasks)
-        measured.large += [_report(bench.run(name), 0) for name in _JOBS if name in options.loops]
-        _write(options, measured)
-
-
-def _report(result: Result, number: int) -> Result:
-    _say(f"  {number + 1}. {result.loop}: {result.rate:,.0f} records/s, {result.seconds:.1f} s")
-    return result
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__, epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
     add = parser.add_argument
-    add("--cases", type=_cases, help="value sizes and records (140:8000000,540:1000000,1024:4000000)")
-    add("--repeat", type=int, help="how often each loop runs; medians count (5)")
+    add("--cases", type=_cases, default=_cases(_CASES), help=f"value sizes and records ({_CASES})")
+    add("--repeat", type=int, default=5, help="how often each loop runs; medians count (5)")
     add("--tasks", type=int, default=2, help="tasks at a time, and processes of the bare loops (2)")
     add(
         "--only",
         type=_loops,
         dest="loops",
+        default=list(LOOPS),
         metavar="LOOPS",
-        help=f"some of these, joined by +: {'; '.join(LOOPS)}",
+        help=f"of: {'+'.join(LOOPS)}",
     )
     add("--store", choices=("minio", "file"), default="minio", help="where archives go (minio)")
-    add("--grown", type=int, help="records of the grown topic, 0 for none (10,000,000)")
-    add("--large", type=_cases, help="large records, '' for none (1000000:400,20000000:24)")
-    add("--quick", action="store_true", help="400,000 records of 140 B once, large records: a look")
-    add("--json", type=Path, metavar="FILE", help="write everything that was measured to FILE")
-    options = parser.parse_args(arguments)
-    cases, repeat, grown, large = (
-        (_QUICK, 1, 0, {1_000_000: 100}) if options.quick else (_FULL, 5, 10_000_000, _LARGE)
-    )
-    options.cases = cases if options.cases is None else options.cases
-    options.repeat = options.repeat or repeat
-    options.grown = grown if options.grown is None else options.grown
-    options.large = large if options.large is None else options.large
-    options.loops = options.loops or list(LOOPS)
-    return options
+    add("--json", type=Path, metavar="FILE", help="write all results to FILE")
+    return parser.parse_args(arguments)
 
 
-def _cases(text: str) -> Cases:
-    measured = {
-        int(size): int(records) for size, _, records in (e.partition(":") for e in text.split(",") if e)
-    }
-    if measured and min(measured) < 128:
+def _cases(text: str) -> dict[int, int]:
+    cases = {int(size): int(count) for size, _, count in (case.partition(":") for case in text.split(","))}
+    if min(cases) < 128:
         raise argparse.ArgumentTypeError("values of 128 bytes or more")
-    return measured
+    return cases
 
 
 def _loops(text: str) -> list[str]:

@@ -1,26 +1,61 @@
-"""The cluster and the store that are measured against: real servers on this machine, gone at the end."""
+"""The cluster and the store that are measured against, and the records that are in it: JSON of an exact size, no two
+alike, that compress as JSON does. Real servers on this machine, gone at the end."""
 
 from __future__ import annotations
 
 import itertools
+import random
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from kbackup.store import S3Options, open_store
-from scripts.bench import data
 from scripts.bench.processes import cpu_of
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
+from scripts.dev.s3 import Minio
+
+PARTITIONS = 4
+_FIRST = 1_700_000_000_000  # ms since the epoch
+_STATUS = ("paid", "pending", "shipped", "returned", "cancelled")
+_WORDS = """
+parcel express standard pickup locker refund voucher gift wrapped door left right floor bell before after noon
+Berlin Lisbon Oslo Graz Turin Porto Lyon Ghent shoes lamp chair kettle novel bicycle tent guitar
+"""
+_TEXT = " ".join(random.Random(1).choices(_WORDS.split(), k=20_000))
+
+
+class ShopRecord(NamedTuple):
+    """`timestamp` in ms since the epoch."""
+
+    key: bytes
+    value: bytes
+    timestamp: int
+
+
+def shop_records(size: int, first: int, count: int) -> Iterator[ShopRecord]:
+    """`count` records from number `first` on, with values of `size` bytes (at least 128); the same every time."""
+    draw = random.Random(f"{size}:{first}").random
+    for number in range(first, first + count):
+        head = (
+            f'{{"id":{number},"customer":{int(draw() * 1e9)},"amount":{draw() * 1000:.2f},'
+            f'"status":"{_STATUS[int(draw() * len(_STATUS))]}","token":"{draw().hex()[4:17]}","note":"'
+        )
+        at, length = int(draw() * (len(_TEXT) - size)), size - len(head) - 2
+        value = f'{head}{_TEXT[at : at + length]}"}}'.encode()
+        yield ShopRecord(f"order-{number % 50_021:06d}".encode(), value, _FIRST + 7 * number)
+
+
+def encoded_bytes(size: int) -> int:
+    """Bytes of one of these records in a segment: seven fields of fixed width, key and value."""
+    return 36 + len(b"order-000000") + size
+
 
 _BUCKET = "bench"
-_LOOPBACK = "127.0.0.1"
 _LARGE = 1_000_000  # bytes; more than a topic takes by default
 _POOL_BYTES = 64 << 20  # values made once and sent in turns
 _BATCH_RECORDS = 10_000
@@ -35,47 +70,12 @@ _FILLING = {
 }
 
 
-class _FarBroker(Broker):
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self._address = address
-
-    @property
-    def bootstrap(self) -> str:
-        return super().bootstrap.replace(_LOOPBACK, self._address)
-
-    def _node_properties(self, node: int) -> dict[str, str]:
-        properties = super()._node_properties(node)
-        for name, address in (("listeners", "0.0.0.0"), ("advertised.listeners", self._address)):
-            properties[name] = properties[name].replace(f"CLIENT://{_LOOPBACK}", f"CLIENT://{address}")
-        return properties
-
-
-class _FarMinio(Minio):
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self._address = address
-
-    @property
-    def endpoint_url(self) -> str:
-        return super().endpoint_url.replace(_LOOPBACK, self._address)
-
-    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
-        argv, env = super()._command(port, folder)
-        return [word.replace(_LOOPBACK, self._address) for word in argv], env
-
-
 class Servers:
-    """A Kafka broker with its defaults, and MinIO or (`store` 'file') a directory. A context manager.
+    """A Kafka broker with its defaults, and MinIO or (`store` 'file') a directory. A context manager."""
 
-    `address` is where clients find them: another one than loopback in a network namespace of our own alone.
-    """
-
-    def __init__(self, store: str, address: str = _LOOPBACK) -> None:
-        self.broker = Broker() if address == _LOOPBACK else _FarBroker(address)
-        self._minio = None
-        if store == "minio":
-            self._minio = Minio() if address == _LOOPBACK else _FarMinio(address)
+    def __init__(self, store: str = "minio") -> None:
+        self.broker = Broker()
+        self._minio = Minio() if store == "minio" else None
         self._folder = ""
         self._numbers = itertools.count(1)
 
@@ -129,7 +129,7 @@ class Servers:
         if failed:
             raise failed[0].error
 
-    def new_topic(self, partitions: int = data.PARTITIONS, size: int = 0) -> str:
+    def new_topic(self, partitions: int = PARTITIONS, size: int = 0) -> str:
         """The name of a topic that nobody has written to; it takes values of `size` bytes."""
         name = self.unused_name()
         large = {"max.message.bytes": str(size + (1 << 20))} if size >= _LARGE else {}
@@ -143,14 +143,12 @@ class Servers:
         admin = AdminClient(self.broker.client(log_level=3))
         admin.delete_topics([name])[name].result(30)
 
-    def fill(
-        self, size: int, count: int, partitions: int = data.PARTITIONS, made: data.Made = data.records
-    ) -> str:
+    def fill(self, size: int, count: int, partitions: int = PARTITIONS) -> str:
         """A new topic with `count` records in each of its partitions; a few thousand different ones, in turns."""
         topic = self.new_topic(partitions, size)
         pool = [
             {"key": key, "value": value}  # a batch takes no timestamps: the records get that of their sending
-            for key, value, _ in made(size, 0, min(count, max(4, _POOL_BYTES // size)))
+            for key, value, _ in shop_records(size, 0, min(count, max(4, _POOL_BYTES // size)))
         ]
         producer = Producer(self.broker.client(**_FILLING, **{"message.max.bytes": max(1_000_000, 2 * size)}))
         for partition in range(partitions):
@@ -171,3 +169,11 @@ class Servers:
 def _delivered(error: KafkaError | None, _: Message) -> None:
     if error is not None:
         raise KafkaException(error)
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table for people, with right-aligned columns."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
+    ]

@@ -1,36 +1,239 @@
-"""Planning and commit at sizes that no disk here has: kbackup's own planner, tables, manifests and commit over a
-synthetic cluster and a store in memory. No broker, no Spark; the segments are described, not written."""
+"""python -m scripts.bench.simulate: planning and commit at 10,000 and 100,000 partitions, up to 1 PB.
+
+kbackup's own planner, tables, manifests, commit and restore plan run over a synthetic cluster and a store in memory.
+There is no broker and no Spark; segments are described, not written. A model of a cluster of executors, in the plain
+formulas of `infra/docs/scale.md`, tells what they make of it; `--worked` prints that page's table.
+"""
 
 from __future__ import annotations
 
+import argparse
+import base64
 import gc
+import hashlib
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import dump
+from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, dump
 from kbackup.archive.run import begin_writing, open_or_create
+from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.job import commit, refresh, reserve
-from kbackup.jobs.backup.plan import make_plan, make_tasks, without
+from kbackup.jobs.backup.plan import PACK_PARTITIONS, make_plan, make_tasks, without
 from kbackup.jobs.backup.run import Captured, Read, Run
-from kbackup.jobs.capture import LiveTopic
+from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.metadata.entities import TopicMetadata
 from kbackup.metrics.registry import Phases, Silent
-from kbackup.types import OffsetRange
+from kbackup.store.options import S3Options
+from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.times import now
-from scripts.bench import synthetic
-from scripts.bench.model import Data
+from scripts.bench.archives import described_segments, segments_of
 from scripts.bench.processes import peak_of, reset_peak
+from scripts.bench.servers import grid
 from tests.support.memory_store import MemoryStore
+
+MIB = 1 << 20
+
+PRICES = {"PUT": 0.005, "LIST": 0.005, "GET": 0.0004, "DELETE": 0.0}
+"""US dollars for 1,000 requests: S3 Standard, us-east-1. Every part of a multipart upload is a PUT, and so are its
+beginning and its end; HEAD counts as GET."""
+
+PREFIX_RATES = {"PUT": 3_500, "GET": 5_500}
+"""Requests a second that S3 promises for one prefix, before it has split a busy one."""
+
+
+def cost(requests: Mapping[str, int]) -> float:
+    """US dollars."""
+    return sum(PRICES[kind] * number / 1000 for kind, number in requests.items())
+
+
+def upload_requests(size: float, part: int | None = None) -> int:
+    """PUTs of one object of `size` bytes: one where it fits into a part, else its parts, a beginning and an end."""
+    part = S3Options().part_size if part is None else part
+    parts = max(1, -(-int(size) // part))
+    return 1 if parts == 1 else parts + 2
+
+
+@dataclass(frozen=True)
+class Data:
+    """The new data of one run: `partitions` with new records, of `size` bytes in all and `record` bytes each."""
+
+    partitions: int
+    size: float
+    record: int
+
+    @property
+    def share(self) -> float:
+        """Bytes of one partition."""
+        return self.size / self.partitions
+
+    @property
+    def segments(self) -> int:
+        return self.partitions * segments_of(self.share)
+
+    @property
+    def index_bytes(self) -> float:
+        """24 bytes a record."""
+        return 24 * self.size / self.record
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks into which `make_tasks` cuts and packs partitions that are all alike."""
+        records = max(1, int(self.share / self.record))
+        options = Backup()
+        if records >= options.pack_records:
+            return self.partitions * -(-records // options.split_records)
+        return -(-self.partitions // min(PACK_PARTITIONS, options.pack_records // records))
+
+    def puts(self) -> int:
+        """Of segments and their indexes."""
+        each = segments_of(self.share)
+        bytes_each = self.share / each
+        return self.segments * (upload_requests(bytes_each) + upload_requests(24 * bytes_each / self.record))
+
+    def gets(self) -> int:
+        """Of reading them back: ranges of segments, and whole indexes."""
+        return self.segments * (1 + -(-int(self.share / segments_of(self.share)) // FETCH_SPAN))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`rate` is bytes/s of one core, `start` the seconds before the first byte, `task` seconds that a task costs
+    beside its bytes, `launch` tasks a second that the driver can hand out."""
+
+    executors: int
+    cores: int
+    rate: float
+    start: float = 4.0
+    task: float = 0.1
+    launch: float = 100.0
+
+    @property
+    def slots(self) -> int:
+        return self.executors * self.cores
+
+    def bound(self, size: float, tasks: int) -> float:
+        """Return seconds by one formula: bytes and tasks spread evenly, or as fast as the driver hands tasks out."""
+        return self.start + max((size / self.rate + tasks * self.task) / self.slots, tasks / self.launch)
+
+
+def total(requests: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for some in requests:
+        for kind, number in some.items():
+            found[kind] = found.get(kind, 0) + number
+    return found
+
+
+CASES = ((1_000, 1e12), (10_000, 1e14), (100_000, 1e15))
+RUNS = {"first": 1.0, "night": 0.01}
+EXECUTORS = (1, 4, 16, 64)
+CORES, RATE, RECORD = 4, 150e6, 1024
+RUN = 14
+"""PUTs of a run beside segments and derived files: lease, catalogs, tables, manifest, groups, metadata."""
+
+
+def worked_rows() -> Iterator[str]:
+    """Lines of a Markdown table, without its head."""
+    for partitions, size in CASES:
+        for name, share in RUNS.items():
+            yield _row(name, Data(partitions, size * share, RECORD))
+
+
+def _row(name: str, data: Data) -> str:
+    puts = data.puts() + 2 * data.partitions + RUN
+    hours = (Cluster(n, CORES, RATE).bound(data.size, data.tasks) / 3600 for n in EXECUTORS)
+    gets = data.gets()
+    cells = (
+        *(f"{data.partitions:,}", _bytes(data.size), name, f"{data.tasks:,}", f"{data.segments:,}"),
+        *(f"{puts:,}", f"{cost({'PUT': puts}):,.2f}", *(f"{each:,.2f}" for each in hours)),
+        *(f"{gets:,}", f"{cost({'GET': gets}):,.2f}"),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e15:g} PB" if size >= 1e15 else f"{size / 1e12:g} TB"
+
+
+PARTITIONS_A_TOPIC = 50
+GROUPS_A_TOPIC = 2
+_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000", "min.insync.replicas": "2"}
+
+
+def topic_names(partitions: int) -> list[str]:
+    return [f"team-{n % 97:02d}.service-{n:05d}.events" for n in range(-(-partitions // PARTITIONS_A_TOPIC))]
+
+
+def live_topics(partitions: int, records: int) -> list[LiveTopic]:
+    """`records` in each of `partitions`."""
+    found: list[LiveTopic] = []
+    for number, name in enumerate(topic_names(partitions)):
+        here = min(PARTITIONS_A_TOPIC, partitions - number * PARTITIONS_A_TOPIC)
+        found.append(LiveTopic(name, _topic_id(name), {p: Live(0, records, records) for p in range(here)}))
+    return found
+
+
+def groups_of(topics: Iterable[LiveTopic]) -> Groups:
+    """`GROUPS_A_TOPIC` consumer groups of every topic, with a commit in each partition."""
+    return Groups(
+        captured_at=now(),
+        groups=tuple(
+            Group(
+                group=f"{topic.name}.consumer-{n}",
+                type="classic",
+                state="stable",
+                offsets=tuple(
+                    GroupOffset(topic=topic.name, partition=p, offset=live.end, leader_epoch=3)
+                    for p, live in topic.partitions.items()
+                ),
+            )
+            for topic in topics
+            for n in range(GROUPS_A_TOPIC)
+        ),
+    )
+
+
+def metadata_of(topics: Iterable[LiveTopic]) -> Metadata:
+    return Metadata(
+        captured_at=now(),
+        cluster_id="simulated",
+        brokers=100,
+        topics=tuple(
+            TopicMetadata(
+                name=t.name,
+                id=t.id,
+                partitions=len(t.partitions),
+                replication_factor=3,
+                internal=False,
+                configs=dict(_CONFIGS),
+            )
+            for t in topics
+        ),
+    )
+
+
+def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, tuple[LastRecord, ...]]:
+    """Return the end of each partition as tasks report it that read `segments` in order of their offsets."""
+    return {
+        TopicPartition(s.topic, s.partition): (LastRecord(offset=s.last, leader_epoch=3, digest="0" * 16),)
+        for s in segments
+    }
+
+
+def _topic_id(name: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.md5(name.encode()).digest()).decode().rstrip("=")
+
 
 _SAMPLE = 100_000  # results that are pickled and unpickled, for the time of one
 
@@ -69,9 +272,6 @@ class Simulated:
         self.steps.append(Step(name, round(seconds, 3), round(used, 3), peak_of(), note))
         print(f"  {self.name}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
 
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "tasks": len(self.tasks), "segments": self.data.segments}
-
 
 def simulate(
     partitions: int, size: float, record: int, grown: float, restore: bool = True
@@ -82,9 +282,9 @@ def simulate(
     records = max(1, int(size / partitions / record))
     more = max(1, int(records * grown))
     first = Simulated("first", partitions, Data(partitions, records * partitions * record, record))
-    _backup(first, store, synthetic.live_topics(partitions, records))
+    _backup(first, store, live_topics(partitions, records))
     night = Simulated("nightly", partitions, Data(partitions, more * partitions * record, record))
-    _backup(night, store, synthetic.live_topics(partitions, records + more))
+    _backup(night, store, live_topics(partitions, records + more))
     if not restore:
         return [first, night]
     back = Simulated("restore", partitions, Data(partitions, (records + more) * partitions * record, record))
@@ -94,7 +294,7 @@ def simulate(
 
 def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> None:
     options = Backup()
-    groups, metadata = synthetic.groups(live), synthetic.metadata(live)
+    groups, metadata = groups_of(live), metadata_of(live)
     asked = store.requests.copy()
     with HeldLease(store, "simulation", 3600) as lease:
         with run.step("open", "archive.json, the newest catalog, the fence"):
@@ -113,7 +313,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)
         with run.step("commit", "groups.json, metadata.json, manifest.json, tables, catalog"):
-            read = Read(found, lasts=synthetic.last_records(found))
+            read = Read(found, lasts=last_records(found))
             commit(state, captured, read, True)
         with run.step("refresh", "partition indexes, group offset files"):
             refresh(state, Phases(Silent()))
@@ -137,7 +337,7 @@ def _ship(run: Simulated, tasks: Sequence[Sequence[OffsetRange]]) -> list[Segmen
         run.sizes["µs of a task to find its own"] = int((time.perf_counter() - began) * 1e6)
         del sent
     ranges = (wanted for task in tasks for wanted in task)
-    segments = list(synthetic.segments(ranges, run.data.record))
+    segments = list(described_segments(ranges, run.data.record))
     sample = segments[:_SAMPLE]
     with run.step("results", f"pickled and unpickled, {len(sample):,} of {len(segments):,}"):
         rows = [pickle.dumps(segment) for segment in sample]
@@ -158,3 +358,84 @@ def _restore(run: Simulated, store: MemoryStore) -> None:
     run.sizes["plan.json"] = len(data)
     run.tasks = [sum(s.bytes for part in unit for s in part.segments) for unit in plan.units]
     run.requests = dict(store.requests - asked)
+
+
+_NOTE = """\
+Driver: seconds and memory (the step's high-water mark of the process, with the synthetic cluster and the store's
+objects in it). Requests: the driver's as counted, the executors' by the formulas of infra/docs/scale.md.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    if options.worked:
+        print("\n".join(worked_rows()))
+        return 0
+    runs = [
+        run
+        for partitions in options.partitions
+        for run in simulate(
+            partitions, partitions * options.partition_bytes, options.record, options.grown, options.restore
+        )
+    ]
+    print("\n".join([_NOTE, *_report(runs, options)]))
+    return 0
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench.simulate", description=__doc__)
+    add = parser.add_argument
+    add("--partitions", type=_numbers, default=[10_000, 100_000], help="sizes to try (10000,100000)")
+    add("--partition-bytes", type=float, default=1e10, help="bytes of a partition (1e10: 1 PB in 100,000)")
+    add("--record", type=int, default=1024, help="bytes of an encoded record (1024)")
+    add("--grown", type=float, default=0.01, help="what a night adds, as a share (0.01)")
+    add(
+        "--no-restore",
+        action="store_false",
+        dest="restore",
+        help="leave out the restore, which takes most memory",
+    )
+    add("--worked", action="store_true", help="print the table of infra/docs/scale.md, and simulate nothing")
+    return parser.parse_args(arguments)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def _report(runs: Sequence[Simulated], options: argparse.Namespace) -> list[str]:
+    lines: list[str] = []
+    for run in runs:
+        size = run.data.size
+        lines += [
+            f"{run.name}: {run.partitions:,} partitions, {size / 1e12:,.1f} TB, {len(run.tasks):,} tasks",
+            *grid(
+                ("step", "s", "CPU s", "MiB", ""),
+                [
+                    (s.name, f"{s.seconds:.2f}", f"{s.cpu:.2f}", f"{s.peak / MIB:,.0f}", s.note)
+                    for s in run.steps
+                ],
+            ),
+            "  ".join(f"{name} {value:,}" for name, value in run.sizes.items()),
+            *_requests(run),
+            "",
+        ]
+    return lines
+
+
+def _requests(run: Simulated) -> list[str]:
+    rows = [
+        (who, *(f"{requests.get(kind, 0):,}" for kind in ("PUT", "GET", "LIST")), f"{cost(requests):,.2f}")
+        for who, requests in requests_of(run).items()
+    ]
+    return grid(("requests of", "PUT", "GET", "LIST", "USD"), rows)
+
+
+def requests_of(run: Simulated) -> dict[str, dict[str, int]]:
+    """By who asks: the driver as counted, executors as the model has it."""
+    executors = {"GET": run.data.gets()} if run.name == "restore" else {"PUT": run.data.puts()}
+    return {"driver": run.requests, "executors": executors, "all": total([run.requests, executors])}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

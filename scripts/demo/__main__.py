@@ -21,7 +21,7 @@ from kbackup.errors import KbackupError
 from scripts.demo.shop import GROUPS, TOPICS, Shop
 from scripts.demo.state import State, capture, compare_groups, compare_partitions
 from scripts.dev.kafka import Broker
-from scripts.dev.moto import MotoServer
+from scripts.dev.s3 import MotoServer
 from scripts.dev.tools import MissingToolError
 
 _ROOT = Path(__file__).parents[2]

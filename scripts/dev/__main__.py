@@ -13,11 +13,9 @@ from contextlib import ExitStack
 
 from kbackup.errors import KbackupError
 from scripts.dev import jars
+from scripts.dev.cache import HELM, MINIO, binary, check_rules
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
-from scripts.dev.moto import MotoServer
-from scripts.dev.programs import HELM, MINIO, binary, check_rules
-from scripts.dev.s3 import S3Server
+from scripts.dev.s3 import Minio, MotoServer, S3Server
 from scripts.dev.tools import MissingToolError
 
 _SERVERS = {"kafka": ["kafka"], "minio": ["minio"], "moto": ["moto"], "all": ["kafka", "minio", "moto"]}

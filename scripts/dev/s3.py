@@ -1,20 +1,23 @@
-"""The common base of the S3 servers: an address, credentials, a data folder, and a bucket made with them."""
+"""The S3 servers of tests, demo and benches: MinIO, and moto, an S3 in Python that keeps its data in memory."""
 
 from __future__ import annotations
 
+import base64
 import secrets
 import shutil
+import sys
 import tempfile
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import boto3
 from botocore.config import Config
 
+from scripts.dev.cache import MINIO, binary
 from scripts.dev.process import Process, StartError, free_ports, open_on_free_ports
 
 if TYPE_CHECKING:
@@ -112,3 +115,59 @@ class S3Server(ABC):
                 return bool(answer.status == 200)
         except OSError:  # HTTP errors are OSErrors too
             return False
+
+
+class Minio(S3Server):
+    name = "minio"
+    health = "/minio/health/cluster"  # its /ready says yes before it takes requests
+
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        env = {
+            "MINIO_ROOT_USER": self.access_key,
+            "MINIO_ROOT_PASSWORD": self.secret_key,
+            "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off",
+            "MINIO_CI_CD": "on",  # one folder of a shared disk will do
+        }
+        return [str(binary(MINIO)), "server", str(folder), "--address", f"127.0.0.1:{port}", "--quiet"], env
+
+
+class MinioWithKms(Minio):
+    kms_key: ClassVar[str] = "kbackup-test"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._secret = base64.b64encode(secrets.token_bytes(32)).decode()
+
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        argv, env = super()._command(port, folder)
+        return argv, {**env, "MINIO_KMS_SECRET_KEY": f"{self.kms_key}:{self._secret}"}
+
+    def credentials(self, policy: str) -> dict[str, Any]:
+        """Return credentials for an hour, limited to the rights of `policy` (JSON), as `S3Options` takes them."""
+        sts: Any = boto3.client(
+            "sts",
+            endpoint_url=self.endpoint_url,
+            region_name=self.region,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+        )
+        given = sts.assume_role(
+            RoleArn="arn:aws:iam::111122223333:role/test",
+            RoleSessionName="test",
+            Policy=policy,
+            DurationSeconds=3600,
+        )["Credentials"]
+        return {
+            "access_key_id": given["AccessKeyId"],
+            "secret_access_key": given["SecretAccessKey"],
+            "session_token": given["SessionToken"],
+        }
+
+
+class MotoServer(S3Server):
+    name = "moto"
+    health = "/moto-api/data.json"
+
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], {}

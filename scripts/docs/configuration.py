@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from kbackup.config import KEYS, Key
-from scripts.docs.command_tree import all_commands
-from scripts.docs.commands import visible
+from scripts.docs.commands import all_commands, visible
 
 PAGE = "infra/docs/configuration.md"
 _HEAD = "| key | takes | default | meaning |\n|---|---|---|---|\n"

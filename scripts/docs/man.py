@@ -9,7 +9,7 @@ import click
 
 from kbackup.cli import COMMANDS, cli
 from kbackup.cli.common.frame import EXIT_CODES
-from scripts.docs.command_tree import all_commands, subcommands
+from scripts.docs.commands import all_commands, subcommands
 
 _FILES = (
     ("./kbackup.toml", "The configuration, unless --config or KBACKUP_CONFIG names another file."),

@@ -16,9 +16,17 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from kbackup import cli
-from scripts.bench.counted import write_segment
-from scripts.bench.requests import PARTITIONS, SEGMENTS, STEPS, Step, cache_folder, counts_cell, numbers_of
-from scripts.soak.restore_points import NEWEST, build
+from scripts.bench.archives import NEWEST, build
+from scripts.bench.requests import (
+    PARTITIONS,
+    SEGMENTS,
+    STEPS,
+    Step,
+    cache_folder,
+    counts_cell,
+    numbers_of,
+    write_segment,
+)
 from tests.support.memory_store import MemoryStore
 
 SIZES = (10, 10_000)

@@ -40,9 +40,7 @@ from kbackup.store.crypt.kek import generate_key, load_kek
 from kbackup.store.crypt.keyring import Keyring, rotate
 from kbackup.store.probe import check_conditional_writes
 from kbackup.store.s3.bucket import client_of
-from scripts.dev.minio_kms import MinioWithKms
-from scripts.dev.moto import MotoServer
-from scripts.dev.s3 import S3Server
+from scripts.dev.s3 import MinioWithKms, MotoServer, S3Server
 from tests.contract.conftest import PART
 from tests.support.archives import T0, make_archive
 from tests.support.memory_store import MemoryStore

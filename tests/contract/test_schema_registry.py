@@ -12,7 +12,7 @@ from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.kafka.schema_registry import RegistryOptions, SchemaRegistry
 from kbackup.schemas.base import Schema
 from kbackup.schemas.decoder import codec_of
-from scripts.dev.certificates import Authority
+from scripts.dev.secured import Authority
 from tests.support.schema_registry import FakeRegistry
 from tests.support.secrets import make, watch
 

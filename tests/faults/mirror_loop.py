@@ -1,5 +1,5 @@
-"""Either half of a mirror killed at random, run again, compared: rounds of a seeded loop. `scripts.soak.mirrors` runs
-many, CI a handful."""
+"""Either half of a mirror killed at random, run again, compared: rounds of a seeded loop.
+`scripts.soak.kills --mirrors` runs many, CI a handful."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
-from scripts.dev.minio import Minio
+from scripts.dev.s3 import Minio
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, run
 from tests.integration.backed_up import options_of

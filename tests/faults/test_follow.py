@@ -22,8 +22,8 @@ from kbackup.errors import LeaseLostError, UnreachableError
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
 from scripts.dev.process import free_ports
+from scripts.dev.s3 import Minio
 from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, options
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup

@@ -25,7 +25,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
+from scripts.dev.s3 import Minio
 from tests.faults.conftest import BackUp, Counting, Take, options
 from tests.faults.dying import When, Wish
 from tests.faults.mirrored import Mirror, dying_commits

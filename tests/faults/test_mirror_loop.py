@@ -1,4 +1,4 @@
-"""A handful of rounds of the seeded loop of mirrors; `python -m scripts.soak.mirrors` runs as many as one likes."""
+"""A handful of rounds of the seeded loop of mirrors; `python -m scripts.soak.kills --mirrors` runs any number."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scripts.soak.mutation.cases import run
+from scripts.soak.mutation import run
 
 CASES = 300
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from kbackup.store import S3Options, open_store
 from scripts.dev.kafka import Broker
 from scripts.soak.walk.cluster import Cluster
-from scripts.soak.walk.commands import Commands
-from scripts.soak.walk.walker import Walk
+from scripts.soak.walk.steps import Commands, Walk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

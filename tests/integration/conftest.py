@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from scripts.dev.kafka import Broker
-    from scripts.dev.minio import Minio
+    from scripts.dev.s3 import Minio
     from tests.integration.zoo import Zoo
 
 SEGMENT_BYTES = 4 << 10

@@ -1,4 +1,4 @@
-"""Small forms of `scripts.soak.limits`: a very large record, and more partitions than a task takes."""
+"""A very large record, and more partitions than a task takes."""
 
 from __future__ import annotations
 

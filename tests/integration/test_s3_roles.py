@@ -24,7 +24,7 @@ from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.s3 import S3Store
-from scripts.dev.minio_kms import MinioWithKms
+from scripts.dev.s3 import MinioWithKms
 from tests.integration.backed_up import produce
 from tests.support.restored import assert_restored
 from tests.support.secrets import know, watch

@@ -16,8 +16,7 @@ from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel_protocol import Progress
 from kbackup.kafka.produce import BlockProducer
 from kbackup.types import OffsetRange, TopicPartition
-from scripts.dev.certificates import Authority
-from scripts.dev.secured import SecuredBroker
+from scripts.dev.secured import Authority, SecuredBroker
 from tests.integration.secured import RECORDS, Command, command, fill, java, password
 from tests.support.restored import assert_restored
 from tests.support.secrets import know, make

@@ -60,7 +60,7 @@ def test_bucket_is_fresh(bucket: Bucket) -> None:
 
 def test_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     script = (
-        "from scripts.dev.moto import MotoServer as M\nwith M() as s:\n  print(s.pid, flush=True)\n  input()"
+        "from scripts.dev.s3 import MotoServer as M\nwith M() as s:\n  print(s.pid, flush=True)\n  input()"
     )
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to remove its folder
     with subprocess.Popen(

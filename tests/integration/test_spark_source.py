@@ -33,7 +33,7 @@ from tests.unit.formats.reference import Record
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from scripts.dev.minio import Minio
+    from scripts.dev.s3 import Minio
 
 Rows = dict[tuple[str, int], list[Record]]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -19,11 +19,9 @@ from pathlib import Path
 from kbackup.spark.session import build_session
 from kbackup.store import S3Options, Store, open_store
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio
+from scripts.dev.s3 import Minio
 from scripts.soak.walk.cluster import Cluster
-from scripts.soak.walk.commands import Commands
-from scripts.soak.walk.sites import WrongError
-from scripts.soak.walk.walker import Walk
+from scripts.soak.walk.steps import Commands, Walk, WrongError
 from tests.conftest import Bucket
 from tests.contract.proxy import Proxy
 

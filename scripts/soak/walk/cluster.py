@@ -19,7 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from scripts.soak.walk.model import Log, Record
+from scripts.soak.walk.oracle import Log, Record
 
 _PATIENCE = 60.0  # s
 GROUP = "walk"

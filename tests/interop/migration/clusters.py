@@ -17,7 +17,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
-from scripts.dev.zookeeper.cluster import MigratingCluster
+from scripts.dev.zookeeper import MigratingCluster
 from tests.interop.migration import content
 from tests.support.java import Java
 

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store.crypt.kek import generate_key
-from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
+from scripts.dev.zookeeper import FIRST_CONTROLLER, MigratingCluster
 from tests.interop.migration import content
 from tests.interop.migration.clusters import DualWrite, Filled
 from tests.support.java import Java, compiled

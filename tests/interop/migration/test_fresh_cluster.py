@@ -19,7 +19,7 @@ from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
-from scripts.dev.zookeeper.cluster import MigratingCluster
+from scripts.dev.zookeeper import MigratingCluster
 from tests.integration.conftest import CountedSpark, Kbackup, Outcome
 from tests.interop.migration import content
 from tests.interop.migration.clusters import Filled, words

@@ -11,7 +11,7 @@ from kbackup.jobs.migrate import preflight
 from kbackup.jobs.migrate.preflight import Line, judge
 from kbackup.jobs.migrate.readings import read_preflight
 from kbackup.metadata.sources import Sources
-from scripts.dev.zookeeper.cluster import MigratingCluster
+from scripts.dev.zookeeper import MigratingCluster
 from tests.support.secrets import make
 
 GENERATED = "1001"

@@ -23,7 +23,7 @@ from kbackup.kafka.metadata_log.image import read_image
 from kbackup.metadata.entities import BROKER_SECRETS
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
-from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
+from scripts.dev.zookeeper import FIRST_CONTROLLER, MigratingCluster
 from tests.support.secrets import make
 
 SECRET = "password.encoder.secret"

@@ -26,7 +26,7 @@ from kbackup.jobs.migrate import preflight as partitions
 from kbackup.jobs.migrate import preflight as shared
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.session import open_session
-from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
+from scripts.dev.zookeeper import FIRST_CONTROLLER, MigratingCluster
 
 OTHER_CLUSTER = "b3RoZXIgY2x1c3Rlcjox"
 FLAG = "zookeeper.metadata.migration.enable"

@@ -11,7 +11,7 @@ from kbackup.jobs.metadata import Side, compare, in_words
 from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.read import read_zookeeper
-from scripts.dev.zookeeper.cluster import MigratingCluster
+from scripts.dev.zookeeper import MigratingCluster
 from tests.interop.metadata_log.cluster import KAFKA_4, dump, files_of
 from tests.interop.migration import content
 from tests.interop.migration.clusters import Filled, words

@@ -14,9 +14,9 @@ from kbackup.errors import UnreachableError, UsageError
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.read import read_zookeeper
 from kbackup.zookeeper.session import open_session
-from scripts.dev.certificates import Authority
 from scripts.dev.process import free_ports
-from scripts.dev.zookeeper.server import ZooKeeper
+from scripts.dev.secured import Authority
+from scripts.dev.zookeeper import ZooKeeper
 
 SECONDS = 4.0
 

@@ -24,8 +24,7 @@ from kbackup.jobs.mirror.topics import plan_topics, replicated, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
-from scripts.dev.kafka import Broker
-from scripts.dev.mirrormaker import MirrorMaker
+from scripts.dev.kafka import Broker, MirrorMaker
 from scripts.dev.process import StartError
 from tests.integration.conftest import CountedSpark, Kbackup
 from tests.support.mirrors import flow_of

@@ -1,12 +1,17 @@
-"""Check examples in documents: commands parse, configurations load, names and links exist."""
+"""Check documents: commands parse, configurations load, and names, links and defaults are right."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import subprocess
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -14,7 +19,14 @@ from kbackup.cli import COMMANDS, cli, plain_arguments
 from kbackup.cli.common.frame import State
 from kbackup.cli.common.notify import notifier_for
 from kbackup.config import KEYS, VARIABLES, Files, load
+from kbackup.config.keys import show_value
+from kbackup.config.models import Follow
+from kbackup.jobs.mirror.halves.take import INTERVAL_SECONDS, rhythm_of
+from kbackup.jobs.mirror.properties.load import FLOW_KEYS, OWN_KEYS
+from kbackup.store.file import FileStore
 from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
+from tests.support.archives import make_archive
+from tests.support.truth import plain_records
 
 LINES = sorted(set(kbackup_lines()))
 GITHUB_ANCHOR = re.compile(r"[^\w\- ]")
@@ -56,6 +68,18 @@ def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.Mo
         return
     assert config.archive is not None
     assert config.archive.startswith("s3://")
+
+
+def test_programs_of_the_project_exist() -> None:
+    """Those of `python -m`, also in the Makefile and the documents beside the code."""
+    others = (ROOT / "Makefile", ROOT / "tests" / "README.md", ROOT / "scripts" / "bench" / "README.md")
+    for path in (*DOCUMENTS, *others):
+        for name in re.findall(r"python -m (scripts[\w.]*\w)", path.read_text("utf-8")):
+            spec = find_spec(name)
+            assert spec is not None, f"{path.name}: {name}"
+            assert spec.submodule_search_locations is None or find_spec(f"{name}.__main__"), (
+                f"{path.name}: {name}"
+            )
 
 
 def test_make_targets() -> None:
@@ -125,3 +149,144 @@ def test_help_of_every_command(name: str) -> None:
     result = CliRunner().invoke(cli, [name, "--help"], obj=State())
     assert result.exit_code == 0
     assert result.output.startswith("Usage: ")
+
+
+CONTEXT = click.Context(cli, info_name="kbackup")
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    for name in COMMANDS:
+        command = cli.get_command(CONTEXT, name)
+        assert command is not None
+        yield name, command
+
+
+def _with_option(option: str) -> set[str]:
+    return {name for name, command in _commands() if any(option in p.opts for p in _params(command))}
+
+
+def _params(command: click.Command) -> Iterator[click.Parameter]:
+    """The parameters of a command, and those of the commands below it."""
+    yield from command.params
+    if isinstance(command, click.Group):
+        for part in command.list_commands(CONTEXT):
+            below = command.get_command(CONTEXT, part)
+            assert below is not None, part
+            yield from _params(below)
+
+
+def _told(document: str, sentence: str) -> set[str]:
+    """The commands in code between the two halves of a sentence ('…' stands between), in one point of a list."""
+    before, after = (re.escape(half).replace(r"\ ", r"\s+") for half in sentence.split("…"))
+    (found,) = re.findall(
+        f"{before}((?:(?!\n- ).)*?){after}", (ROOT / document).read_text("utf-8"), re.DOTALL
+    )
+    return {text.split()[0] for text in re.findall(r"`([^`]+)`", found)}
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("infra/docs/configuration.md", "Keep what … read of an archive's metadata"),
+        ("infra/docs/security.md", "The metadata cache of … is a folder"),
+        ("infra/docs/requests.md", "keeps objects of 64 KiB and more that … read"),
+    ],
+)
+def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
+    assert _told(document, sentence) == _with_option("--cache")
+
+
+def test_commands_without_spark() -> None:
+    """The document names the commands whose modules can't start Spark, and two that need not."""
+    modules = {
+        name: importlib.import_module(f"kbackup.cli.{module.partition(':')[0]}")
+        for name, (module, _) in COMMANDS.items()
+    }
+    without = {*COMMANDS} - _with_option("--master") | {"config"}
+    single = {name: module for name, module in modules.items() if not hasattr(module, "__path__")}
+    assert without & single.keys() == {n for n, m in single.items() if not hasattr(m, "spark_session")}
+    told = _told("infra/docs/spark.md", "These commands start no Spark: … `check")
+    assert told == without | {"restore", "verify"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_defaults(name: str) -> None:
+    """Tables of options show the default of each option that has one."""
+    document = (ROOT / "infra/docs/commands.md").read_text("utf-8")
+    own, _, rest = document.partition(f"\n## kbackup {name}\n")[2].partition("\n## ")
+    shared = rest[rest.index("Options of several commands\n") :]
+    for option in dict(_commands())[name].params:
+        if not isinstance(option, click.Option) or option.is_flag or option.count:
+            continue
+        if isinstance(option.default, str | int):
+            (row,) = _rows_of(option, own) or _rows_of(option, shared)
+            assert f"[default {option.default}" in row
+
+
+def _rows_of(option: click.Option, text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("| `") and f"`{option.opts[-1]} " in line]
+
+
+def test_every_command_that_opens_an_archive_has_a_role() -> None:
+    """In the table of the policies for a bucket."""
+    text = (ROOT / "infra/docs/security.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[[\w-]+\.json\]\(\.\./policies/[\w-]+\.json\) \| (.*?) \|", text, re.MULTILINE)
+    assert len(rows) == len([*(ROOT / "infra" / "policies").glob("*.json")])
+    documented = {code.removeprefix("kbackup ") for row in rows for code in re.findall(r"`([^`]+)`", row)}
+    due = set(COMMANDS) - {"config", "completion", "help"}
+    for name, command in _commands():
+        if isinstance(command, click.Group):
+            due = due - {name} | {f"{name} {part}" for part in command.list_commands(CONTEXT)}
+    assert documented - {"--state"} == due - {"key generate", "migrate status"}
+
+
+DOCS = Path(__file__).parents[3] / "infra/docs"
+PAGE = DOCS / "mirror-properties.md"
+CONFIGURATION = DOCS / "configuration.md"
+
+
+def test_every_key_is_on_the_page_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `([a-z.-]+)` \| (?:`([^`]*)`)? ?\|", PAGE.read_text(), re.MULTILINE))
+    keys = FLOW_KEYS | OWN_KEYS
+    assert {name: rows.get(name) for name in keys} == {name: key.default for name, key in keys.items()}
+
+
+def test_a_mirrors_own_defaults_are_in_the_configuration() -> None:
+    section = CONFIGURATION.read_text().partition("\n## Defaults of a mirror\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*) \|$", section, re.MULTILINE))
+    follow = {path: KEYS[path].default for path in KEYS if path.startswith("follow.")}
+    own = {
+        path: value for path, value in values_of(rhythm_of(Follow(), follow)).items() if value != follow[path]
+    }
+    assert rows.keys() == own.keys()
+    assert (
+        rows["follow.interval_seconds"]
+        == f"`{show_value(KEYS['follow.interval_seconds'], INTERVAL_SECONDS)}`"
+    )
+    assert rows["follow.max_age_seconds"] == "what `follow.interval_seconds` is"
+    assert rows["follow.small_bytes"] == "`0`, unless `follow.max_age_seconds` is set"
+    assert own["follow.small_bytes"] == 0
+    given = Follow(interval_seconds=7, max_age_seconds=9)
+    others = follow.keys() - {"follow.interval_seconds", "follow.max_age_seconds"}
+    assert rhythm_of(given, others) == given
+    assert rhythm_of(given, others | {"follow.max_age_seconds"}).max_age_seconds == 7
+
+
+def values_of(follow: Follow) -> dict[str, object]:
+    return {f"follow.{name}": value for name, value in msgspec.structs.asdict(follow).items()}
+
+
+def test_the_configuration_says_that_flows_move_with_restore_state() -> None:
+    assert "and of mirrors' state" in KEYS["restore.state"].doc
+
+
+def test_the_line_makes_plain_files(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    make_archive(store)
+    keys = [entry.key for entry in store.list("topics/") if "_records" in entry.key]
+    plain = {key.removesuffix(".zst"): plain_records(store, key) for key in keys}
+    assert plain.keys() != {*keys}
+    (line,) = re.findall(r"`(find topics .*?)`", (ROOT / "infra/docs/restore.md").read_text("utf-8"))
+    subprocess.run(["sh", "-ec", line], cwd=tmp_path, check=True, capture_output=True)
+    there = [entry.key for entry in store.list("topics/") if "_records" in entry.key]
+    assert {key: store.get(key) for key in there} == plain

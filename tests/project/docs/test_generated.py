@@ -12,6 +12,7 @@ import pytest
 from kbackup.archive.models import Document
 from scripts.docs.__main__ import MAN, OUTPUT_SCHEMAS, ROOT, generated
 from scripts.docs.man import command_page
+from scripts.docs.requests import requests_document
 from scripts.docs.schemas import DOCUMENTS
 
 GENERATED = generated()
@@ -68,3 +69,8 @@ def test_a_manual_page_shows_text_as_it_is(tmp_path: Path) -> None:
     shown = " ".join(_shown(page).split())
     assert f".TH begins {hostile} OPTIONS" in shown
     assert f"--odd TEXT 'tis {hostile}" in shown
+
+
+def test_the_table_of_requests_is_counted() -> None:
+    page = (ROOT / "infra" / "docs" / "requests.md").read_text("utf-8")
+    assert requests_document(page) == page, "run: python -m scripts.docs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from unittest import mock
@@ -13,7 +14,7 @@ import pytest
 from kbackup.spark import session
 from kbackup.spark.delta import DELTA, DELTA_LOCK, S3A
 from kbackup.spark.jvm import LOCK
-from tests.project.infra.chart.render import workload
+from tests.project.infra.chart import workload
 from tests.project.infra.files import INFRA, ROOT, config_of, spark_on_kubernetes
 
 DOCKERFILE = (INFRA / "image" / "Dockerfile").read_text("utf-8")
@@ -26,6 +27,13 @@ def copied() -> set[str]:
     for sources in re.findall(r"^COPY (?!--from)(?:--\S+ )?(.*) \S+$", STATEMENTS, re.MULTILINE):
         found |= set(sources.split())
     return found
+
+
+def test_hadolint_finds_nothing() -> None:
+    """Nor shellcheck, which it runs over every RUN."""
+    argv = [str(Path(sys.executable).with_name("hadolint")), str(INFRA / "image" / "Dockerfile")]
+    run = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "")
 
 
 def test_copied_paths_exist_and_match_the_build_context() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from fastapi.routing import APIRoute
@@ -16,7 +15,6 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.web.app import ROUTERS, make_pages
 from kbackup.web.archive_cache import ArchiveCache
-from scripts.dev.shots.addresses import ADDRESSES
 from tests.support.archives import commit_point, make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.mirrors import flow_of
@@ -37,16 +35,6 @@ def test_there_are_only_reads(rich: Store) -> None:
             refused = client.request(method, re.sub(r"\{\w+\}", "0", route.path))
             assert refused.status_code == 405
             assert refused.headers["allow"] == "GET, HEAD"
-
-
-def test_screenshots_are_of_every_page() -> None:
-    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    paths = [urlsplit(address).path for address in ADDRESSES.values()]
-    without = [route.path for route in routes if not any(route.path_regex.match(path) for path in paths)]
-    assert without == [
-        "/topics/{name}/{number}/records/{offset}/{field}",
-        "/topics/{name}/{number}/records/{offset}/headers/{at}",
-    ], "which are bytes"
 
 
 @pytest.mark.exhaustive

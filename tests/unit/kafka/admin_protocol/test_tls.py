@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from kbackup.kafka.admin_protocol.connection import tls_context
-from scripts.dev.certificates import Authority
+from scripts.dev.secured import Authority
 
 PASSWORD = "not-to-be-seen"
 

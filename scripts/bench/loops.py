@@ -1,0 +1,313 @@
+"""The measured processes of `scripts.bench`: kbackup's jobs, and the bare loops that they are measured beside.
+
+A child is told what to do by a line of JSON, prepares, says {"ready": true}, waits for a line, works, and says what it
+did. `consume` and `produce` are what a script over confluent-kafka does: their settings are kbackup's, written out here
+so that the yardstick stays as it is when kbackup's own change. `kernel` is kbackup's own reader whose blocks are thrown
+away; `upload` its store, fed with the same number of bytes from memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from kbackup.archive import layout
+from kbackup.config.models import Backup, Restore
+from kbackup.errors import KbackupError
+from kbackup.jobs.backup.job import backup
+from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.kafka.consume import RangeReader
+from kbackup.spark.session import build_session
+from kbackup.store import S3Options, Store, open_store
+from kbackup.types import OffsetRange
+from scripts.bench.processes import peak_of
+from scripts.bench.servers import ShopRecord, shop_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Spec = dict[str, Any]
+Words = dict[str, Any]
+
+_ROOT = Path(__file__).parents[2]
+
+
+class ChildError(KbackupError):
+    """A measured process ended before its work was done."""
+
+
+class Child:
+    """A process of this module; a context manager that kills what is left of it."""
+
+    def __init__(self, work: str) -> None:
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        self._work = work
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "scripts.bench.loops", work],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, words: Words) -> None:
+        print(json.dumps(words), file=cast(IO[str], self._process.stdin), flush=True)
+
+    def hear(self) -> Words:
+        """Return the next message of the process."""
+        line = cast(IO[str], self._process.stdout).readline()
+        if not line:
+            raise ChildError(
+                f"{self._work} ended with exit code {self._process.wait()}", "see what it said above"
+            )
+        return cast(Words, json.loads(line))
+
+
+@contextmanager
+def children(specs: Sequence[Spec], work: str) -> Iterator[list[Child]]:
+    """A child a spec, all of them prepared and waiting to be told to go."""
+    with ExitStack() as stack:
+        running = [stack.enter_context(Child(work)) for _ in specs]
+        for child, spec in zip(running, specs, strict=True):
+            child.tell(spec)
+        for child in running:
+            child.hear()
+        yield running
+
+
+def receive() -> Spec:
+    return cast(Spec, json.loads(sys.stdin.readline()))
+
+
+def say(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
+
+
+def wait_for_go() -> None:
+    say(ready=True)
+    sys.stdin.readline()
+
+
+def serve(work: Callable[[], int]) -> None:
+    """In a child: do `work`, which returns its records, when told, and say when (one clock for all processes), at
+    what CPU and with how much memory."""
+    wait_for_go()
+    began, cpu = time.monotonic(), time.process_time()
+    records = work()
+    ended, used = time.monotonic(), time.process_time() - cpu
+    say(records=records, began=began, ended=ended, cpu=used, peak=peak_of(os.getpid()))
+
+
+_POOL = 50_000  # records that are made before the clock starts, and sent in turns
+_TIMEOUT = 60.0  # s
+_WARM = 1000  # records that the reader takes before the clock starts
+_BLOCK = (16 << 20) - 1  # bytes that a task hands to an upload at once
+_CONSUMER = {
+    "log_level": 3,
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "queued.min.messages": 100_000,
+    "queued.max.messages.kbytes": 32 << 10,
+    "fetch.queue.backoff.ms": 10,
+    "check.crcs": True,
+}
+_PRODUCER = {
+    "log_level": 3,
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "batch.size": 1 << 20,
+    "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 64 << 10,
+    "compression.type": "lz4",
+}
+
+
+def consume(spec: Spec) -> None:
+    """Reads `partitions` of `topic` to their ends, and does no more than count."""
+    consumer = Consumer({**_CONSUMER, "bootstrap.servers": spec["bootstrap"]})
+    here = [TopicPartition(spec["topic"], p, 0) for p in spec["partitions"]]
+    remaining = sum(consumer.get_watermark_offsets(each, timeout=_TIMEOUT)[1] for each in here)
+    serve(lambda: _consume(consumer, here, remaining))
+    consumer.close()
+
+
+def _consume(consumer: Consumer, here: Sequence[TopicPartition], remaining: int) -> int:
+    total = remaining
+    consumer.assign(list(here))
+    while remaining > 0:
+        messages = consumer.consume(10_000, _TIMEOUT)
+        if not messages or messages[0].error() is not None:
+            raise SystemExit("the bare consume loop got no records")
+        remaining -= len(messages)
+    return total
+
+
+def kernel(spec: Spec) -> None:
+    """Reads and encodes `count` records of each of `partitions`, and drops them."""
+    here = [OffsetRange(spec["topic"], p, 0, spec["count"]) for p in spec["partitions"]]
+    source = {"bootstrap.servers": spec["bootstrap"]}
+    reader = RangeReader(source, "read_committed", "bench", _TIMEOUT, len(here))
+    _drain(reader, [here[0]._replace(end=min(_WARM, spec["count"]))])
+    serve(lambda: _drain(reader, here))
+    reader.close()
+
+
+def _drain(reader: RangeReader, ranges: Sequence[OffsetRange]) -> int:
+    total = 0
+    for _, block in reader.read(ranges):
+        total += len(block)
+    return total
+
+
+def upload(spec: Spec) -> None:
+    """Uploads `segments` objects of `segment_bytes`, each with an index of `index_bytes`; says `records`."""
+    store = open_store(spec["store"], S3Options(**spec["s3"]))
+    noise = np.random.default_rng(1).integers(0, 256, _BLOCK, np.uint8)
+    store.put(f"{spec['prefix']}/warm", b"")
+    serve(lambda: _upload(store, spec, noise))
+
+
+def _upload(store: Store, spec: Spec, noise: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
+    for number in range(spec["segments"]):
+        for name, size in (("records", spec["segment_bytes"]), ("index", spec["index_bytes"])):
+            with store.upload(f"{spec['prefix']}/{number}_{name}") as sending:
+                sending.write(b"\1")
+                for at in range(0, size, _BLOCK):
+                    sending.write(noise[: min(_BLOCK, size - at)])
+                sending.commit()
+    return int(spec["records"])
+
+
+def produce(spec: Spec) -> None:
+    """Sends `count` records to each of `partitions` of `topic`, with a delivery callback that checks for errors."""
+    producer = Producer({**_PRODUCER, "bootstrap.servers": spec["bootstrap"]})
+    producer.list_topics(spec["topic"], timeout=_TIMEOUT)
+    pool = list(shop_records(spec["size"], 0, min(_POOL, spec["count"])))
+    serve(lambda: _produce(producer, spec["topic"], spec["partitions"], pool, spec["count"]))
+
+
+def _produce(
+    producer: Producer, topic: str, partitions: Sequence[int], pool: Sequence[ShopRecord], count: int
+) -> int:
+    delivered = 0
+
+    def delivery(error: KafkaError | None, _: Message) -> None:
+        nonlocal delivered
+        if error is not None:
+            raise KafkaException(error)
+        delivered += 1
+
+    send, poll = producer.produce, producer.poll
+    for partition in partitions:
+        for key, value, timestamp in itertools.islice(itertools.cycle(pool), count):
+            while True:
+                try:
+                    send(topic, value, key, partition, on_delivery=delivery, timestamp=timestamp)
+                    break
+                except BufferError:
+                    poll(0.1)
+        poll(0)
+    producer.flush(_TIMEOUT)
+    if delivered != count * len(partitions):
+        raise SystemExit("the bare produce loop lost records")
+    return delivered
+
+
+Done = tuple[dict[str, float], dict[str, int]]
+"""Seconds by step; records and bytes."""
+
+
+class _Reporter:
+    """Report each phase as it begins."""
+
+    def phase(self, name: str) -> None:
+        say(phase=name)
+
+    def progress(self, records: int, size: int, expected: int) -> None: ...
+
+
+def run_job(job: str, spec: Spec) -> None:
+    began = time.monotonic()
+    session = build_session(f"local[{spec['tasks']}]", {}, 1)
+    started = time.monotonic()
+    _warm(session, spec["tasks"])
+    warm = time.monotonic()
+    wait_for_go()
+    work = {"backup": _run_backup, "restore": _run_restore}[job]
+    seconds, sizes = work(spec, session)
+    say(phase="", seconds=seconds, sizes=sizes, session=started - began, warm=warm - started)
+    session.stop()
+
+
+def _warm(session: SparkSession, tasks: int) -> None:
+    """Starts the Python workers and has them import what tasks need: a cost of the start, not of the data."""
+
+    def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        from kbackup.jobs.restore import task as restore_task  # noqa: F401
+        from kbackup.kafka import kernel
+        from kbackup.store import s3  # noqa: F401
+
+        kernel.selected_kernel()
+        time.sleep(0.5)  # so that each core takes one
+        yield from batches
+
+    session.range(tasks, numPartitions=tasks).mapInArrow(prepare, "id long").collect()
+
+
+def _run_backup(spec: Spec, session: SparkSession) -> Done:
+    options = Backup(topics=(spec["topic"],), **spec.get("options", {}))
+    report = backup(options, _cluster(spec), _store(spec), lambda: session, _Reporter())
+    totals = report.totals
+    return report.seconds, {"records": totals.records, "bytes": totals.bytes, "stored": totals.stored_bytes}
+
+
+def _run_restore(spec: Spec, session: SparkSession) -> Done:
+    renamed = {spec["topic"]: spec["target"]}
+    options = Restore(topics=(spec["topic"],), map=renamed, **spec.get("options", {}))
+    store = _store(spec)
+    report = restore(RestoreJob(options, _cluster(spec), store, store, lambda: session, _Reporter()))
+    return report.seconds, {"records": report.records}
+
+
+def _store(spec: Spec) -> Store:
+    return open_store(spec["store"], S3Options(**spec["s3"]), key_class=layout.key_class)
+
+
+def _cluster(spec: Spec) -> dict[str, str]:
+    return {"bootstrap.servers": spec["bootstrap"]}
+
+
+if __name__ == "__main__":
+    work, told = sys.argv[1], receive()
+    loops = {"consume": consume, "kernel": kernel, "upload": upload, "produce": produce}
+    if work in loops:
+        loops[work](told)
+    else:
+        run_job(work, told)

@@ -1,0 +1,321 @@
+"""python -m scripts.bench.whole: whole commands from start to exit, kbackup's and other tools' in turns.
+
+Each tool runs its commands against the same broker and S3 server on this machine. A tool is a TOML file and a program:
+see `scripts/bench/peers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from string import Template
+from typing import Any, Self
+
+from kbackup.errors import KbackupError
+from kbackup.store import S3Options, open_store
+from scripts.bench.servers import PARTITIONS, Servers, grid
+from scripts.dev.tools import MissingToolError
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """`commands` by work ('backup', 'restore'), `files` by name and `env` are templates of `string.Template`.
+
+    Their variables: `folder`, `bootstrap`, `endpoint`, `region`, `bucket`, `prefix`, `access_key`, `secret_key`,
+    `topic`, `target` (the topic that a restore creates and fills) and `program` (the tool's).
+    """
+
+    name: str
+    commands: Mapping[str, list[str]]
+    files: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a TOML file: `name`, and the tables `commands`, `files`, `env`."""
+        document = tomllib.loads(path.read_text("utf-8"))
+        return cls(document["name"], document["commands"], document.get("files", {}), document.get("env", {}))
+
+    def prepare(self, work: str, variables: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+        """Write the tool's files into `variables['folder']`, and return its command and environment."""
+        folder = Path(variables["folder"])
+        for name, text in self.files.items():
+            (folder / name).write_text(Template(text).substitute(variables), "utf-8")
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("KBACKUP_", "AWS_"))}
+        filled = {name: Template(value).substitute(variables) for name, value in self.env.items()}
+        return [Template(word).substitute(variables) for word in self.commands[work]], plain | filled
+
+
+def kbackup(name: str = "kbackup", tree: Path = _ROOT, more: Mapping[str, str] | None = None) -> Tool:
+    """Return kbackup of a checkout as a tool, with `more` environment variables."""
+    command = [sys.executable, "-m", "kbackup", "--json"]
+    env = {
+        "PYTHONPATH": str(tree),
+        "KBACKUP_ARCHIVE": "s3://$bucket/$prefix",
+        "KBACKUP_S3_ENDPOINT_URL": "$endpoint",
+        "KBACKUP_S3_REGION": "$region",
+        "KBACKUP_S3_ACCESS_KEY_ID": "$access_key",
+        "KBACKUP_S3_SECRET_ACCESS_KEY": "$secret_key",
+        "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": "$bootstrap",
+        "KBACKUP_TARGET_BOOTSTRAP_SERVERS": "$bootstrap",
+        "KBACKUP_BACKUP_TOPICS": "$topic",
+    }
+    restore = ["restore", "--topic", "$topic", "--map", "$topic=$target"]
+    commands = {"backup": [*command, "backup"], "restore": [*command, *restore]}
+    return Tool(name, commands, env=env | dict(more or {}))
+
+
+WORKS = ("backup", "restore")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One command: `wall` and `cpu` in seconds, `memory` of the tree at most and `stored` in bytes.
+
+    `steps` are the seconds of kbackup's steps; empty for other tools. `broker` and `store` are the CPU seconds of the
+    servers.
+    """
+
+    work: str
+    tool: str
+    size: int
+    records: int
+    wall: float
+    cpu: float
+    memory: int
+    stored: int
+    broker: float
+    store: float
+    steps: Mapping[str, float]
+
+    @property
+    def startup(self) -> float | None:
+        """The wall time outside kbackup's step `run`; None for other tools."""
+        return self.wall - self.steps["run"] if "run" in self.steps else None
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return self.records / self.wall
+
+    def document(self) -> dict[str, Any]:
+        """Return the members as JSON shows them."""
+        return {**asdict(self), "rate": round(self.rate)}
+
+
+class WholeBench:
+    """A topic with `records` records of `size` bytes, written once, and one archive a tool."""
+
+    def __init__(self, servers: Servers, size: int, records: int, tools: Sequence[tuple[Tool, str]]) -> None:
+        self._servers, self._size, self._tools = servers, size, tools
+        count = records // PARTITIONS
+        self._records = count * PARTITIONS
+        self._topic = servers.fill(size, count)
+
+    def rounds(self, repeat: int, works: Sequence[str] = WORKS) -> Iterator[Round]:
+        """Run each tool's backup, then its restore, `repeat` times; the tools take turns in going first."""
+        for number in range(repeat):
+            for tool, program in self._in_turn(number):
+                archive = self._servers.new_archive()
+                for work in works:
+                    yield self._measure(work, tool, program, archive)
+                self._servers.delete_archive(archive)
+
+    def _in_turn(self, number: int) -> list[tuple[Tool, str]]:
+        first = number % len(self._tools)
+        return [*self._tools[first:], *self._tools[:first]]
+
+    def _measure(self, work: str, tool: Tool, program: str, archive: Mapping[str, Any]) -> Round:
+        target = self._servers.unused_name()
+        with tempfile.TemporaryDirectory(prefix="kbackup-bench-") as folder:
+            variables = self._variables(archive, program, target, folder)
+            command, env = tool.prepare(work, variables)
+            before = self._servers.cpu()
+            used = _run(command, env, Path(folder))
+            after = self._servers.cpu()
+            steps = _steps(Path(folder, "stdout"))
+        if work == "restore":
+            self._servers.delete_topic(target)
+        return Round(
+            *(work, tool.name, self._size, self._records, used["wall"], used["cpu"], int(used["peak"])),
+            stored=_stored(archive),
+            broker=after["broker"] - before["broker"],
+            store=after["minio"] - before["minio"],
+            steps=steps,
+        )
+
+    def _variables(
+        self, archive: Mapping[str, Any], program: str, target: str, folder: str
+    ) -> dict[str, str]:
+        bucket, _, prefix = archive["store"].removeprefix("s3://").partition("/")
+        s3 = archive["s3"]
+        return {
+            **{"folder": folder, "program": program, "bootstrap": self._servers.broker.bootstrap},
+            **{"bucket": bucket, "prefix": prefix, "endpoint": s3["endpoint_url"], "region": s3["region"]},
+            **{"access_key": s3["access_key_id"], "secret_key": s3["secret_access_key"]},
+            **{"topic": self._topic, "target": target},
+        }
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> dict[str, float]:
+    runner = [sys.executable, "-m", "scripts.bench.processes", str(folder / "stdout"), *command]
+    errors = folder / "stderr"
+    with errors.open("wb") as file:
+        done = subprocess.run(
+            runner, env=dict(env) | _runner_path(env), stdout=subprocess.PIPE, stderr=file, check=True
+        )
+    used: dict[str, float] = json.loads(done.stdout)
+    if used["code"]:
+        raise SystemExit(
+            f"{' '.join(command[:4])} … ended with {used['code']:.0f}:\n{errors.read_text()[-2000:]}"
+        )
+    return used
+
+
+def _runner_path(env: Mapping[str, str]) -> dict[str, str]:
+    return {"PYTHONPATH": f"{env['PYTHONPATH']}:{_ROOT}" if env.get("PYTHONPATH") else str(_ROOT)}
+
+
+def _steps(stdout: Path) -> dict[str, float]:
+    """Return the seconds by step of kbackup's report; none for other output."""
+    try:
+        return {name: float(seconds) for name, seconds in json.loads(stdout.read_bytes())["seconds"].items()}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def _stored(archive: Mapping[str, Any]) -> int:
+    store = open_store(archive["store"], S3Options(**archive["s3"]))
+    return sum(entry.size for entry in store.list())
+
+
+_HEAD = (
+    *("work", "tool", "records/s", "median", "wall s", "start-up s"),
+    *("client CPU s", "µs a record", "memory MiB", "stored MiB", "broker s", "store s"),
+)
+
+
+def table(rounds: Sequence[Round]) -> str:
+    """Return one row a work, size and tool: the range and the median of the rates, medians of the rest."""
+    return "\n".join(grid(_HEAD, [_row(group) for group in _groups(rounds)]))
+
+
+def document(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return the rounds as a JSON document."""
+    return {
+        "format": "kbackup-bench-whole",
+        "version": 1,
+        "cores": os.cpu_count(),
+        "rounds": [each.document() for each in rounds],
+    }
+
+
+def _row(rounds: Sequence[Round]) -> list[str]:
+    first = rounds[0]
+    rates = sorted(each.rate for each in rounds)
+    cpu = median(each.cpu for each in rounds)
+    startup = [each.startup for each in rounds if each.startup is not None]
+    return [
+        f"{first.work} {first.records / 1e6:g}M x {first.size} B",
+        first.tool,
+        f"{rates[0] / 1000:,.0f}-{rates[-1] / 1000:,.0f}k",
+        f"{median(rates) / 1000:,.0f}k",
+        f"{median(each.wall for each in rounds):.1f}",
+        f"{median(startup):.1f}" if startup else "",
+        f"{cpu:.1f}",
+        f"{cpu / first.records * 1e6:.2f}",
+        f"{max(each.memory for each in rounds) / 2**20:,.0f}",
+        f"{median(each.stored for each in rounds) / 2**20:,.0f}",
+        f"{median(each.broker for each in rounds):.1f}",
+        f"{median(each.store for each in rounds):.1f}",
+    ]
+
+
+def _groups(rounds: Iterable[Round]) -> list[list[Round]]:
+    """Return the rounds of the same work, size, number of records and tool together, in order of appearance."""
+    groups: dict[tuple[str, int, int, str], list[Round]] = {}
+    for each in rounds:
+        groups.setdefault((each.work, each.size, each.records, each.tool), []).append(each)
+    return list(groups.values())
+
+
+_CASES = "540:1000000,540:4000000,540:16000000,140:8000000"
+
+_WARM_RECORDS = 4_000
+"""Records of the first round, which brings programs into the system's caches and does not count."""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the rounds that the arguments ask for, and print the table."""
+    options = _options(arguments)
+    rounds: list[Round] = []
+    for case in options.cases.split(","):
+        size, _, records = case.partition(":")
+        with Servers() as servers:
+            warm = WholeBench(servers, int(size), _WARM_RECORDS, _tools(options)) if not rounds else None
+            for each in warm.rounds(1, options.works) if warm else ():
+                print(f"not counted: {each.tool} {each.wall:.1f} s", file=sys.stderr, flush=True)
+            bench = WholeBench(servers, int(size), int(records), _tools(options))
+            for each in bench.rounds(options.repeat, options.works):
+                rounds.append(each)
+                startup = f", start-up {each.startup:.1f} s" if each.startup is not None else ""
+                line = f"{each.work} {size} B {each.tool}: {each.rate:,.0f} records/s, {each.wall:.1f} s{startup}"
+                print(line, file=sys.stderr, flush=True)
+                if options.json is not None:
+                    options.json.write_text(json.dumps(document(rounds), indent=1) + "\n")
+    print(table(rounds))
+    return 0
+
+
+def _tools(options: argparse.Namespace) -> list[tuple[Tool, str]]:
+    tools = [
+        (kbackup(f"kbackup {value}" if value else "kbackup", more=_settings(value)), "")
+        for value in options.set
+    ]
+    tools += [(kbackup(tree.name, tree.resolve()), "") for tree in options.against]
+    return [*tools, *((Tool.load(Path(file)), program) for file, program in options.peer)]
+
+
+def _settings(value: str) -> dict[str, str]:
+    """Return the environment variables of settings such as `KBACKUP_BACKUP_COMPRESSION=zstd`, joined by commas."""
+    return dict(each.split("=", 1) for each in value.split(",") if each)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench.whole", description=__doc__)
+    add = parser.add_argument
+    add("--cases", default=_CASES, help=f"value sizes and records ({_CASES})")
+    add("--repeat", type=int, default=3, help="rounds (3)")
+    add("--works", type=lambda text: tuple(text.split(",")), default=WORKS, help="backup,restore")
+    add(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="kbackup once more, with these variables; '' for none",
+    )
+    add("--against", type=Path, action="append", default=[], help="kbackup of another checkout")
+    add("--peer", nargs=2, action="append", default=[], metavar=("FILE", "PROGRAM"), help="another tool")
+    add("--json", type=Path, metavar="FILE", help="write all rounds to FILE")
+    options = parser.parse_args(arguments)
+    options.set = options.set or [""]
+    return options
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the servers
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (KbackupError, MissingToolError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,184 @@
+"""Take screenshots of every page of the web page: python -m scripts.dev.shots FOLDER [NAME...]
+
+Each page is taken wide and on a phone, light and dark, of an archive in memory with something on every page: hostile
+names, many topics, losses, expired records, drills. NAME limits the pages.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+from urllib.parse import quote
+
+import uvicorn
+from playwright.sync_api import Browser, sync_playwright
+
+from kbackup.archive.reader import open_archive
+from kbackup.jobs.points import label, pin
+from kbackup.jobs.retention import Expiry, Policy, expire
+from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify.report import record_verification
+from kbackup.metadata.entities import Znode
+from kbackup.metrics.registry import Silent
+from kbackup.store.base import Store
+from kbackup.util.times import now
+from kbackup.web.app import make_app
+from kbackup.web.archive_cache import ArchiveCache
+from kbackup.web.guard import Access
+from scripts.dev.tools import MissingToolError, browser
+from tests.support.archives import commit_point
+from tests.support.drill_reports import EVIL, comparison, store_drill
+from tests.support.memory_store import MemoryStore
+from tests.support.rich_archive import ATTACK, LONG_GROUP, LONG_TOPIC, make_rich
+from tests.support.verifications import no_spark
+
+NIGHTS = 24
+SERVICES = 95
+
+
+def make_shot_archive(store: Store) -> None:
+    """Write some hundred topics, 20 restore points and more, and let the oldest records expire."""
+    archive = make_rich(store, nights=NIGHTS, services=SERVICES, each=30)
+    head = archive.head
+    assert head is not None
+    at = datetime.fromisoformat(head.committed_at)
+    znodes = [
+        Znode(path="/controller", content='{"brokerid": 3000, "kraftControllerEpoch": 5}'),
+        Znode(path="/migration", content='{"kraft_metadata_offset": 99}'),
+    ]
+    later = (at + timedelta(days=1)).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    groups = archive.groups(head).groups
+    commit_point(archive, head.number + 1, head.topics, [], groups, at=later, znodes=znodes)
+    label(store, "3", "before-the-migration")
+    age = timedelta(days=15)  # before the newest restore point
+    expire(store, Expiry(Policy(last=21), age, timedelta(0)), 60, Silent(), confirm=True)
+    pin(store, "20")
+    verified_at = now()
+    verified = verify(store, "all", True, no_spark, Silent())
+    record_verification(store, verified, verified_at, partial=False)
+    newest = open_archive(store).restore_points[-1].number
+    store_drill(store, "drill-2026-10-09-00000001", result="failed", findings=(EVIL, "1 group differs"))
+    store_drill(store, "drill-2026-10-16-00000002", result="interrupted", comparison=None)
+    store_drill(store, "drill-2026-10-23-00000003", restore_point=newest, comparison=comparison())
+
+
+ADDRESSES = {
+    "status": "/status",
+    "points": "/",
+    "point": "/points/9",
+    "point-first": "/points/3",
+    "topics": "/topics",
+    "topics-as-of": "/topics?point=5&sort=losses",
+    "topics-search": "/topics?q=orders",
+    "topic": "/topics/orders",
+    "topic-long": f"/topics/{LONG_TOPIC}",
+    "topic-odd": "/topics/odd",
+    "partition": "/topics/orders/1",
+    "partition-gaps": "/topics/compacted/0",
+    "records": "/topics/orders/1/records",
+    "records-whole": "/topics/odd/0/records?view=auto",
+    "records-hex": "/topics/odd/0/records?view=hex",
+    "records-lines-odd": "/topics/odd/0/records",
+    "record": "/topics/orders/1/records/300",
+    "record-odd": "/topics/odd/0/records/0",
+    "record-hex": "/topics/odd/0/records/4?view=hex",
+    "record-json": "/topics/odd/0/records/6",
+    "seek-end": "/topics/orders/1/records?time=2100-01-01T00:00:00Z",
+    "records-decoded": "/topics/orders/1/records?view=decoded",
+    "search": "/search",
+    "search-matches": "/search?text=customer-1&where=orders",
+    "search-none": "/search?text=nobody-has-this",
+    "search-odd": "/search?text=onerror",
+    "groups": "/groups",
+    "lag": "/groups/lag",
+    "group": "/group?name=billing",
+    "group-attack": f"/group?name={quote(ATTACK)}",
+    "group-long": f"/group?name={quote(LONG_GROUP)}",
+    "restore": "/restore",
+    "restore-range": f"/restore?point=9&range=orders:1:100-200&group={quote(ATTACK)}",
+    "restore-all": "/restore?point=9&topic=orders&topic=clicks",
+    "restore-moment": "/restore?to_time=2026-10-05T03:00:00Z&map_from=orders&map_to=orders-again",
+    "restore-error": "/restore?topic=nowhere&map_from=orders&map_to=orders-again",
+    "growth": "/growth",
+    "diff": "/diff?a=9&b=12",
+    "history": "/history",
+    "drills": "/drills",
+    "drill": "/drills/drill-2026-10-09-00000001/page",
+    "mirrors": "/mirrors",
+    "migration": "/migration",
+    "error-not-found": "/topics/nowhere",
+    "error-input": "/topics/orders/0/records?offset=abc",
+}
+
+
+SCREENS = {"wide": (1400, 900), "phone": (390, 844)}
+SCHEMES = ("light", "dark")
+MAX_HEIGHT = 2600
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    addresses = {name: ADDRESSES[name] for name in arguments[1:]} or ADDRESSES
+    store = MemoryStore()
+    make_shot_archive(store)
+    with _served(ArchiveCache(store)) as url, sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
+        for screen, scheme in product(SCREENS, SCHEMES):
+            _take(running, url, addresses, folder, screen, scheme)
+        running.close()
+    print(f"{len(addresses) * len(SCREENS) * len(SCHEMES)} pictures in {folder}")
+    return 0
+
+
+def _take(
+    running: Browser, url: str, addresses: Mapping[str, str], folder: Path, screen: str, scheme: str
+) -> None:
+    width, height = SCREENS[screen]
+    context = running.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if scheme == "dark" else "light",
+        has_touch=screen == "phone",
+    )
+    page = context.new_page()
+    for name, address in addresses.items():
+        page.goto(url + address)
+        full = int(page.evaluate("document.documentElement.scrollHeight"))
+        page.set_viewport_size({"width": width, "height": min(max(full, height), MAX_HEIGHT)})
+        page.screenshot(path=folder / f"{name}-{screen}-{scheme}.png")
+        page.set_viewport_size({"width": width, "height": height})
+    context.close()
+
+
+@contextmanager
+def _served(cache: ArchiveCache) -> Iterator[str]:
+    """Serve the page on a free port of this machine, without a token."""
+    config = uvicorn.Config(make_app(cache, Access(frozenset({"localhost"}))), port=0, log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.05)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except MissingToolError as error:
+        sys.exit(f"error: {error}")

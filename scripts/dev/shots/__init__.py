@@ -1,1 +1,0 @@
-"""Screenshots of the web page, for maintainers: `python -m scripts.dev.shots FOLDER`."""

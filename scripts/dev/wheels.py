@@ -1,0 +1,140 @@
+"""Build the sdist and the wheel, and install them with all extras for each Python that kbackup supports.
+
+    python -m scripts.dev.wheels
+
+The versions are those of requirements/dev.txt. The packages come from uv's cache, as hard links where it is on the same
+disk. Commands then show that each installation is whole: its data files, compiled kernels, extras and Spark's workers.
+A Python that is not on this machine is named, and is no error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbackup.errors import KbackupError
+from scripts.dev import cache, tools
+
+ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "requirements" / "dev.txt"
+_UV = str(Path(sys.executable).with_name("uv"))
+_SETTINGS = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+
+
+def build(folder: Path) -> Path:
+    """Build the sdist, and of it the wheel; return the wheel's path."""
+    _uv("build", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def extras() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return sorted(project["optional-dependencies"])
+
+
+@dataclass(frozen=True)
+class Environment:
+    folder: Path
+
+    def install(self, python: str, wheel: Path) -> None:
+        """Make the environment for a Python, of the locked packages; the wheel asks for them as pip reads it."""
+        _uv("venv", "--no-project", "--python", python, str(self.folder))
+        ours = ["--python", str(self.program("python"))]
+        _uv("pip", "install", *ours, "--constraint", str(LOCK), f"{wheel}[{','.join(extras())}]")
+        _uv("pip", "check", *ours)
+
+    def program(self, name: str) -> Path:
+        return self.folder / "bin" / name
+
+    def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment in an empty folder, with a cache of its own."""
+        work = self.folder / "work"
+        work.mkdir(exist_ok=True)
+        env = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
+        argv = [str(self.program(name)), *arguments]
+        return subprocess.run(argv, env=env, cwd=work, capture_output=True, text=True, check=False)
+
+
+def _uv(*arguments: str) -> None:
+    hint = "run it by hand to see more; the locked packages must be there for each Python"
+    cache.run([_UV, *arguments], f"uv {' '.join(arguments[:2])}", hint, _SETTINGS)
+
+
+_ARCHIVE = str(ROOT / "tests" / "golden" / "java" / "archive")
+_IMPORTS = (
+    "import kbackup.kafka.native, kbackup.web.app, kbackup.zookeeper, delta, moto;"
+    "import kbackup.schemas.avro, kbackup.schemas.protobuf, kbackup.schemas.json_schema, jq"
+)
+
+
+def try_commands(environment: Environment) -> int:
+    """Run the commands, and return their number; an error that one of them prints is an error."""
+    version = _output(environment, "kbackup", "--version")
+    shown = _output(environment, "kbackup", "--help")
+    records = _output(environment, "kbackup", "cat", "orders.v1", "--archive", _ARCHIVE, "--json")
+    verified = _output(environment, "kbackup", "verify", "--master", "local[1]", "--json", _ARCHIVE)
+    imported = _output(environment, "python", "-c", _IMPORTS)
+    report = json.loads(verified)
+    _check("--version", version.startswith("kbackup "), version)
+    _check("--help", "Back up Apache Kafka" in shown, shown)
+    _check("cat", len(records.splitlines()) == 145, records)
+    _check("verify", report["findings"] == [] and report["read_records"] == 385, verified)
+    _check("the imports of the extras", imported == "", imported)
+    page = environment.folder / "share" / "man" / "man1" / "kbackup.1"
+    _check("man", page.is_file(), f"{page} is missing")
+    return 5
+
+
+def _output(environment: Environment, name: str, *arguments: str) -> str:
+    run = environment.run(name, *arguments)
+    label = " ".join([name, *arguments])
+    _check(
+        label,
+        run.returncode == 0 and run.stderr == "",
+        f"exit code {run.returncode}\n{run.stdout}{run.stderr}",
+    )
+    return run.stdout
+
+
+def _check(label: str, passes: bool, output: str) -> None:
+    if not passes:
+        raise KbackupError(
+            f"{label} did not do its work: {output[-3000:]}", "mend the package or its metadata"
+        )
+
+
+def main() -> None:
+    print(tools.pythons_plan(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="kbackup-wheels-") as folder, ThreadPoolExecutor(2) as pool:
+        wheel = build(Path(folder) / "dist")
+        trials = [
+            pool.submit(_try, version, path, Path(folder) / f"python{version}", wheel)
+            for version, path in tools.pythons().items()
+            if path is not None
+        ]
+        for trial in trials:
+            print(trial.result(), flush=True)
+
+
+def _try(version: str, python: str, folder: Path, wheel: Path) -> str:
+    start = time.monotonic()
+    environment = Environment(folder)
+    environment.install(python, wheel)
+    tried = try_commands(environment)
+    return f"Python {version}: installed with all extras, {tried} commands; {time.monotonic() - start:.0f}s"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KbackupError as error:
+        sys.exit(f"error: {error}")

@@ -1,1 +1,0 @@
-"""ZooKeeper, the Kafka clusters that keep their metadata in it, and their migration to KRaft, for tests."""

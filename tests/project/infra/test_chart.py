@@ -1,0 +1,662 @@
+"""The Helm chart renders what Kubernetes accepts, and commands, variables and names that are kbackup's."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate import utils
+
+from kbackup.cli import cli
+from kbackup.config import Config
+from kbackup.config.secrets import is_secret
+from kbackup.errors import EXIT_LOSS, CorruptError, NoArchiveError, UsageError, WrongKeyError
+from kbackup.jobs.mirror.properties import load_flows
+from tests.project.infra.chart import (
+    BASE,
+    CHART,
+    DRIVERS,
+    ENABLED,
+    EVERYTHING,
+    EXAMPLES,
+    FOLLOWERS,
+    FULLNAME,
+    NAMESPACE,
+    SCHEDULED,
+    Resource,
+    Values,
+    combine,
+    environment,
+    example,
+    file_of,
+    helm,
+    mounts,
+    refusal,
+    render,
+    workload,
+    workloads,
+)
+from tests.project.infra.files import INFRA, ROOT, config_of, documents, spark_on_kubernetes
+
+VERSIONS = ("1.31", kubernetes_validate.latest_version())
+"""Of Kubernetes; the first one has all that the chart asks for (`podFailurePolicy` above all)."""
+
+DEFAULTS = {
+    "existingSecret": "kbackup-shared",
+    "env": {"KBACKUP_S3_REGION": "eu-central-1"},
+    "extraEnv": [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}],
+    "options": ["--verbose"],
+    "cores": 8,
+    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/kbackup"}},
+    "securityContext": {"readOnlyRootFilesystem": True},
+    "podLabels": {"team": "shop"},
+    "podAnnotations": {"sidecar.istio.io/inject": "false"},
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "backup", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "low",
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
+    "timeZone": "Europe/Berlin",
+    "suspend": True,
+    "concurrencyPolicy": "Replace",
+    "activeDeadlineSeconds": 10_000_000,
+}
+
+MATRIX: Mapping[str, Values] = {
+    **{name: combine(BASE, values) for name, values in ENABLED.items()},
+    **{f"example-{path.stem}": example(path.stem) for path in EXAMPLES},
+    "everything": EVERYTHING,
+    "everything-set": combine(EVERYTHING, {"defaults": DEFAULTS, "imagePullSecrets": [{"name": "registry"}]}),
+    "one-node": combine(
+        EVERYTHING, {"metrics": {"volume": {"type": "ReadWriteOnce", "storageClassName": "fast"}}}
+    ),
+    "no-volume": combine(EVERYTHING, {"metrics": {"volume": {"type": "emptyDir"}}}),
+    "existing-claim": combine(EVERYTHING, {"metrics": {"volume": {"existingClaim": "metrics"}}}),
+    "digest": combine(EVERYTHING, {"image": {"digest": f"sha256:{'0' * 64}"}, "fullnameOverride": "backups"}),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_each_schema_once() -> Iterator[None]:
+    """Keep the schemas of a version in memory: reading them takes ten times as long as the validation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", cache(utils.schema_contents))
+        yield
+
+
+def validate(body: Mapping[str, Any], version: str) -> None:
+    """Strictly: a field that Kubernetes doesn't know is an error."""
+    kubernetes_validate.validate(body, version, strict=True)
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_objects_fit_the_schemas_of_kubernetes(name: str) -> None:
+    resources = render(MATRIX[name])
+    assert workloads(resources)
+    for resource in resources:
+        if not resource.body["apiVersion"].startswith("monitoring.coreos.com/"):
+            for version in VERSIONS:
+                validate(resource.body, version)
+    assert len({(r.kind, r.name) for r in resources}) == len(resources)
+
+
+def test_nothing_is_made_until_a_workload_is_enabled() -> None:
+    assert render({}) == []
+
+
+@pytest.mark.parametrize("name", ["everything", "everything-set", "follow"])
+def test_helm_finds_nothing_wrong(name: str) -> None:
+    run = helm("lint", str(CHART), "--strict", values=MATRIX[name])
+    assert run.returncode == 0, run.stdout
+    assert "1 chart(s) linted, 0 chart(s) failed" in run.stdout
+
+
+def test_chart_is_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    (chart,) = documents(CHART / "Chart.yaml")
+    page = (INFRA / "docs" / "kubernetes.md").read_text("utf-8")
+    assert chart["version"] == chart["appVersion"] == version
+    assert f"--tag {BASE['image']['repository']}:{version} ." in page
+    assert chart["kubeVersion"] == f">={VERSIONS[0]}.0-0"
+    shown = " and ".join(".".join(v.split(".")[:2]) for v in VERSIONS)
+    assert f"schemas of\nKubernetes {shown}," in page
+
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+TEXT = (CHART / "values.yaml").read_text("utf-8")
+
+
+def properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The properties that a schema names, also by references."""
+    found = dict(schema.get("properties", {}))
+    references = [*schema.get("allOf", []), *([{"$ref": schema["$ref"]}] if "$ref" in schema else [])]
+    for reference in references:
+        found |= properties(SCHEMA["$defs"][reference["$ref"].removeprefix("#/$defs/")])
+    return found
+
+
+def value_paths(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, one in properties(schema).items():
+        yield prefix + name
+        yield from value_paths(one, f"{prefix}{name}.")
+
+
+def keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield prefix + name
+        if isinstance(value, dict):
+            yield from keys(value, f"{prefix}{name}.")
+
+
+def test_every_value_of_the_schema_is_in_the_file_of_values() -> None:
+    (values,) = documents(CHART / "values.yaml")
+    commented = set(re.findall(r"^  # ([a-z]\w+): ", TEXT, re.MULTILINE))
+    assert commented == {"activeDeadlineSeconds"}
+    shared = set(properties(SCHEMA["$defs"]["pod"])) | set(properties(SCHEMA["$defs"]["schedule"]))
+    known = set(keys(values)) | {f"defaults.{name}" for name in commented} | {"global"}
+    inherited = [rf"(mirror\.)?\w+\.({'|'.join(shared)})(\..*)?"]
+    missing = set(value_paths(SCHEMA)) - known
+    assert {path for path in missing if not re.fullmatch(inherited[0], path)} == set()
+    assert {f"defaults.{name}" for name in shared} <= known
+
+
+def test_every_value_of_the_file_is_in_the_schema() -> None:
+    """Of the file's defaults: those in free tables (resources, labels) are Kubernetes' own."""
+    (values,) = documents(CHART / "values.yaml")
+    free = re.compile(r".*\.(resources|podSecurityContext|securityContext|labels)\..*")
+    assert {path for path in keys(values) if not free.fullmatch(path)} <= set(value_paths(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"nigthly": {"enabled": True}}, "additional properties 'nigthly' not allowed"),
+        ({"nightly": {"enabled": "yes"}}, "'/nightly/enabled': got string, want boolean"),
+        ({"nightly": {"shedule": "0 1 * * *"}}, "'/nightly/shedule': false schema"),
+        ({"nightly": {"schedule": "2 30"}}, "'/nightly/schedule': '2 30' does not match pattern"),
+        ({"nightly": {"concurrencyPolicy": "None"}}, "value must be one of 'Forbid', 'Allow', 'Replace'"),
+        (
+            {"nightly": {"activeDeadlineSeconds": "6h"}},
+            "'/nightly/activeDeadlineSeconds': got string, want integer",
+        ),
+        ({"follow": {"schedule": "0 1 * * *"}}, "'/follow/schedule': false schema"),
+        ({"follow": {"executors": 4}}, "'/follow/executors': false schema"),
+        ({"expire": {"options": "--keep-daily 30"}}, "'/expire/options': got string, want array"),
+        ({"page": {"service": {"type": "Ingress"}}}, "'ClusterIP', 'NodePort', 'LoadBalancer'"),
+        ({"page": {"schedule": "0 1 * * *"}}, "'/page/schedule': false schema"),
+        ({"mirror": {"take": {"cores": 0}}}, "'/mirror/take/cores': minimum: got 0, want 1"),
+        ({"defaults": {"enabled": True}}, "'/defaults/enabled': false schema"),
+        ({"defaults": {"env": {"A-B": "c"}}}, "'A-B' does not match pattern"),
+        ({"defaults": {"env": {"N": 1}}}, "'/defaults/env/N': got number, want string"),
+        ({"defaults": {"terminationGracePeriodSeconds": 5}}, "minimum: got 5, want 26"),
+        ({"image": {"digest": "0123"}}, "'/image/digest': '0123' does not match pattern"),
+        ({"executor": {"memory": "2Gi"}}, "'/executor/memory': '2Gi' does not match pattern"),
+        ({"metrics": {"volume": {"type": "RWX"}}}, "'ReadWriteMany', 'ReadWriteOnce', 'emptyDir'"),
+        (
+            {"metrics": {"volume": {"size": "64 MB"}}},
+            "'/metrics/volume/size': '64 MB' does not match pattern",
+        ),
+    ],
+    ids=str,
+)
+def test_schema_refuses(values: dict[str, Any], message: str) -> None:
+    assert message in refusal(combine(BASE, values))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"image": {"repository": ""}, **ENABLED["verify"]},
+            "image.repository is empty; set it to the image",
+        ),
+        ({"config": "", **ENABLED["verify"]}, "config is empty; set it to the text of kbackup.toml"),
+        ({**ENABLED["nightly"], **ENABLED["follow"]}, "which has one writer; enable one of them"),
+        ({"copy": {"enabled": True}}, "copy.destination is empty; set it to"),
+        ({"restore": {"enabled": True}}, "restore.id is empty; set a new id"),
+        ({"mirror": {"apply": {"enabled": True}}}, "mirror.properties is empty; set it to"),
+        ({"page": {"enabled": True, "ingress": {"enabled": True}}}, "page.ingress.host is empty; set it to"),
+    ],
+    ids=str,
+)
+def test_values_that_depend_on_others_are_refused_with_a_hint(values: dict[str, Any], message: str) -> None:
+    assert message in refusal(combine(BASE, values))
+
+
+SHARED = {
+    "defaults": {
+        "env": {"A": "shared", "B": "shared"},
+        "extraEnv": [{"name": "C", "value": "shared"}],
+        "options": ["--verbose"],
+        "suspend": True,
+        "cores": 8,
+        "existingSecret": "shared",
+        "serviceAccount": {"annotations": {"x": "shared", "y": "shared"}},
+        "securityContext": {"readOnlyRootFilesystem": True},
+    }
+}
+
+
+def test_workloads_take_the_defaults() -> None:
+    drill = workload("drill", SHARED)
+    container = drill.container
+    assert environment(container)["B"] == environment(container)["C"] == "shared"
+    assert container["args"][-1] == "--verbose"
+    assert drill.body["spec"]["suspend"] is True
+    assert environment(container)["KBACKUP_SPARK_MASTER"] == "local[8]"
+    assert container["envFrom"] == [{"secretRef": {"name": "shared"}}]
+    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == {**restricted, "readOnlyRootFilesystem": True}
+
+
+def test_own_values_win_over_the_defaults() -> None:
+    """Also those that are empty, false or 0."""
+    own = {
+        "env": {"A": ""},
+        "extraEnv": [{"name": "D", "value": "own"}],
+        "options": [],
+        "suspend": False,
+        "cores": 1,
+        "existingSecret": "own",
+        "serviceAccount": {"annotations": {"x": ""}},
+        "securityContext": {"readOnlyRootFilesystem": False},
+        "resources": {"limits": {"memory": "8Gi"}},
+    }
+    values = combine(SHARED, {"drill": own})
+    drill = workload("drill", values)
+    container = drill.container
+    variables = environment(container)
+    assert {name: variables[name] for name in "ABCD"} == {"A": "", "B": "shared", "C": "shared", "D": "own"}
+    assert "--verbose" not in container["args"]
+    assert drill.body["spec"]["suspend"] is False
+    assert variables["KBACKUP_SPARK_MASTER"] == "local[1]"
+    assert container["envFrom"] == [{"secretRef": {"name": "own"}}]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["resources"] == {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"memory": "8Gi"}}
+    (account,) = [r for r in render(combine(BASE, ENABLED["drill"], values)) if r.kind == "ServiceAccount"]
+    assert account.body["metadata"]["annotations"] == {"x": "", "y": "shared"}
+
+
+def test_accounts_and_images_that_exist_are_used() -> None:
+    digest = f"sha256:{'a' * 64}"
+    values = {"drill": {"serviceAccount": {"name": "there"}}, "image": {"digest": digest, "tag": "latest"}}
+    drill = workload("drill", values)
+    assert drill.pod["spec"]["serviceAccountName"] == "there"
+    assert drill.container["image"] == f"registry.example.com/kbackup@{digest}"
+    resources = render(combine(BASE, ENABLED["drill"], values))
+    assert [r for r in resources if r.kind == "ServiceAccount"] == []
+
+
+PAGE = (INFRA / "docs" / "kubernetes.md").read_text("utf-8")
+WORKLOADS_OF = {
+    "nightly": ["nightly", "expire", "drill"],
+    "restore": ["restore"],
+    "mirror-take": ["mirror-take"],
+    "mirror-apply": ["mirror-apply"],
+}
+"""The workloads of each example."""
+
+
+def secret(name: str) -> dict[str, str]:
+    """Return the variables of a workload's secret, as the documentation has them."""
+    (text,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    named = dict(line.strip().split("=", 1) for line in text.strip().splitlines())
+    if name not in ("drill", "restore"):
+        return named
+    return {key.replace("SOURCE", "TARGET"): value for key, value in named.items()}
+
+
+@pytest.mark.parametrize("name", ENABLED)
+def test_commands_and_variables_are_real(name: str, tmp_path: Path) -> None:
+    one = workload(name)
+    toml = file_of(render(combine(BASE, ENABLED[name])), "config", "kbackup.toml", tmp_path)
+    mirrors = name.startswith("mirror-")  # check_half parses their arguments
+    args = ["backup"] if mirrors else one.container["args"]
+    config = config_of(args, environment(one.container) | secret(name), toml)
+    assert config.archive == "s3://backups/kafka"
+    assert config.s3.secret_access_key == "..."
+    local = {"expire": "local[*]", "copy": "local[*]", "page": "local[*]"}
+    assert config.spark.master == local.get(name, "local[2]")
+
+
+@pytest.mark.parametrize(
+    ("values", "name"), [(e, name) for e, names in WORKLOADS_OF.items() for name in names]
+)
+def test_examples_reach_a_cluster_with_the_secret_of_the_documentation(
+    values: str, name: str, tmp_path: Path
+) -> None:
+    resources = render(example(values))
+    ours = [w for w in workloads(resources) if w.component != "metrics"]
+    assert sorted(w.component for w in ours) == sorted(WORKLOADS_OF[values])
+    (one,) = [w for w in ours if w.component == name]
+    toml = file_of(resources, "config", "kbackup.toml", tmp_path)
+    (source,) = one.container["envFrom"]
+    assert f"create secret generic {source['secretRef']['name'].replace('-apply', '-take')} " in PAGE
+    if values.startswith("mirror"):
+        check_half(one, resources, toml, tmp_path)
+        return
+    config = config_of(one.container["args"], environment(one.container) | secret(name), toml)
+    section = config.target if name in ("drill", "restore") else config.source
+    needed = {"bootstrap.servers", "security.protocol", "sasl.username", "sasl.password"}
+    assert section.keys() >= needed
+
+
+def check_half(half: Resource, resources: list[Resource], toml: Path, folder: Path) -> None:
+    """Check that a half of a mirror knows one cluster, and the archive that both share."""
+    name, part, file, flag, *options = half.container["args"]
+    assert (name, part) == ("mirror", "run")
+    command = cli.get_command(cli.make_context("", ["list"]), name)
+    assert isinstance(command, click.Group)
+    run = command.get_command(click.Context(command), part)
+    assert run is not None
+    run.make_context(part, [file, flag, *options])
+    config = config_of(["backup"], environment(half.container) | secret(half.component), toml)
+    properties = file_of(resources, "mirror", Path(file).name, folder)
+    (flow,) = load_flows(properties, config.archive, {"CLUSTER_PASSWORD": "a password"}).flows
+    assert (flow.name, flow.archive) == ("A->B", "s3://my-backups/A")
+    known, other = flow.source_properties, flow.target_properties
+    if flag == "--apply":
+        known, other = other, known
+    assert other is None
+    assert known is not None
+    assert known["sasl.password"] == "a password"
+    assert file == f"{mounts(half)['mirror']}/mm2.properties"
+
+
+def settings(config: Config) -> list[str]:
+    return [f"{section}.{name}" for section in ("source", "target") for name in getattr(config, section)]
+
+
+@pytest.mark.parametrize("values", WORKLOADS_OF)
+def test_secrets_come_from_secrets_alone(values: str, tmp_path: Path) -> None:
+    resources = render(example(values))
+    toml = file_of(resources, "config", "kbackup.toml", tmp_path)
+    for one in workloads(resources):
+        if one.component != "metrics":
+            config = config_of(["backup"], environment(one.container), toml)
+            assert settings(config) or values.startswith("mirror")
+            assert not [path for path in settings(config) if is_secret(path)]
+            assert not any((config.s3.access_key_id, config.s3.secret_access_key, config.encryption.key))
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_schedules(name: str) -> None:
+    own = {"schedule": "1 2 * * 3", "timeZone": "Europe/Berlin", "activeDeadlineSeconds": 21600}
+    spec = workload(name, {name: own}).body["spec"]
+    assert (spec["schedule"], spec["timeZone"]) == ("1 2 * * 3", "Europe/Berlin")
+    assert spec["concurrencyPolicy"] == "Forbid"
+    assert spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 21600
+    assert spec["jobTemplate"]["spec"]["backoffLimit"] == 0
+    assert "activeDeadlineSeconds" not in workload(name).body["spec"]["jobTemplate"]["spec"]
+
+
+def test_restore_fails_at_once_where_another_try_is_no_use() -> None:
+    job = workload("restore", {"restore": {"activeDeadlineSeconds": 3600}})
+    (rule,) = job.body["spec"]["podFailurePolicy"]["rules"]
+    hopeless = (UsageError, NoArchiveError, WrongKeyError, CorruptError)
+    assert set(rule["onExitCodes"]["values"]) == {EXIT_LOSS, *(e.exit_code for e in hopeless)}
+    assert rule["onExitCodes"]["containerName"] == job.container["name"]
+    assert job.pod["spec"]["restartPolicy"] == "Never"
+    assert job.body["spec"]["activeDeadlineSeconds"] == 3600
+
+
+def test_a_restore_with_other_arguments_is_another_job() -> None:
+    """A job can't be changed, so its name has a checksum of the arguments."""
+    others: list[dict[str, object]] = [{}, {"dryRun": True}, {"id": "another"}, {"options": ["--strict"]}]
+    names = [workload("restore", {"restore": own}).name for own in others]
+    assert len(set(names)) == 4
+    dry = workload("restore", {"restore": {"dryRun": True, "options": ["--topic", "orders"]}})
+    assert dry.container["args"][-3:] == ["--dry-run", "--topic", "orders"]
+    assert workload("restore", {"config": 'archive = "s3://other"\n'}).name == names[0]
+
+
+def test_page_knows_the_host_of_its_ingress(tmp_path: Path) -> None:
+    resources = render(EVERYTHING)
+    toml = file_of(resources, "config", "kbackup.toml", tmp_path)
+    (page,) = [w for w in workloads(resources) if w.component == "page"]
+    (ingress,) = [r.body for r in resources if r.kind == "Ingress"]
+    config = config_of(page.container["args"], environment(page.container), toml)
+    (rule,) = ingress["spec"]["rules"]
+    assert list(config.ui.hosts) == [rule["host"]] == ingress["spec"]["tls"][0]["hosts"]
+    assert config.ui.listen == f"0.0.0.0:{page.container['ports'][0]['containerPort']}"
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert ("Service", backend["name"]) in {(r.kind, r.name) for r in resources}
+
+
+ALL_VALUES = [EVERYTHING, combine(BASE, ENABLED["follow"])]
+
+
+@pytest.mark.parametrize("values", ALL_VALUES, ids=["everything", "follow"])
+def test_nothing_runs_as_root(values: dict[str, Any]) -> None:
+    for one in workloads(render(values)):
+        driver = one.pod["metadata"]["labels"].get("kbackup/spark") == "driver"
+        assert_restricted(one.pod["spec"], token=driver)
+
+
+def assert_restricted(spec: dict[str, Any], token: bool = False) -> None:
+    """Check the requirements of the pod security standard `restricted`, with the user of the image."""
+    pod = spec["securityContext"]
+    user = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "infra/image/Dockerfile").read_text(), re.MULTILINE)
+    assert [(str(pod["runAsUser"]), str(pod["runAsGroup"]))] == user
+    assert pod["runAsNonRoot"] is True
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is token
+    for container in spec["containers"]:
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("values", ALL_VALUES, ids=["everything", "follow"])
+def test_names_agree(values: dict[str, Any]) -> None:
+    """Config maps, claims and service accounts are made somewhere; what is mounted is a volume."""
+    resources = render(values)
+    made = {(r.kind, r.name) for r in resources}
+    for one in workloads(resources):
+        spec = one.pod["spec"]
+        for volume in spec["volumes"]:
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in made
+            elif "persistentVolumeClaim" in volume:
+                assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in made
+        if account := spec.get("serviceAccountName"):
+            assert ("ServiceAccount", account) in made
+        assert set(mounts(one)) == {v["name"] for v in spec["volumes"]}
+
+
+@pytest.mark.parametrize("name", ENABLED)
+def test_files_are_where_they_are_mounted(name: str) -> None:
+    one = workload(name)
+    assert environment(one.container)["KBACKUP_CONFIG"] == f"{mounts(one)['config']}/kbackup.toml"
+    args = one.container["args"]
+    assert ("--metrics-file" in args) == (name in SCHEDULED)
+    if name in SCHEDULED:
+        assert args[args.index("--metrics-file") + 1] == f"{mounts(one)['metrics']}/{name}.prom"
+
+
+@pytest.mark.parametrize("values", ALL_VALUES, ids=["everything", "follow"])
+def test_services_find_their_pods(values: dict[str, Any]) -> None:
+    resources = render(values)
+    services = [r for r in resources if r.kind == "Service"]
+    assert services
+    for service in services:
+        spec = service.body["spec"]
+        selector = spec["selector"].items()
+        chosen = [w.pod for w in workloads(resources) if selector <= w.pod["metadata"]["labels"].items()]
+        assert len(chosen) == (4 if service.component == "driver" else 1), service.name
+        for pod in chosen:
+            offered = {p["name"]: p["containerPort"] for p in pod["spec"]["containers"][0]["ports"]}
+            for port in spec["ports"]:
+                assert offered[port["name"]] == port["port"]
+                assert port["targetPort"] in (port["name"], port["port"])
+
+
+@pytest.mark.parametrize("name", FOLLOWERS)
+def test_probes_of_followers(name: str) -> None:
+    follower = workload(name)
+    container = follower.container
+    listen = container["args"][container["args"].index("--listen") :]
+    config = config_of(["backup", "--follow", *listen], {})
+    host, _, port = (config.follow.listen or "").rpartition(":")
+    assert (host, int(port)) == ("0.0.0.0", container["ports"][0]["containerPort"])
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": container["ports"][0]["name"]}
+    liveness = container["livenessProbe"]
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] > 2 * config.follow.stale_after_seconds
+    assert follower.body["spec"]["strategy"] == {"type": "Recreate"}
+    assert follower.body["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize("name", [*FOLLOWERS, "page"])
+def test_a_changed_configuration_starts_pods_anew(name: str) -> None:
+    def checksum(*values: dict[str, Any]) -> object:
+        return workload(name, *values).pod["metadata"]["annotations"]["checksum/config"]
+
+    assert checksum() == checksum({"defaults": {"cores": 3}})
+    assert checksum() != checksum({"config": 'archive = "s3://other/kafka"\n'})
+
+
+def test_nobody_else_connects_to_the_pods() -> None:
+    """Only the page and the metrics are reached from outside the namespace."""
+    peers = {"pageFrom": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]}
+    resources = render(combine(EVERYTHING, {"networkPolicy": peers}))
+    (policy,) = [r.body for r in resources if r.kind == "NetworkPolicy"]
+    selected = policy["spec"]["podSelector"]["matchLabels"].items()
+    pods = [w.pod["metadata"]["labels"].items() for w in workloads(resources)]
+    assert pods
+    assert all(selected <= labels for labels in pods), "a pod that the policy leaves open"
+    rules = {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"]}
+    assert rules == {7078: [{"podSelector": {}}], "http": peers["pageFrom"], "metrics": []}
+    off = render(combine(EVERYTHING, {"networkPolicy": {"enabled": False}}))
+    assert not [r for r in off if r.kind == "NetworkPolicy"]
+
+
+def executor_template(resources: list[Resource], folder: Path) -> object:
+    return yaml.safe_load(file_of(resources, "driver", "executor.yaml", folder).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_drivers(name: str, tmp_path: Path) -> None:
+    resources = render(combine(BASE, ENABLED[name], {name: {"executors": 3}, "executor": {"memory": "2g"}}))
+    (one,) = [w for w in workloads(resources) if w.component == name]
+    spec, container = one.pod["spec"], one.container
+    toml = file_of(resources, "config", "kbackup.toml", tmp_path)
+    config = config_of(container["args"], environment(container), toml)
+    conf = config.spark.conf
+    assert config.spark.master == "k8s://https://kubernetes.default.svc"
+    assert conf["spark.executor.instances"] == "3"
+    assert conf["spark.executor.memory"] == "2g"
+    assert conf["spark.driver.host"] == f"{spec['hostname']}.{spec['subdomain']}.{NAMESPACE}.svc"
+    assert conf["spark.kubernetes.namespace"] == NAMESPACE
+    assert conf["spark.kubernetes.container.image"] == container["image"]
+    assert conf["spark.kubernetes.driver.pod.name"] == environment(container)["POD_NAME"]
+    assert [n for n in conf if n.startswith("spark.kubernetes.") and n not in spark_on_kubernetes()] == []
+    ports = {p["name"]: str(p["containerPort"]) for p in container["ports"]}
+    assert ports == {"driver": conf["spark.driver.port"], "blocks": conf["spark.driver.blockManager.port"]}
+    (service,) = [r for r in resources if (r.kind, r.name) == ("Service", spec["subdomain"])]
+    assert service.body["spec"]["clusterIP"] == "None"
+    (mount,) = [m for m in container["volumeMounts"] if m["name"] == "spark"]
+    template = executor_template(resources, tmp_path)
+    assert isinstance(template, dict)
+    assert_restricted(template["spec"])
+    assert conf["spark.kubernetes.executor.podTemplateFile"] == f"{mount['mountPath']}/executor.yaml"
+    (executor,) = template["spec"]["containers"]
+    assert conf["spark.kubernetes.executor.podTemplateContainerName"] == executor["name"]
+
+
+def test_only_drivers_may_make_pods() -> None:
+    values = combine(BASE, ENABLED["nightly"], ENABLED["verify"], {"verify": {"executors": 1}})
+    resources = render(values)
+    (binding,) = [r.body for r in resources if r.kind == "RoleBinding"]
+    (role,) = [r for r in resources if r.kind == "Role"]
+    assert binding["roleRef"]["name"] == role.name
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": f"{FULLNAME}-verify", "namespace": NAMESPACE}
+    ]
+    tokens = {w.component: w.pod["spec"].get("automountServiceAccountToken") for w in workloads(resources)}
+    assert tokens == {"nightly": False, "verify": True, "metrics": False}
+
+
+CLAIM = {"name": "metrics", "persistentVolumeClaim": {"claimName": "shop-kbackup-metrics"}}
+
+
+def volumes(one: Resource) -> list[dict[str, Any]]:
+    return [volume for volume in one.pod["spec"]["volumes"] if volume["name"] == "metrics"]
+
+
+def exporters(resources: list[Resource]) -> list[Resource]:
+    return [w for w in workloads(resources) if w.component == "metrics"]
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_jobs_and_the_exporter_share_a_volume(name: str) -> None:
+    resources = render(combine(BASE, ENABLED[name]))
+    (exporter,) = exporters(resources)
+    assert volumes(workload(name)) == volumes(exporter) == [CLAIM]
+    (mount,) = exporter.container["volumeMounts"]
+    assert f"--collector.textfile.directory={mount['mountPath']}" in exporter.container["args"]
+    (claim,) = [r.body for r in resources if r.kind == "PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert "affinity" not in workload(name).pod["spec"]
+
+
+@pytest.mark.parametrize("name", [*FOLLOWERS, "page", "restore"])
+def test_workloads_without_metrics_files_have_no_volume(name: str) -> None:
+    resources = render(combine(BASE, ENABLED[name]))
+    assert volumes(workload(name)) == []
+    assert exporters(resources) == []
+    assert [r for r in resources if r.kind == "PersistentVolumeClaim"] == []
+
+
+def test_jobs_run_on_the_node_of_the_exporter_if_one_node_may_mount_the_volume() -> None:
+    values = combine(BASE, ENABLED["nightly"], {"metrics": {"volume": {"type": "ReadWriteOnce"}}})
+    resources = render(values)
+    (exporter,) = exporters(resources)
+    (nightly,) = [w for w in workloads(resources) if w.component == "nightly"]
+    affinity = nightly.pod["spec"]["affinity"]
+    (term,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"]["matchLabels"].items() <= exporter.pod["metadata"]["labels"].items()
+    own: dict[str, Any] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    (nightly,) = [
+        w for w in workloads(render(combine(values, {"nightly": {"affinity": own}}))) if w.kind == "CronJob"
+    ]
+    assert nightly.pod["spec"]["affinity"] == own
+
+
+def test_monitor_selects_the_services() -> None:
+    resources = render(EVERYTHING)
+    (monitor,) = [r.body["spec"] for r in resources if r.kind == "ServiceMonitor"]
+    labels = monitor["selector"]["matchLabels"].items()
+    (endpoint,) = monitor["endpoints"]
+    shown = {
+        r.component
+        for r in resources
+        if r.kind == "Service"
+        and labels <= r.body["metadata"]["labels"].items()
+        and endpoint["port"] in {port["name"] for port in r.body["spec"]["ports"]}
+    }
+    assert shown == {"metrics", "mirror-take", "mirror-apply"}
+
+
+def test_alerts_and_dashboard_are_those_of_the_files() -> None:
+    resources = render(EVERYTHING)
+    (rules,) = documents(CHART / "files" / "kbackup.rules.yaml")
+    (alerts,) = [r.body for r in resources if r.kind == "PrometheusRule"]
+    assert alerts["spec"] == rules
+    (dashboard,) = [r.body for r in resources if r.kind == "ConfigMap" and r.component == "dashboard"]
+    assert json.loads(dashboard["data"]["kbackup.json"]) == json.loads(
+        (CHART / "files/kbackup.json").read_text()
+    )
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
