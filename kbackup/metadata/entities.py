@@ -83,7 +83,8 @@ ACL_OPERATIONS = {
 
 
 class Acl(Entity, frozen=True, kw_only=True):
-    """In Kafka's own words, in lower case: those that the tables above give for its numbers."""
+    """In Kafka's own words, in lower case: `resource` is topic, group, cluster, transactional_id, delegation_token or
+    user, `pattern` literal or prefixed."""
 
     resource: str
     name: str
