@@ -31,7 +31,7 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.reader import Reader
+    from kbackup.kafka.admin_protocol.metadata_requests import Reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,23 @@ class TopicMetadata(Entity, frozen=True, kw_only=True):
     replicas: tuple[tuple[int, ...], ...] | None = None
 
 
+ACL_RESOURCES = {
+    2: "topic",
+    3: "group",
+    4: "cluster",
+    5: "transactional_id",
+    6: "delegation_token",
+    7: "user",
+}
+ACL_PATTERNS = {3: "literal", 4: "prefixed"}
+ACL_PERMISSIONS = {2: "deny", 3: "allow"}
+ACL_OPERATIONS = {
+    **{2: "all", 3: "read", 4: "write", 5: "create", 6: "delete", 7: "alter", 8: "describe"},
+    **{9: "cluster_action", 10: "describe_configs", 11: "alter_configs", 12: "idempotent_write"},
+    **{13: "create_tokens", 14: "describe_tokens", 15: "two_phase_commit"},
+}
+
+
 class Acl(Entity, frozen=True, kw_only=True):
     """In Kafka's own words, in lower case: `resource` is topic, group, cluster, transactional_id, delegation_token or
     user, `pattern` literal or prefixed."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kbackup.kafka.metadata_log import schema_table
-from kbackup.kafka.metadata_log.schema import Field, Schema
+import msgspec
+
+from kbackup.kafka.metadata_log import codec
+from kbackup.kafka.metadata_log.codec import Field, Schema
 from scripts.dev.jars import kafka_jars
 
 CONTROL_TYPES = {
@@ -92,7 +92,7 @@ def _field(raw: Mapping[str, Any], structs: Mapping[str, Any]) -> Field:
         since,
         _since(raw["nullableVersions"]) if "nullableVersions" in raw else None,
         int(raw["tag"]) if "tag" in raw else None,
-        _default(raw["default"], array + kind) if "default" in raw else ...,
+        _default(raw["default"], array + kind) if "default" in raw else msgspec.UNSET,
         fields,
     )
 
@@ -109,43 +109,21 @@ def _default(text: Any, kind: str) -> Any:
     return text == "true" if kind == "bool" else int(text)
 
 
-def _source(name: str, table: Mapping[int, Schema]) -> str:
-    rows = "".join(f"    {number}: {_repr(schema)},\n" for number, schema in table.items())
-    return f"{name}: dict[int, Schema] = {{\n{rows}}}\n"
-
-
-def _repr(value: Schema | Field) -> str:
-    if isinstance(value, Schema):
-        return f"Schema({value.name!r}, {value.newest}, {_tuple(value.fields)})"
-    options = {
-        "since": value.since or None,
-        "nullable": value.nullable,
-        "tag": value.tag,
-        "fields": _tuple(value.fields) if value.fields else None,
-    }
-    given = {name: str(option) for name, option in options.items() if option is not None}
-    if value.default is not ...:
-        given["default"] = repr(value.default)
-    more = "".join(f", {name}={option}" for name, option in given.items())
-    return f"Field({value.name!r}, {value.type!r}{more})"
-
-
-def _tuple(fields: tuple[Field, ...]) -> str:
-    return "(" + "".join(f"{_repr(f)}," for f in fields) + ")"
+def _source(table: Mapping[int, Schema]) -> str:
+    """Return a table as JSON, with one line for each field of a record."""
+    return ",\n".join(
+        f'"{number}": {{"name": "{schema.name}", "newest": {schema.newest}, "fields": ['
+        + ",".join("\n  " + json.dumps(msgspec.to_builtins(field)) for field in schema.fields)
+        + "]}"
+        for number, schema in table.items()
+    )
 
 
 def main() -> None:
-    records, control = read(kafka_jars())
-    path = Path(schema_table.__file__)
-    head = (
-        '"""Metadata records by apiKey, control records by type. Written by scripts.dev.metadata_schemas."""'
-    )
-    imports = (
-        "from __future__ import annotations\n\nfrom kbackup.kafka.metadata_log.schema import Field, Schema"
-    )
-    tables = [_source("RECORDS", records), _source("CONTROL_RECORDS", control)]
-    path.write_text("\n\n".join([head, imports, *tables]))
-    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(path)], check=True)
+    tables = read(kafka_jars())
+    path = Path(codec.__file__).with_name("records.json")
+    metadata, control = map(_source, tables)
+    path.write_text(f'{{"metadata": {{\n{metadata}\n}}, "control": {{\n{control}\n}}}}\n')
 
 
 if __name__ == "__main__":

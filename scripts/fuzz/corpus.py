@@ -18,9 +18,8 @@ from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.index import encode_index, index_of
 from kbackup.formats.stream import scan
-from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Record
 from kbackup.kafka.metadata_log.log import encode_batch
-from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from kbackup.store.crypt.frames import (
     FRAME,
     Cipher,

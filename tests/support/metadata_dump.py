@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Field
 from kbackup.kafka.metadata_log.image import MetadataImage, read_image, reading_of
 from kbackup.kafka.metadata_log.log import LogRecord, encode_batch, read_segment, read_snapshot
-from kbackup.kafka.metadata_log.schema import Field
-from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 
 
 class Dumped(NamedTuple):

@@ -9,10 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Field, Record, Schema
 from kbackup.kafka.metadata_log.log import encode_batch
-from kbackup.kafka.metadata_log.schema import Field, Schema
-from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _SIMPLE: dict[str, st.SearchStrategy[Any]] = {

@@ -9,14 +9,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from kbackup.kafka.admin_protocol.connection import (
-    BrokerConnection,
-    Endpoint,
-    NoConnectionError,
-    RefusedRequestError,
-    connect,
-)
-from kbackup.kafka.admin_protocol.messages import FetchRequest
+from kafka.protocol.consumer import FetchRequest
+
+from kbackup.kafka.admin_protocol.connection import BrokerConnection, connect
+from kbackup.kafka.admin_protocol.endpoint import Endpoint, NoConnectionError, RefusedRequestError
 from kbackup.types import TopicPartition
 
 _BY_NAME = 12  # the last version that names topics; later ones have their ids

@@ -1,141 +1,81 @@
-"""Reading and writing of the values that Kafka's records are made of. All integers are big-endian."""
+"""Records of a metadata log, decoded and encoded by the tables in records.json.
+
+The tables come from Kafka's own definitions. Every known record uses Kafka's flexible encoding: lengths are unsigned
+varints of the length plus one, where 0 is null, and each struct ends in its tagged fields. All integers are
+big-endian. A uuid becomes Kafka's text for it; other values become Python's own types.
+
+kafka-python reads such definitions too, but its codec takes null and cut-off text for values, loses tagged fields that
+it doesn't know, and fails at records without fields.
+"""
 
 from __future__ import annotations
 
 import base64
+import functools
 import struct
-from collections.abc import Callable, Mapping
+from importlib import resources
 from typing import Any, NamedTuple, NoReturn
 
+import msgspec
+
 from kbackup.errors import CorruptError
-from kbackup.kafka.metadata_log.schema import Field, Schema
-from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 
 HINT = "copy the file again from the controller; if it stays, take the one of another controller"
-
-_NUMBERS = {
-    "int8": struct.Struct(">b"),
-    "int16": struct.Struct(">h"),
-    "uint16": struct.Struct(">H"),
-    "int32": struct.Struct(">i"),
-    "uint32": struct.Struct(">I"),
-    "int64": struct.Struct(">q"),
-    "float64": struct.Struct(">d"),
-}
-_UUID_BYTES = 16
-_LOW = 0x7F
-_MORE = 0x80
-
-
-class Cursor:
-    """Takes values off the front of `data[at:end]`. `base` is the position of `data` in the file `name`.
-
-    Every method raises `CorruptError` where the bytes end too early or are none of its kind.
-    """
-
-    def __init__(self, data: bytes, name: str, base: int = 0, at: int = 0, end: int | None = None) -> None:
-        self.data = data
-        self.name = name
-        self.base = base
-        self.at = at
-        self.end = len(data) if end is None else end
-
-    @property
-    def remaining(self) -> int:
-        return self.end - self.at
-
-    def fail(self, problem: str) -> NoReturn:
-        raise corrupt(self.name, self.base + self.at, problem)
-
-    def take(self, size: int) -> bytes:
-        start = self.at
-        end = start + size
-        if not start <= end <= self.end:
-            self.fail(f"{size} bytes are expected, {self.remaining} follow")
-        self.at = end
-        return self.data[start:end]
-
-    def sub_cursor(self, size: int) -> Cursor:
-        """Take `size` bytes as a cursor of their own."""
-        start = self.at
-        self.take(size)
-        return Cursor(self.data, self.name, self.base, start, self.at)
-
-    def number(self, kind: str) -> int:
-        form = _NUMBERS[kind]
-        (value,) = form.unpack(self.take(form.size))
-        return int(value)
-
-    def float64(self) -> float:
-        (value,) = _NUMBERS["float64"].unpack(self.take(8))
-        return float(value)
-
-    def uuid(self) -> str:
-        return base64.urlsafe_b64encode(self.take(_UUID_BYTES)).decode().rstrip("=")
-
-    def unsigned(self, bits: int = 32) -> int:
-        """Take a number of 7 bits a byte, the lowest first."""
-        if self.at < self.end and (byte := self.data[self.at]) <= _LOW:  # nearly all are that small
-            self.at += 1
-            return byte
-        value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & _LOW) << shift
-            shift += 7
-            if not byte & _MORE:
-                break
-            if shift >= bits:
-                self.fail(f"a number of variable length has more than {bits} bits")
-        if value >> bits:
-            self.fail(f"a number of variable length has more than {bits} bits")
-        return value
-
-    def signed(self, bits: int = 32) -> int:
-        """Take such a number in zigzag form: 0, -1, 1, -2, …"""
-        value = self.unsigned(bits)
-        return (value >> 1) ^ -(value & 1)
-
-
-class Output(bytearray):
-    """The opposite of `Cursor`."""
-
-    def number(self, kind: str, value: float) -> None:
-        self += _NUMBERS[kind].pack(value)
-
-    def uuid(self, text: str) -> None:
-        data = base64.urlsafe_b64decode(text + "==")
-        if len(data) != _UUID_BYTES:
-            raise ValueError(f"{text!r} is no id of Kafka's: 22 characters of URL-safe base64")
-        self += data
-
-    def unsigned(self, value: int) -> None:
-        while value > _LOW:
-            self.append(value & _LOW | _MORE)
-            value >>= 7
-        self.append(value)
-
-    def signed(self, value: int) -> None:
-        self.unsigned(value << 1 if value >= 0 else (-value << 1) - 1)
-
-
-def corrupt(name: str, position: int, problem: str) -> CorruptError:
-    return CorruptError(f"{name}: byte {position}: {problem}", HINT)
-
-
-# Records of a metadata log, decoded and encoded by the table of schemas.
-#
-# Every known record uses Kafka's flexible encoding: lengths are unsigned varints of the length plus one, where 0 is
-# null, and each struct ends in its tagged fields. A uuid becomes Kafka's text for it; other values become Python's
-# own kinds.
-
-
 FRAME_VERSION = 1
 UNKNOWN_TAGS = "unknown tagged fields"
 """The key in a struct's values for tagged fields that no schema has: tag to bytes. No field has such a name."""
 
-_FIXED = {"int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "float64": 8, "uuid": 16}
-_INTEGERS = ("int8", "int16", "uint16", "int32", "int64")
+_VERSION = struct.Struct(">h")
+_LOW = 0x7F
+_MORE = 0x80
+_DEFAULTS: dict[str, Any] = {
+    "bool": False,
+    "bytes": b"",
+    "float64": 0.0,
+    "string": "",
+    "uuid": "AAAAAAAAAAAAAAAAAAAAAA",
+}
+
+
+class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One field. `type` is int8, int16, uint16, int32, int64, float64, bool, string, bytes, uuid or struct; `[]`
+    before it makes it an array.
+
+    `since` is the first version that has the field, `nullable` the first version where it may be null (None: never).
+    A field with a `tag` stands in the tagged section, and only where it differs from `default`. `fields` are those of
+    a struct.
+    """
+
+    name: str
+    type: str
+    since: int = 0
+    nullable: int | None = None
+    tag: int | None = None
+    default: Any = msgspec.UNSET
+    fields: tuple[Field, ...] = ()
+
+    def default_value(self) -> Any:
+        """Return the value that stands for an absent field. Each of Kafka's types has a default of its own."""
+        if self.default is not msgspec.UNSET:
+            return self.default
+        if self.type.startswith("[]"):
+            return []
+        return {} if self.type == "struct" else _DEFAULTS.get(self.type, 0)
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """A record's name in Kafka, the newest version that is known, and its fields. Version 0 is always the oldest."""
+
+    name: str
+    newest: int
+    fields: tuple[Field, ...]
+
+
+_TABLES = msgspec.json.decode(
+    resources.files(__package__).joinpath("records.json").read_bytes(), type=dict[str, dict[int, Schema]]
+)
+RECORDS, CONTROL_RECORDS = _TABLES["metadata"], _TABLES["control"]
+"""The schemas of metadata records by apiKey, and of control records by type."""
 
 
 class Record(NamedTuple):
@@ -162,28 +102,120 @@ def record(name: str, data: dict[str, Any] | None = None, version: int = 0) -> R
     return Record(name, number, version, data or {})
 
 
+class Cursor:
+    """Takes values off the front of `data[at:end]`. `base` is the position of `data` in the file `name`.
+
+    Every method raises `CorruptError` where the bytes end too early or are none of its kind.
+    """
+
+    def __init__(self, data: bytes, name: str, base: int = 0, at: int = 0, end: int | None = None) -> None:
+        self.data = data
+        self.name = name
+        self.base = base
+        self.at = at
+        self.end = len(data) if end is None else end
+
+    @property
+    def remaining(self) -> int:
+        return self.end - self.at
+
+    def fail(self, problem: str) -> NoReturn:
+        raise corrupt(self.name, self.base + self.at, problem)
+
+    def finish(self, last: str) -> None:
+        """Check that nothing follows `last`."""
+        if self.at != self.end:
+            self.fail(f"{self.remaining} bytes follow {last}")
+
+    def take(self, size: int) -> bytes:
+        start = self.at
+        end = start + size
+        if not start <= end <= self.end:
+            self.fail(f"{size} bytes are expected, {self.remaining} follow")
+        self.at = end
+        return self.data[start:end]
+
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        return form.unpack(self.take(form.size))
+
+    def sub_cursor(self, size: int) -> Cursor:
+        """Take `size` bytes as a cursor of their own."""
+        start = self.at
+        self.take(size)
+        return Cursor(self.data, self.name, self.base, start, self.at)
+
+    def unsigned(self, bits: int = 32) -> int:
+        """Take a number of 7 bits a byte, the lowest first."""
+        if self.at < self.end and (byte := self.data[self.at]) <= _LOW:  # nearly all are that small
+            self.at += 1
+            return byte
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & _LOW) << shift
+            shift += 7
+            if value >> bits or (byte & _MORE and shift >= bits):
+                self.fail(f"a number of variable length has more than {bits} bits")
+            if not byte & _MORE:
+                return value
+
+    def signed(self, bits: int = 32) -> int:
+        """Take such a number in zigzag form: 0, -1, 1, -2, …"""
+        value = self.unsigned(bits)
+        return (value >> 1) ^ -(value & 1)
+
+
+class Output(bytearray):
+    """The opposite of `Cursor`."""
+
+    def unsigned(self, value: int) -> None:
+        while value > _LOW:
+            self.append(value & _LOW | _MORE)
+            value >>= 7
+        self.append(value)
+
+    def signed(self, value: int) -> None:
+        self.unsigned(value << 1 if value >= 0 else (-value << 1) - 1)
+
+    def sized(self, data: bytes) -> None:
+        """Add bytes after their size in zigzag form."""
+        self.signed(len(data))
+        self += data
+
+
+def corrupt(name: str, position: int, problem: str) -> CorruptError:
+    return CorruptError(f"{name}: byte {position}: {problem}", HINT)
+
+
 def decode_record(cursor: Cursor) -> Record:
     """Decode the value of a metadata record: its frame and its fields, up to the cursor's end."""
     if (frame := cursor.unsigned()) != FRAME_VERSION:
         cursor.fail(f"a metadata record has frame version {frame}; {FRAME_VERSION} is known")
-    number, version = cursor.unsigned(), cursor.unsigned()
-    schema = RECORDS.get(number)
-    name = f"metadata record {number}" if schema is None else schema.name
-    return Record(name, number, version, _decode_whole(schema, version, cursor))
+    return _decode(cursor, cursor.unsigned(), cursor.unsigned(), control=False)
 
 
 def decode_control(number: int, cursor: Cursor) -> Record:
     """Decode the value of a control record. Its first field, an int16, is its version."""
-    schema = CONTROL_RECORDS.get(number)
-    name = f"control record {number}" if schema is None else schema.name
     start = cursor.at
-    version = cursor.number("int16")
+    (version,) = cursor.unpack(_VERSION)
     cursor.at = start
-    return Record(name, number, version, _decode_whole(schema, version, cursor), control=True)
+    return _decode(cursor, number, version, control=True)
+
+
+def _decode(cursor: Cursor, number: int, version: int, control: bool) -> Record:
+    schema = (CONTROL_RECORDS if control else RECORDS).get(number)
+    if schema is None or not 0 <= version <= schema.newest:
+        name = (
+            schema.name if schema is not None else f"{'control' if control else 'metadata'} record {number}"
+        )
+        return Record(name, number, version, cursor.take(cursor.remaining), control)
+    data = _codec_of(number, version, control).read(cursor)
+    cursor.finish(f"the last field of a {schema.name}")
+    return Record(schema.name, number, version, data, control)
 
 
 def encode_record(value: Record) -> bytes:
-    """Return the value of a metadata record in the log. `ValueError` for fields that its version doesn't have."""
+    """Return the value of a record in the log. `ValueError` for fields that its version doesn't have."""
     out = Output()
     if not value.control:
         for number in (FRAME_VERSION, value.number, value.version):
@@ -191,131 +223,168 @@ def encode_record(value: Record) -> bytes:
     if isinstance(value.data, bytes):
         out += value.data
     else:
-        schema = (CONTROL_RECORDS if value.control else RECORDS)[value.number]
-        _encode_struct(out, schema.fields, value.version, value.data, value.name)
+        _codec_of(value.number, value.version, value.control).write(out, value.data)
     return bytes(out)
 
 
-def _decode_whole(schema: Schema | None, version: int, cursor: Cursor) -> dict[str, Any] | bytes:
-    if schema is None or not 0 <= version <= schema.newest:
-        return cursor.take(cursor.remaining)
-    data = _decode_struct(cursor, schema.fields, version)
-    if cursor.remaining:
-        cursor.fail(f"{cursor.remaining} bytes follow the last field of a {schema.name}")
-    return data
+@functools.cache
+def _codec_of(number: int, version: int, control: bool) -> _Struct:
+    schema = (CONTROL_RECORDS if control else RECORDS)[number]
+    return _Struct(schema.name, schema.fields, version)
 
 
-def _decode_struct(cursor: Cursor, fields: tuple[Field, ...], version: int) -> dict[str, Any]:
-    present = [f for f in fields if f.since <= version]
-    data = {f.name: f.default_value() if f.tag is not None else _decode(cursor, f, version) for f in present}
-    tagged = {f.tag: f for f in present if f.tag is not None}
-    for _ in range(cursor.unsigned()):
-        tag = cursor.unsigned()
-        part = cursor.sub_cursor(cursor.unsigned())
-        field = tagged.get(tag)
-        if field is None:
-            data.setdefault(UNKNOWN_TAGS, {})[tag] = part.take(part.remaining)
-            continue
-        data[field.name] = _decode(part, field, version)
-        if part.remaining:
-            part.fail(f"{part.remaining} bytes follow the tagged field {field.name}")
-    return data
+# Codecs of values. Each reads a value from a cursor and writes one to an output. A value has `least` bytes or more.
 
 
-def _decode(cursor: Cursor, field: Field, version: int) -> Any:
-    kind = field.type.removeprefix("[]")
-    if kind == field.type:
-        return _decode_one(cursor, field, kind, version)
-    count = _length(cursor, field, version)
-    if count is None:
-        return None
-    if count * _FIXED.get(kind, 1) > cursor.remaining:
-        cursor.fail(f"{field.name} has {count} elements, {cursor.remaining} bytes follow")
-    return [_decode_one(cursor, field, kind, version) for _ in range(count)]
+class _Fixed:
+    """Numbers and booleans, by a format of `struct`."""
+
+    def __init__(self, form: str) -> None:
+        self._form = struct.Struct(">" + form)
+        self.least = self._form.size
+
+    def read(self, cursor: Cursor) -> Any:
+        return self._form.unpack(cursor.take(self.least))[0]
+
+    def write(self, out: Output, value: Any) -> None:
+        out += self._form.pack(value)
 
 
-def _decode_one(cursor: Cursor, field: Field, kind: str, version: int) -> Any:
-    if kind in _INTEGERS:
-        return cursor.number(kind)
-    if kind == "struct":
-        return _decode_struct(cursor, field.fields, version)
-    if kind in ("string", "bytes"):
-        return _decode_sized(cursor, field, kind, version)
-    simple: dict[str, Callable[[], Any]] = {"uuid": cursor.uuid, "float64": cursor.float64}
-    return simple[kind]() if kind in simple else cursor.take(1) != b"\0"
+class _Uuid(_Fixed):
+    def read(self, cursor: Cursor) -> str:
+        return base64.urlsafe_b64encode(super().read(cursor)).decode().rstrip("=")
+
+    def write(self, out: Output, value: str) -> None:
+        data = base64.urlsafe_b64decode(value + "==")
+        if len(data) != self.least:
+            raise ValueError(f"{value!r} is no id of Kafka's: 22 characters of URL-safe base64")
+        super().write(out, data)
 
 
-def _decode_sized(cursor: Cursor, field: Field, kind: str, version: int) -> str | bytes | None:
-    # an element of an array is never null: only the array is
-    size = _length(cursor, field, version if kind == field.type else -1)
-    if size is None:
-        return None
-    data = cursor.take(size)
-    if kind == "bytes":
+class _Struct:
+    least = 1
+
+    def __init__(self, name: str, fields: tuple[Field, ...], version: int) -> None:
+        self._name = f"{name}, version {version},"
+        present = [(field, _codec(field, version)) for field in fields if field.since <= version]
+        self._plain = [(field.name, codec, field) for field, codec in present if field.tag is None]
+        self._tagged = {field.tag: (field, codec) for field, codec in present if field.tag is not None}
+        self._known = {UNKNOWN_TAGS, *(field.name for field, _ in present)}
+
+    def read(self, cursor: Cursor) -> dict[str, Any]:
+        data: dict[str, Any] = {name: codec.read(cursor) for name, codec, _ in self._plain}
+        for field, _ in self._tagged.values():
+            data[field.name] = field.default_value()
+        for _ in range(cursor.unsigned()):
+            tag = cursor.unsigned()
+            part = cursor.sub_cursor(cursor.unsigned())
+            if tag in self._tagged:
+                field, codec = self._tagged[tag]
+                data[field.name] = codec.read(part)
+                part.finish(f"the tagged field {field.name}")
+            else:
+                data.setdefault(UNKNOWN_TAGS, {})[tag] = part.take(part.remaining)
         return data
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        cursor.fail(f"{field.name} is not UTF-8")
+
+    def write(self, out: Output, value: dict[str, Any]) -> None:
+        if unknown := sorted(value.keys() - self._known):
+            raise ValueError(f"{self._name} has no field {unknown[0]}")
+        for name, codec, field in self._plain:
+            codec.write(out, value[name] if name in value else field.default_value())
+        tagged: dict[int, bytes] = dict(value.get(UNKNOWN_TAGS, {}))
+        for tag, (field, codec) in self._tagged.items():
+            if value.get(field.name, default := field.default_value()) != default:
+                part = Output()
+                codec.write(part, value[field.name])
+                tagged[tag] = bytes(part)
+        out.unsigned(len(tagged))
+        for tag, content in sorted(tagged.items()):
+            out.unsigned(tag)
+            out.unsigned(len(content))
+            out += content
 
 
-def _length(cursor: Cursor, field: Field, version: int) -> int | None:
-    size = cursor.unsigned() - 1
-    if size >= 0:
-        return size
-    if field.nullable is None or version < field.nullable:
-        cursor.fail(f"{field.name} is null, which it can't be")
-    return None
+class _Bytes:
+    """A value after its length plus one; 0 is null."""
+
+    least = 1
+
+    def __init__(self, name: str, nullable: bool) -> None:
+        self._name = name
+        self._nullable = nullable
+
+    def read(self, cursor: Cursor) -> Any:
+        if size := cursor.unsigned():
+            return self._read(cursor, size - 1)
+        if not self._nullable:
+            cursor.fail(f"{self._name} is null, which it can't be")
+        return None
+
+    def write(self, out: Output, value: Any) -> None:
+        if value is None:
+            if not self._nullable:
+                raise ValueError(f"{self._name} can't be null")
+            out.unsigned(0)
+        else:
+            self._write(out, value)
+
+    def _read(self, cursor: Cursor, size: int) -> Any:
+        return cursor.take(size)
+
+    def _write(self, out: Output, value: Any) -> None:
+        out.unsigned(len(value) + 1)
+        out += value
 
 
-def _encode_struct(
-    out: Output, fields: tuple[Field, ...], version: int, data: Mapping[str, Any], name: str
-) -> None:
-    names = {f.name for f in fields if f.since <= version}
-    if foreign := sorted(data.keys() - names - {UNKNOWN_TAGS}):
-        raise ValueError(f"{name}, version {version}, has no field {foreign[0]}")
-    tagged: dict[int, bytes] = dict(data.get(UNKNOWN_TAGS, {}))
-    for field in fields:
-        if field.name not in names:
-            continue
-        value = data.get(field.name, field.default_value())
-        if field.tag is None:
-            _encode(out, field, version, value)
-        elif value != field.default_value():
-            part = Output()
-            _encode(part, field, version, value)
-            tagged[field.tag] = bytes(part)
-    out.unsigned(len(tagged))
-    for tag, content in sorted(tagged.items()):
-        out.unsigned(tag)
-        out.unsigned(len(content))
-        out += content
+class _Text(_Bytes):
+    def _read(self, cursor: Cursor, size: int) -> str:
+        try:
+            return cursor.take(size).decode()
+        except UnicodeDecodeError:
+            cursor.fail(f"{self._name} is not UTF-8")
+
+    def _write(self, out: Output, value: str) -> None:
+        super()._write(out, value.encode())
 
 
-def _encode(out: Output, field: Field, version: int, value: Any) -> None:
-    kind = field.type.removeprefix("[]")
-    if value is None:
-        if field.nullable is None or version < field.nullable:
-            raise ValueError(f"{field.name} can't be null in version {version}")
-        out.unsigned(0)
-    elif kind == field.type:
-        _encode_one(out, field, kind, version, value)
-    else:
+class _Array(_Bytes):
+    def __init__(self, name: str, nullable: bool, element: _Codec) -> None:
+        super().__init__(name, nullable)
+        self._element = element
+
+    def _read(self, cursor: Cursor, size: int) -> list[Any]:
+        if size * self._element.least > cursor.remaining:
+            cursor.fail(f"{self._name} has {size} elements, {cursor.remaining} bytes follow")
+        return [self._element.read(cursor) for _ in range(size)]
+
+    def _write(self, out: Output, value: list[Any]) -> None:
         out.unsigned(len(value) + 1)
         for element in value:
-            _encode_one(out, field, kind, version, element)
+            self._element.write(out, element)
 
 
-def _encode_one(out: Output, field: Field, kind: str, version: int, value: Any) -> None:
-    if kind in _FIXED and kind != "uuid":
-        out.number(kind, value)
-    elif kind == "uuid":
-        out.uuid(value)
-    elif kind == "bool":
-        out.append(bool(value))
-    elif kind == "struct":
-        _encode_struct(out, field.fields, version, value, field.name)
-    else:
-        data = value.encode() if kind == "string" else value
-        out.unsigned(len(data) + 1)
-        out += data
+_Codec = _Fixed | _Struct | _Bytes
+_SIMPLE = {
+    "int8": _Fixed("b"),
+    "int16": _Fixed("h"),
+    "uint16": _Fixed("H"),
+    "int32": _Fixed("i"),
+    "int64": _Fixed("q"),
+    "float64": _Fixed("d"),
+    "bool": _Fixed("?"),
+    "uuid": _Uuid("16s"),
+}
+
+
+def _codec(field: Field, version: int) -> _Codec:
+    """Return the codec of a field in one version of its record."""
+    kind = field.type.removeprefix("[]")
+    is_array = kind != field.type
+    nullable = field.nullable is not None and field.nullable <= version
+    if kind == "struct":
+        one: _Codec = _Struct(field.name, field.fields, version)
+    elif kind in _SIMPLE:
+        one = _SIMPLE[kind]
+    else:  # an element of an array is never null: only the array is
+        one = (_Text if kind == "string" else _Bytes)(field.name, nullable and not is_array)
+    return _Array(field.name, nullable, one) if is_array else one

@@ -18,6 +18,10 @@ from kbackup.kafka.metadata_log.codec import Record
 from kbackup.kafka.metadata_log.log import LogRecord, MetadataLog, find_log, open_log, read_identity
 from kbackup.metadata.encoder import is_encrypted
 from kbackup.metadata.entities import (
+    ACL_OPERATIONS,
+    ACL_PATTERNS,
+    ACL_PERMISSIONS,
+    ACL_RESOURCES,
     BROKER_SECRETS,
     TOKEN_SECRETS,
     Acl,
@@ -43,32 +47,6 @@ CLIENT_METRICS = 16
 GROUP = 32
 
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-RESOURCES = {
-    2: "topic",
-    3: "group",
-    4: "cluster",
-    5: "transactional_id",
-    6: "delegation_token",
-    7: "user",
-}
-PATTERNS = {3: "literal", 4: "prefixed"}
-PERMISSIONS = {2: "deny", 3: "allow"}
-OPERATIONS = {
-    2: "all",
-    3: "read",
-    4: "write",
-    5: "create",
-    6: "delete",
-    7: "alter",
-    8: "describe",
-    9: "cluster_action",
-    10: "describe_configs",
-    11: "alter_configs",
-    12: "idempotent_write",
-    13: "create_tokens",
-    14: "describe_tokens",
-    15: "two_phase_commit",
-}
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 PRE_MIGRATION = 2
@@ -380,13 +358,13 @@ def _topic(image: MetadataImage, id_: str) -> TopicMetadata:
 
 def _acl(data: Fields) -> Acl:
     return Acl(
-        resource=word(RESOURCES, data["resourceType"]),
+        resource=word(ACL_RESOURCES, data["resourceType"]),
         name=data["resourceName"],
-        pattern=word(PATTERNS, data["patternType"]),
+        pattern=word(ACL_PATTERNS, data["patternType"]),
         principal=data["principal"],
         host=data["host"],
-        operation=word(OPERATIONS, data["operation"]),
-        permission=word(PERMISSIONS, data["permissionType"]),
+        operation=word(ACL_OPERATIONS, data["operation"]),
+        permission=word(ACL_PERMISSIONS, data["permissionType"]),
     )
 
 

@@ -1,11 +1,16 @@
-"""Kafka's record batches of format 2, as controllers write them: uncompressed, without producers and headers."""
+"""The files of a controller's metadata log: segments `<base offset>.log`, snapshots `<end offset>-<epoch>.checkpoint`.
+
+A snapshot holds all that the records below its end offset add up to. A log is its newest snapshot and every record
+from there on. Both kinds of files are record batches of Kafka's format 2: uncompressed, without producers and headers.
+"""
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -23,14 +28,26 @@ from kbackup.kafka.metadata_log.codec import (
     encode_record,
 )
 
-MAGIC = 2
-_START = 12  # base offset and length: what the length doesn't count
-_BODY = 49  # what a batch without records has after them
-_CHECKED = 21  # where the bytes begin that the checksum covers
-_COMPRESSION = 0x07
-_CONTROL = 0x20
+PARTITION = "__cluster_metadata-0"
+
+_START = struct.Struct(">qi")  # base offset, and the length: the bytes after it
+_FRAME = struct.Struct(">qiibI")  # the same, epoch, magic, checksum
+_BODY = struct.Struct(">hiqqqhii")
+"""Attributes, last offset delta, first and last timestamp, the producer's id, epoch and sequence, number of records."""
+_CONTROL_KEY = struct.Struct(">hh")  # version and type
+_MAGIC = 2
+_NO_PRODUCER = (-1, -1, -1)
+_LEAST_LENGTH = _FRAME.size - _START.size + _BODY.size
 _LARGEST = 1 << 30
 _LEAST_RECORD = 7  # bytes, its length included
+_COMPRESSION = 0x07
+_CONTROL = 0x20
+
+_SEGMENT = re.compile(r"([0-9]{20})\.log")
+_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_INDEX_ENTRY = 8  # bytes: an offset after the segment's first, and a position in it
+_WHOLE = "copy the whole folder __cluster_metadata-0 of a controller, its newest .checkpoint first"
+_TORN = "the file ends within a batch"
 
 
 class LogRecord(NamedTuple):
@@ -69,16 +86,16 @@ def read_batches(file: BinaryIO, name: str, size: int) -> Iterator[Batch]:
     """
     at = 0
     while at < size:
-        if size - at < _START:
+        if size - at < _START.size:
             raise TornError(at)
-        start = _read(file, _START, name, at)
-        length = Cursor(start, name, at, at=8).number("int32")
-        if not _BODY <= length <= _LARGEST:
+        start = _read(file, _START.size, name, at)
+        _, length = _START.unpack(start)
+        if not _LEAST_LENGTH <= length <= _LARGEST:
             raise corrupt(name, at, f"a batch says it has {length} bytes")
-        if length > size - at - _START:
+        if length > size - at - _START.size:
             raise TornError(at)
         yield decode_batch(start + _read(file, length, name, at), name, at)
-        at += _START + length
+        at += _START.size + length
 
 
 def _read(file: BinaryIO, size: int, name: str, at: int) -> bytes:
@@ -91,26 +108,22 @@ def _read(file: BinaryIO, size: int, name: str, at: int) -> bytes:
 def decode_batch(data: bytes, name: str, position: int) -> Batch:
     """Decode one whole batch. `CorruptError` where its checksum or its records are wrong."""
     cursor = Cursor(data, name, position)
-    base_offset, _, epoch = cursor.number("int64"), cursor.number("int32"), cursor.number("int32")
-    magic, crc = cursor.number("int8"), cursor.number("uint32")
-    if magic != MAGIC:
-        raise corrupt(name, position, f"a batch of format {magic}; {MAGIC} is known")
-    if crc32c(data[_CHECKED:]) != crc:
+    base_offset, _, epoch, magic, checksum = cursor.unpack(_FRAME)
+    if magic != _MAGIC:
+        raise corrupt(name, position, f"a batch of format {magic}; {_MAGIC} is known")
+    if crc32c(data[cursor.at :]) != checksum:
         raise corrupt(name, position, "the checksum of a batch is wrong")
-    attributes, last = cursor.number("int16"), cursor.number("int32")
-    first_timestamp, timestamp = cursor.number("int64"), cursor.number("int64")
-    cursor.take(14)  # the producer's id, epoch and sequence
-    count = cursor.number("int32")
+    attributes, last, first_timestamp, timestamp, _, _, _, count = cursor.unpack(_BODY)
     if attributes & _COMPRESSION:
         raise corrupt(name, position, "a batch is compressed, which no metadata log is")
     if base_offset < 0 or last != count - 1 or not 0 < count <= cursor.remaining // _LEAST_RECORD:
         raise corrupt(name, position, f"a batch of {count} records, the last at {base_offset} + {last}")
+    control = bool(attributes & _CONTROL)
     records = tuple(
-        LogRecord(base_offset + n, epoch, *_decode(cursor, n, first_timestamp, bool(attributes & _CONTROL)))
-        for n in range(count)
+        LogRecord(base_offset + number, epoch, *_decode(cursor, number, first_timestamp, control))
+        for number in range(count)
     )
-    if cursor.remaining:
-        cursor.fail(f"{cursor.remaining} bytes follow the last record of a batch")
+    cursor.finish("the last record of a batch")
     return Batch(position, base_offset, base_offset + last, epoch, timestamp, records)
 
 
@@ -129,8 +142,8 @@ def _decode(batch: Cursor, number: int, first_timestamp: int, control: bool) -> 
         return timestamp, decode_record(value)
     if key is None:
         cursor.fail("a control record without a key")
-    key.take(2)  # the key's version
-    return timestamp, decode_control(key.number("int16"), value)
+    _, kind = key.unpack(_CONTROL_KEY)
+    return timestamp, decode_control(kind, value)
 
 
 def _sized(cursor: Cursor) -> Cursor | None:
@@ -140,60 +153,26 @@ def _sized(cursor: Cursor) -> Cursor | None:
 
 def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[Record]) -> bytes:
     """Return a batch of at least one record, all of them control records or none, as controllers write it."""
-    control = records[0].control
-    body = Output()
-    body.number("int16", _CONTROL if control else 0)
-    body.number("int32", len(records) - 1)
-    body.number("int64", timestamp)
-    body.number("int64", timestamp)
-    body.number("int64", -1)  # no producer, …
-    body.number("int16", -1)
-    body.number("int32", -1)  # … so no sequence
-    body.number("int32", len(records))
-    for number, record in enumerate(records):
-        body += _encode(number, record)
-    batch = Output()
-    batch.number("int64", base_offset)
-    batch.number("int32", len(body) + _CHECKED - _START)
-    batch.number("int32", epoch)
-    batch.number("int8", MAGIC)
-    batch.number("uint32", crc32c(bytes(body)))
-    return bytes(batch + body)
+    attributes, count = _CONTROL if records[0].control else 0, len(records)
+    body = _BODY.pack(attributes, count - 1, timestamp, timestamp, *_NO_PRODUCER, count)
+    body += b"".join(_encode(number, record) for number, record in enumerate(records))
+    length = _FRAME.size - _START.size + len(body)
+    return _FRAME.pack(base_offset, length, epoch, _MAGIC, crc32c(body)) + body
 
 
 def _encode(number: int, record: Record) -> bytes:
-    value = encode_record(record)
     out = Output(b"\0")
     out.signed(0)  # all of a batch have its timestamp
     out.signed(number)
     if record.control:
-        key = Output()
-        key.number("int16", 0)
-        key.number("int16", record.number)
-        out.signed(len(key))
-        out += key
+        out.sized(_CONTROL_KEY.pack(0, record.number))
     else:
         out.signed(-1)
-    out.signed(len(value))
-    out += value
+    out.sized(encode_record(record))
     out.signed(0)
     sized = Output()
-    sized.signed(len(out))
-    return bytes(sized + out)
-
-
-# The files of a metadata log: segments `<base offset>.log` and snapshots `<end offset>-<epoch>.checkpoint`.
-#
-# A snapshot holds all that the records below its end offset add up to. A log is its newest snapshot and every record
-# from there on.
-
-
-PARTITION = "__cluster_metadata-0"
-_SEGMENT = re.compile(r"([0-9]{20})\.log")
-_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_WHOLE = "copy the whole folder __cluster_metadata-0 of a controller, its newest .checkpoint first"
-_INDEX_ENTRY = 8  # bytes: an offset after the segment's first, and a position in it
-_TORN = "the file ends within a batch"
+    sized.sized(bytes(out))
+    return bytes(sized)
 
 
 class Snapshot(NamedTuple):
@@ -218,7 +197,7 @@ class MetadataLog:
     segments: list[tuple[int, Path]]
     end_offset: int = 0
     epoch: int = 0
-    torn: str | None = field(default=None)
+    torn: str | None = None
 
     def snapshot_records(self) -> Iterator[LogRecord]:
         """Yield the newest snapshot's records. Their offsets are those within the snapshot."""

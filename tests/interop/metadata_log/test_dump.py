@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
-from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Record
 from kbackup.kafka.metadata_log.image import read_metadata_log
-from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from scripts.dev import metadata_schemas
 from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Release, dump, files_of
 from tests.interop.metadata_log.conftest import Changed

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from kbackup.kafka.admin_protocol import reader
-from kbackup.kafka.admin_protocol.messages import (
-    RESPONSES,
-    DescribeAclsRequest,
-    DescribeClientQuotasRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeDelegationTokenRequest,
-    DescribeQuorumRequest,
+from kafka.protocol.admin import (
+    DescribeAclsResponse,
+    DescribeClientQuotasResponse,
+    DescribeClusterResponse,
+    DescribeConfigsResponse,
+    DescribeQuorumResponse,
 )
+
+from kbackup.kafka.admin_protocol import metadata_requests
+from kbackup.kafka.admin_protocol.metadata_requests import DescribeDelegationTokenResponse
 from kbackup.kafka.security_types import AclRule, Setting
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
 
@@ -27,7 +26,7 @@ def through(response: Any, version: int) -> Any:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_quotas_with_odd_names_and_defaults(version: int) -> None:
-    kind = RESPONSES[DescribeClientQuotasRequest]
+    kind = DescribeClientQuotasResponse
     part, value = kind.EntryData.EntityData, kind.EntryData.ValueData
 
     def entry(quotas: dict[str, float], **entity: str | None) -> Any:
@@ -43,7 +42,7 @@ def test_quotas_with_odd_names_and_defaults(version: int) -> None:
         entry({"producer_byte_rate": 1.0}, user=None),
     ]
     answer = through(kind(error_code=0, error_message=None, entries=entries), version)
-    assert reader.quotas_of(answer) == [
+    assert metadata_requests.quotas_of(answer) == [
         ClientQuota(entity={"client-id": None, "user": "größe"}, quotas={"request_percentage": 50.0}),
         ClientQuota(
             entity={"client-id": "app 1", "user": "b o%b"},
@@ -56,7 +55,7 @@ def test_quotas_with_odd_names_and_defaults(version: int) -> None:
 
 @pytest.mark.parametrize(("version", "requester"), [(1, "User:alice"), (2, "User:alice"), (3, "User:root")])
 def test_tokens(version: int, requester: str) -> None:
-    kind = RESPONSES[DescribeDelegationTokenRequest]
+    kind = DescribeDelegationTokenResponse
     token = kind.DescribedDelegationToken(
         principal_type="User",
         principal_name="alice",
@@ -73,7 +72,7 @@ def test_tokens(version: int, requester: str) -> None:
             )
         ],
     )
-    assert reader.tokens_of(through(kind(error_code=0, tokens=[token]), version)) == [
+    assert metadata_requests.tokens_of(through(kind(error_code=0, tokens=[token]), version)) == [
         DelegationToken(
             id="t",
             owner="User:alice",
@@ -88,7 +87,7 @@ def test_tokens(version: int, requester: str) -> None:
 
 
 def test_acls_of_every_kind_and_one_to_come() -> None:
-    kind = RESPONSES[DescribeAclsRequest]
+    kind = DescribeAclsResponse
 
     def resource(number: int, name: str, *operations: int) -> Any:
         acls = [
@@ -100,7 +99,9 @@ def test_acls_of_every_kind_and_one_to_come() -> None:
         return kind.DescribeAclsResource(resource_type=number, resource_name=name, pattern_type=3, acls=acls)
 
     listed = [resource(7, "b o%b", 14, 13), resource(6, "*", 8), resource(9, "strange", 3)]
-    rules, strange = reader.acls_of(through(kind(error_code=0, error_message=None, resources=listed), 3))
+    rules, strange = metadata_requests.acls_of(
+        through(kind(error_code=0, error_message=None, resources=listed), 3)
+    )
     assert rules == [
         AclRule("delegation_token", "*", "literal", "User:a", "*", "describe", "allow"),
         AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow"),
@@ -110,19 +111,19 @@ def test_acls_of_every_kind_and_one_to_come() -> None:
 
 
 def test_configs_of_the_sources_that_count() -> None:
-    result = RESPONSES[DescribeConfigsRequest].DescribeConfigsResult
+    result = DescribeConfigsResponse.DescribeConfigsResult
     config = result.DescribeConfigsResourceResult
 
     def one(name: str, value: str | None, source: int, sensitive: bool = False) -> Any:
         return config(name=name, value=value, config_source=source, is_sensitive=sensitive)
 
     found = [one("b", "2", 3), one("a", None, 3, sensitive=True), one("c", "3", 5)]
-    assert reader.defaults_of(found) == [Setting("", "a", None), Setting("", "b", "2")]
+    assert metadata_requests.defaults_of(found) == [Setting("", "a", None), Setting("", "b", "2")]
     described = [
         result(resource_name="m 1", configs=[one("interval.ms", "1000", 7), one("match", "", 5)]),
         result(resource_name="a", configs=[one("metrics", "x", 7)]),
     ]
-    assert reader.metrics_of(described) == [
+    assert metadata_requests.metrics_of(described) == [
         ClientMetrics(name="a", configs={"metrics": "x"}),
         ClientMetrics(name="m 1", configs={"interval.ms": "1000"}),
     ]
@@ -130,10 +131,10 @@ def test_configs_of_the_sources_that_count() -> None:
 
 @pytest.mark.parametrize(("version", "alive"), [(0, True), (2, False)])
 def test_brokers(version: int, alive: bool) -> None:
-    kind = RESPONSES[DescribeClusterRequest]
+    kind = DescribeClusterResponse
     broker = kind.DescribeClusterBroker(broker_id=7, host="h", port=1, rack="r", is_fenced=True)
     answer = through(kind(cluster_id="c", brokers=[broker]), version)
-    assert reader.brokers_of(answer, "SSL") == [
+    assert metadata_requests.brokers_of(answer, "SSL") == [
         Registration(
             id=7,
             role="broker",
@@ -146,7 +147,7 @@ def test_brokers(version: int, alive: bool) -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_controllers(version: int) -> None:
-    kind = RESPONSES[DescribeQuorumRequest]
+    kind = DescribeQuorumResponse
     partition = kind.TopicData.PartitionData
     voter = partition.ReplicaState(replica_id=3000, log_end_offset=1)
     topics = [
@@ -155,6 +156,6 @@ def test_controllers(version: int) -> None:
         )
     ]
     node = kind.Node(node_id=3000, listeners=[kind.Node.Listener(name="CONTROLLER", host="h", port=9093)])
-    (found,) = reader.controllers_of(through(kind(topics=topics, nodes=[node]), version))
+    (found,) = metadata_requests.controllers_of(through(kind(topics=topics, nodes=[node]), version))
     listeners = (Listener(name="CONTROLLER", host="h", port=9093, security_protocol=""),)
     assert found == Registration(id=3000, role="controller", listeners=listeners if version == 2 else ())

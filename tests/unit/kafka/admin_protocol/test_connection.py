@@ -11,19 +11,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
-from kbackup.kafka.admin_protocol.connection import NoConnectionError, connect, endpoint_of
-from kbackup.kafka.admin_protocol.messages import (
-    RESPONSES,
-    ApiVersionsRequest,
+from kafka.protocol.metadata import ApiVersionsResponse
+from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
     SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
+
+from kbackup.kafka.admin_protocol.connection import connect
+from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, endpoint_of
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection
 from kbackup.kafka.security_types import Untold
 
-VERSIONS = RESPONSES[ApiVersionsRequest]
+VERSIONS = ApiVersionsResponse
 UNSUPPORTED = 35
 
 Answer = Callable[[bytes], bytes]
@@ -124,9 +126,7 @@ def test_other_servers_are_refused(answer: Answer) -> None:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    refused = RESPONSES[SaslAuthenticateRequest](
-        error_code=58, error_message="invalid credentials", auth_bytes=b""
-    )
+    refused = SaslAuthenticateResponse(error_code=58, error_message="invalid credentials", auth_bytes=b"")
     login = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": mechanism,
@@ -136,7 +136,7 @@ def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.L
     with (
         broker(
             knows(SaslHandshakeRequest, SaslAuthenticateRequest),
-            answer_of(RESPONSES[SaslHandshakeRequest](error_code=0, mechanisms=[mechanism]), 1),
+            answer_of(SaslHandshakeResponse(error_code=0, mechanisms=[mechanism]), 1),
             answer_of(refused, 1),
         ) as address,
         admin_session(Connection({"bootstrap.servers": address, **login}, "source")) as session,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from kbackup.kafka.admin_protocol.connection import Endpoint, NotMappedError, endpoint_of
+from kbackup.kafka.admin_protocol.endpoint import Endpoint, NotMappedError, endpoint_of
 
 HIDDEN = "not-to-be-seen"
 OIDC = {
@@ -70,3 +73,10 @@ def test_unsupported_properties_are_named(properties: dict[str, str], named: str
         of(**properties)
     assert named in str(raised.value)
     assert HIDDEN not in str(raised.value)
+
+
+def test_kafka_python_is_not_loaded_before_a_connection_is_opened() -> None:
+    """It takes a third of a second."""
+    modules = "import sys, kbackup.kafka.admin.cluster, kbackup.kafka.admin_protocol.endpoint"
+    command = [sys.executable, "-c", f"{modules}; sys.exit('kafka' in sys.modules)"]
+    assert subprocess.run(command, check=False).returncode == 0

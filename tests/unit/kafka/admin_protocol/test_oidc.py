@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from kbackup.kafka.admin_protocol.connection import LoginError, endpoint_of
+from kbackup.kafka.admin_protocol.endpoint import LoginError, endpoint_of
 
 HIDDEN = "not-to-be-seen"
 

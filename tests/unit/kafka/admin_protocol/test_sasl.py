@@ -8,7 +8,8 @@ import hmac
 
 import pytest
 
-from kbackup.kafka.admin_protocol.connection import Login, LoginError, conversation
+from kbackup.kafka.admin_protocol.connection import conversation
+from kbackup.kafka.admin_protocol.endpoint import Login, LoginError
 
 SALT, ROUNDS = b"a salt", 4096
 

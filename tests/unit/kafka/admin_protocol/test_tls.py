@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from kbackup.kafka.admin_protocol.connection import tls_context
+from kbackup.kafka.admin_protocol.endpoint import tls_context
 from scripts.dev.secured import Authority
 
 PASSWORD = "not-to-be-seen"
