@@ -1,4 +1,4 @@
-"""The keys, values and headers of records: their bytes as downloads, and their JSON in lines."""
+"""The pages of records: the records of a partition, a record, its fields as downloads, and the search."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kbackup.web.render import indented, is_json
 from kbackup.web.search import SearchRequest, SearchResult, search_page
 from kbackup.web.view import GET, BadInputError, PageRequest, Requested, find_partition, moment
 
-field_router = APIRouter(default_response_class=Response)
+router = APIRouter(default_response_class=HTMLResponse)
 
 FieldView = Literal["bytes", "json"]
 
 
-@field_router.api_route("/topics/{name}/{number}/records/{offset}/{field}", methods=GET)
+@router.api_route("/topics/{name}/{number}/records/{offset}/{field}", methods=GET)
 def field(
     request: Requested,
     name: str,
@@ -45,7 +45,7 @@ def field(
     return _response(row.key if field == "key" else row.value, view, name, f"{number}-{offset}-{field}")
 
 
-@field_router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET)
+@router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET)
 def header(
     request: Requested, name: str, number: int, offset: int, at: int, view: FieldView = "bytes"
 ) -> Response:
@@ -93,10 +93,8 @@ def _response(data: bytes | None, view: FieldView, topic: str, label: str) -> Re
     return Response(data, media_type="application/octet-stream", headers={"content-disposition": disposition})
 
 
-# The pages of records: the records of a partition, and a record.
+# The records of a partition, and a record.
 
-
-router = APIRouter(default_response_class=HTMLResponse)
 
 View = Literal["lines", "decoded", "auto", "text", "json", "hex"]
 Size = Annotated[int, Query(ge=1, le=500)]
@@ -241,8 +239,6 @@ def _offset(text: str) -> int:
 # The page that searches records, as `kbackup find` does.
 
 
-search_router = APIRouter(default_response_class=HTMLResponse)
-
 FIELDS = {"text": "text", "where": "topic", "at": "from record", "from_time": "from", "to_time": "to"}
 """Labels of the input fields."""
 
@@ -299,7 +295,7 @@ class SearchForm:
         }
 
 
-@search_router.api_route("/search", methods=GET)
+@router.api_route("/search", methods=GET)
 def search(request: Requested, form: Annotated[SearchForm, Depends()]) -> HTMLResponse:
     """Search records from address `at` on, within the bounds of a page; a link resumes the search."""
     result, matches, resume = None, [], None

@@ -10,12 +10,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
+from kbackup.cli.common.command_line import command_line
+from kbackup.cli.restore import command as restore
 from kbackup.web.app import make_app
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.guard import Access
@@ -70,7 +73,8 @@ def _take(
 @contextmanager
 def _served(cache: ArchiveCache) -> Iterator[str]:
     """Serve the page on a free port of this machine, without a token."""
-    config = uvicorn.Config(make_app(cache, Access(frozenset({"localhost"}))), port=0, log_config=None)
+    app = make_app(cache, Access(frozenset({"localhost"})), partial(command_line, restore))
+    config = uvicorn.Config(app, port=0, log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
