@@ -18,8 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from kbackup.types import Bytes
 
@@ -59,6 +57,8 @@ class BufferPool:
 
     def take(self) -> Bytes:
         """A lease: uint8[size], writable, of undefined content. Never waits."""
+        import numpy as np  # here: every command imports this module, and most need no arrays
+
         try:
             memory = self._free.pop()
         except IndexError:
