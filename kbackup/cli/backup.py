@@ -17,7 +17,7 @@ from kbackup.cli.common.options import (
     source_options,
     spark_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, human_count, human_duration, human_size
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import (
     archive_store,
     archive_store_at,
@@ -31,7 +31,7 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, U
 from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
-from kbackup.util.text import plural
+from kbackup.util.text import human_count, human_duration, human_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable

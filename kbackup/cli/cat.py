@@ -15,6 +15,7 @@ from kbackup.cli.common.records import (
     partitions_of,
     print_records,
     record_options,
+    report_undecoded,
     with_record_request,
 )
 from kbackup.config.windows import Address
@@ -53,7 +54,7 @@ def command(frame: Frame, request: RecordRequest, address_text: str, last: int |
     batches = _read_records(store, catalogue, address, window, last, request.limit)
     if not print_records(batches, show, decoding) and address.one and not window.timed:
         raise _no_such_record(catalogue, address)
-    decoding.report_undecoded(frame.reporter)
+    report_undecoded(decoding, frame.reporter)
 
 
 def _read_records(

@@ -1,4 +1,4 @@
-"""Print the steps of a check."""
+"""`kbackup check`: check access and rights before a run, and leave nothing behind."""
 
 from __future__ import annotations
 

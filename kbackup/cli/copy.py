@@ -9,10 +9,10 @@ import click
 from kbackup.archive import layout
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, options, point_option, s3_options
-from kbackup.cli.common.output import ShownProgress, human_duration, human_size
+from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
-from kbackup.util.text import plural
+from kbackup.util.text import human_duration, human_size, plural
 
 _destination_options = options(
     click.option("--to-s3-endpoint-url", metavar="URL", help="DEST's S3 endpoint, if it differs."),

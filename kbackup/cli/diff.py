@@ -88,6 +88,18 @@ def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable
     return read_view
 
 
+_VALUES = (
+    ("users", "user", "mechanism"),
+    ("broker_configs", "broker", "config"),
+    ("group_configs", "group", "config"),
+    ("quotas", "entity", "quota"),
+    ("tokens", "owner", "token"),
+    ("client_metrics", "client metrics", "config"),
+    ("features", "of", "feature"),
+)
+"""Parts of the differences that consist of values, and the names of the columns of owner and name."""
+
+
 def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.note(f"from {diff.a} to {diff.b}")
     _table(
@@ -118,15 +130,8 @@ def _show(diff: Diff, reporter: Reporter) -> None:
             for d in diff.acls
         ],
     )
-    _table(reporter, ("user", "mechanism", "change", "before", "after"), map(_value, diff.users))
-    _table(reporter, ("broker", "config", "change", "before", "after"), map(_value, diff.broker_configs))
-    _table(reporter, ("group", "config", "change", "before", "after"), map(_value, diff.group_configs))
-    _table(reporter, ("entity", "quota", "change", "before", "after"), map(_value, diff.quotas))
-    _table(reporter, ("owner", "token", "change", "before", "after"), map(_value, diff.tokens))
-    _table(
-        reporter, ("client metrics", "config", "change", "before", "after"), map(_value, diff.client_metrics)
-    )
-    _table(reporter, ("of", "feature", "change", "before", "after"), map(_value, diff.features))
+    for part, owner, name in _VALUES:
+        _table(reporter, (owner, name, "change", "before", "after"), map(_value, getattr(diff, part)))
     for subject, why in diff.not_compared.items():
         reporter.note(f"not compared: {subject} ({why})")
     reporter.line("there are no differences" if diff.same else _sum(diff))

@@ -10,11 +10,11 @@ import click
 from kbackup.cli.common.command_line import own_command
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_argument, archive_option, common_options, options, s3_options
-from kbackup.cli.common.output import Cell, Reporter, ShownProgress, human_size
+from kbackup.cli.common.output import Cell, Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.config.windows import parse_duration
 from kbackup.errors import StoreError
-from kbackup.util.text import plural
+from kbackup.util.text import human_size, plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.retention import ExpireReport, PointFate

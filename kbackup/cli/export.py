@@ -16,10 +16,10 @@ from kbackup.cli.common.options import (
     s3_options,
     spark_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, human_duration
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, delta_config, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
-from kbackup.util.text import plural
+from kbackup.util.text import human_duration, plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.export.run import ExportReport

@@ -1,4 +1,4 @@
-"""Select records by an expression of jq's language (extra `schemas`), over the output of `kbackup cat --json`."""
+"""`kbackup find`: search records by a text, or by an expression of jq's language (extra `schemas`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import numpy.typing as npt
 from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.cli.common.arguments import parse_address
-from kbackup.cli.common.decoding import Decoding
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.records import (
@@ -26,12 +25,14 @@ from kbackup.cli.common.records import (
     partitions_of,
     print_records,
     record_options,
+    report_undecoded,
     with_record_request,
 )
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.formats.block import select_records
 from kbackup.formats.record import Row, rows
+from kbackup.jobs.decoding import Decoding
 from kbackup.schemas.base import EXTRA
 from kbackup.types import RecordBlock, TopicPartition
 from kbackup.util.text import plural
@@ -49,14 +50,16 @@ class Expression:
 
     `before` selects the records to test. A value that no schema decoded is tested as JSON if it is JSON. A record for
     which the expression fails is not selected, and is counted. Thread-safe. Raises `UsageError` for an invalid
-    expression.
+    expression, or if jq is not installed.
     """
 
     def __init__(
         self, text: str, decoding: Decoding, before: Callable[[TopicPartition, RecordBlock], Mask] | None
     ) -> None:
-        import jq  # of the extra `schemas`
-
+        try:
+            import jq  # of the extra `schemas`
+        except ImportError as error:
+            raise UsageError(f"--jq needs a library that is not installed: {error}", EXTRA) from error
         try:
             self._program = jq.compile(text)
         except ValueError as error:  # also of text that is not Unicode
@@ -108,9 +111,6 @@ class Expression:
             )
 
 
-# `kbackup find`: search records.
-
-
 Out = Callable[[Iterator[PartitionRecords], Callable[[], AbstractContextManager[None]]], object]
 """Prints the records of batches, within a context that hides the progress bar."""
 
@@ -157,7 +157,7 @@ def command(
         pattern, address_text = None, pattern
     show, decoding = request.show(frame)
     text = _text(pattern, regex, ignore_case, parts)
-    compiled = _expression(expression, decoding, text)
+    compiled = None if expression is None else Expression(expression, decoding, text)
     matches = compiled or text
     if matches is None:
         raise UsageError("no search text is given", "give TEXT, or an expression with --jq")
@@ -167,7 +167,7 @@ def command(
     _search(
         frame, request, address, matches, lambda batches, hidden: print_records(batches, show, decode, hidden)
     )
-    decoding.report_undecoded(frame.reporter)
+    report_undecoded(decoding, frame.reporter)
     if compiled is not None:
         compiled.report_failures(frame.reporter)
 
@@ -182,15 +182,6 @@ def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str,
     text = Pattern(pattern, regex, ignore_case, tuple(p for p in PARTS if not parts or p in parts))
     text.require()
     return text
-
-
-def _expression(text: str | None, decoding: Decoding, before: Pattern | None) -> Expression | None:
-    if text is None:
-        return None
-    try:
-        return Expression(text, decoding, before)
-    except ImportError as error:
-        raise UsageError(f"--jq needs a library that is not installed: {error}", EXTRA) from error
 
 
 def _search(

@@ -1,4 +1,4 @@
-"""Print the groups of `kbackup groups` as tables."""
+"""`kbackup groups`: show, plan, set and undo offsets of consumer groups."""
 
 from __future__ import annotations
 

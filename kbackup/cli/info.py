@@ -10,10 +10,10 @@ from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, S
 from kbackup.cli.common.arguments import moment_of, show_window
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import s3_options, state_options
-from kbackup.cli.common.output import Cell, Column, Reporter, human_age, human_size
+from kbackup.cli.common.output import Cell, Column, Reporter, human_age
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.errors import UsageError, suggest_name
-from kbackup.util.text import plural
+from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
 
 

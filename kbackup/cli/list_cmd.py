@@ -17,10 +17,10 @@ from kbackup.cli.common.options import (
     common_options,
     s3_options,
 )
-from kbackup.cli.common.output import Cell, Column, Reporter, human_age, human_size
+from kbackup.cli.common.output import Cell, Column, Reporter, human_age
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.errors import NoArchiveError, UsageError
-from kbackup.util.text import plural
+from kbackup.util.text import human_size, plural
 
 
 @click.command("list")

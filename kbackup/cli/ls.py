@@ -12,8 +12,9 @@ from kbackup.archive.segments.table import Segment
 from kbackup.cli.common.arguments import moment_of, parse_partition
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import s3_options, state_options
-from kbackup.cli.common.output import Cell, human_size
+from kbackup.cli.common.output import Cell
 from kbackup.cli.common.records import open_archive_at
+from kbackup.util.text import human_size
 from kbackup.util.times import human_time
 
 _Row = Mapping[str, Cell]

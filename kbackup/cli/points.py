@@ -1,4 +1,4 @@
-"""`kbackup keep`: pin a restore point."""
+"""`kbackup keep`, `release`, `label`, `promote` and `log`: mark restore points, and show their history."""
 
 from __future__ import annotations
 

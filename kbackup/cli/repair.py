@@ -13,12 +13,12 @@ from kbackup.cli.common.options import (
     s3_options,
     spark_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, human_duration
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.repair.job import repair
 from kbackup.jobs.repair.rebuild import RepairReport
-from kbackup.util.text import plural
+from kbackup.util.text import human_duration, plural
 
 _MENDED = 20
 

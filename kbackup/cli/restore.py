@@ -25,14 +25,14 @@ from kbackup.cli.common.options import (
     target_options,
     time_key_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, human_duration, human_size
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, delta_config, show_connecting, spark_session
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.settings.plan import Changes, ConfigChange, SettingsReport, entity_words
 from kbackup.metadata.entities import Acl
 from kbackup.store import open_store
-from kbackup.util.text import plural
+from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import RestorePlan

@@ -1,4 +1,4 @@
-"""The status of an archive in one line."""
+"""`kbackup status`: show in one line whether an archive is well."""
 
 from __future__ import annotations
 
@@ -14,43 +14,10 @@ from kbackup.cli.common.options import (
     key_option,
     s3_options,
 )
-from kbackup.cli.common.output import human_size
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError
-from kbackup.jobs.status import LEVELS, ArchiveStatus, LastVerification, archive_status, count_status
-from kbackup.util.text import plural, printable
-from kbackup.util.times import duration_text
-
-
-def summary(status: ArchiveStatus) -> str:
-    """Return the figures in one line, whether or not they are findings."""
-    newest, drill, lease, growth = status.newest, status.drilled, status.lease, status.growth
-    point = (
-        f"restore point {newest.number} is {duration_text(newest.age_seconds)} old"
-        if newest
-        else "no restore point"
-    )
-    parts = [
-        point,
-        plural(status.losses, "loss") if status.losses == 1 else f"{status.losses:,} losses",
-        _verified(status.verified),
-        f"drill {drill.result} {duration_text(drill.age_seconds)} ago" if drill else "no drill",
-        f"{human_size(growth.stored_bytes)} added in {growth.days} days",
-    ]
-    if lease is not None and lease.state == "alive":
-        parts.append(f"{lease.command} runs on {lease.host}")
-    return "; ".join(parts)
-
-
-def _verified(verified: LastVerification | None) -> str:
-    if verified is None:
-        return "never verified"
-    findings = plural(verified.findings, "finding") if verified.findings else "no findings"
-    return f"verified ({verified.scope}) {duration_text(verified.age_seconds)} ago, {findings}"
-
-
-# `kbackup status`: show in one line whether an archive is well.
-
+from kbackup.jobs.status import LEVELS, ArchiveStatus, archive_status, count_status, summary
+from kbackup.util.text import printable
 
 UNKNOWN = 3
 """A monitoring plugin's exit code if the archive can't be judged; ok, warning and critical are 0, 1 and 2."""

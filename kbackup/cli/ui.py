@@ -6,15 +6,18 @@ import ipaddress
 import secrets
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kbackup.cli.common.decoding import registry_decoding
+from kbackup.cli.common.command_line import command_line
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, cache_option, common_options, key_option, s3_options
 from kbackup.cli.common.session import cached_archive_store, state_store
+from kbackup.cli.restore import command as restore
 from kbackup.errors import UsageError
+from kbackup.jobs.decoding import Decoding, registry_decoders
 from kbackup.metrics.server import parse_address
 
 if TYPE_CHECKING:
@@ -63,7 +66,12 @@ def command(frame: Frame, no_token: bool) -> int:
         rules = StatusRules(frame.config.backup.max_age, frame.config.backup.allow_loss)
         cache = ArchiveCache(store, state=state_store(frame, store), rules=rules)
         config = uvicorn.Config(
-            make_app(cache, access, FieldDecoder(lambda: registry_decoding(frame))),
+            make_app(
+                cache,
+                access,
+                partial(command_line, restore),
+                FieldDecoder(lambda: Decoding(registry_decoders(frame.config.schema_registry), mm2=True)),
+            ),
             log_config=None,
             access_log=False,  # its lines would hold queries, and so the token
             server_header=False,

@@ -1,17 +1,22 @@
-"""Views of a cluster that can be compared, and what comes of it."""
+"""Compare a restore point with another one or with a cluster as it is: topics, offsets, groups and settings.
+
+Entries are sorted by name. Parts that one side does not know are reported as not compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+
+from msgspec.structs import replace
 
 from kbackup.archive.models import Groups, Manifest, Metadata
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.secrets import without_secrets
 from kbackup.jobs import capture
-from kbackup.jobs.metadata import merge
+from kbackup.jobs.metadata import differing, merge, pairs
 from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -26,6 +31,8 @@ from kbackup.metadata.entities import (
 from kbackup.util.times import now, time_text
 
 Set = Literal["appeared", "gone", "changed"]
+Values = Mapping[tuple[str, str], str | None]
+"""Values by owner and name; None for a sensitive one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +50,16 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`groups` is group -> (topic, partition) -> committed offset. Configs are by (owner, name), users by
-    (user, mechanism) with their iterations, quotas by (entity, name), tokens by (owner, id); None for what is unknown,
-    with the reason in `unknown`. `all_topics` and `all_groups` are the names that there are, whatever is selected of
-    them."""
+    """`groups` is group -> (topic, partition) -> committed offset. `settings` has each part of `Diff` that consists of
+    values, by owner and name; None for what is unknown, with the reason in `unknown`. `all_topics` and `all_groups` are
+    the names that there are, whatever is selected of them."""
 
     name: str
     cluster_id: str
     topics: Mapping[str, TopicView]
     groups: Mapping[str, Mapping[tuple[str, int], int]]
     acls: frozenset[Acl] | None = None
-    users: Mapping[tuple[str, str], int] | None = None
-    broker_configs: Mapping[tuple[str, str], str | None] | None = None
-    group_configs: Mapping[tuple[str, str], str | None] | None = None
-    quotas: Mapping[tuple[str, str], str | None] | None = None
-    tokens: Mapping[tuple[str, str], str | None] | None = None
-    client_metrics: Mapping[tuple[str, str], str | None] | None = None
-    features: Mapping[tuple[str, str], str | None] | None = None
+    settings: Mapping[str, Values | None] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
     all_topics: frozenset[str] = frozenset()
     all_groups: frozenset[str] = frozenset()
@@ -237,35 +237,27 @@ def _view(
     there: tuple[Iterable[str], Iterable[str]],
 ) -> View:
     metadata = without_secrets(metadata)
-    users, brokers, configs = metadata.scram_users, metadata.broker_configs, metadata.group_configs
-    quotas, tokens = metadata.client_quotas, metadata.delegation_tokens
-    metrics, features = metadata.client_metrics, metadata.features
+    configs = metadata.group_configs
+    if configs is not None:
+        metadata = replace(metadata, group_configs=tuple(c for c in configs if selection.matches(c.group)))
     return View(
         name=name,
         cluster_id=metadata.cluster_id,
         topics=topics,
         groups=groups,
         acls=None if metadata.acls is None else frozenset(metadata.acls),
-        users=None if users is None else {(u.user, u.mechanism): u.iterations for u in users},
-        broker_configs=None if brokers is None else {(_broker(c.broker), c.name): c.value for c in brokers},
-        group_configs=None
-        if configs is None
-        else {(c.group, c.name): c.value for c in configs if selection.matches(c.group)},
-        quotas=None
-        if quotas is None
-        else {
-            (entity_words(q.entity), name): f"{value:.15g}"
-            for q in quotas
-            for name, value in q.quotas.items()
+        settings={
+            name: _values_of(getattr(metadata, part), values) for name, (part, values) in _SETTINGS.items()
         },
-        tokens=None if tokens is None else {(t.owner, t.id): _token_words(t) for t in tokens},
-        client_metrics=None
-        if metrics is None
-        else {(m.name, name): value for m in metrics for name, value in m.configs.items()},
-        features=None if features is None else {("cluster", f.name): str(f.level) for f in features},
         unknown=_not_captured(metadata),
         all_topics=frozenset(there[0]),
         all_groups=frozenset(there[1]) | {c.group for c in configs or ()},
+    )
+
+
+def _values_of(entities: Iterable[Any] | None, values: Callable[[Any], Values]) -> Values | None:
+    return (
+        None if entities is None else {key: value for each in entities for key, value in values(each).items()}
     )
 
 
@@ -278,16 +270,24 @@ def _broker(number: int | None) -> str:
     return "all brokers" if number is None else f"broker {number}"
 
 
-_COMPARED: tuple[MetadataPartName, ...] = (
-    "acls",
-    "scram_users",
-    "broker_configs",
-    "group_configs",
-    "client_quotas",
-    "delegation_tokens",
-    "client_metrics",
-    "features",
-)
+_SETTINGS: dict[str, tuple[MetadataPartName, Callable[[Any], Values]]] = {
+    "users": ("scram_users", lambda u: {(u.user, u.mechanism): f"{u.iterations} iterations"}),
+    "broker_configs": ("broker_configs", lambda c: {(_broker(c.broker), c.name): c.value}),
+    "group_configs": ("group_configs", lambda c: {(c.group, c.name): c.value}),
+    "quotas": (
+        "client_quotas",
+        lambda q: {(entity_words(q.entity), name): f"{value:.15g}" for name, value in q.quotas.items()},
+    ),
+    "tokens": ("delegation_tokens", lambda t: {(t.owner, t.id): _token_words(t)}),
+    "client_metrics": (
+        "client_metrics",
+        lambda m: {(m.name, name): value for name, value in m.configs.items()},
+    ),
+    "features": ("features", lambda f: {("cluster", f.name): str(f.level)}),
+}
+"""By part of `Diff`: the part of the metadata, and the values of one of its entities."""
+
+_COMPARED: tuple[MetadataPartName, ...] = ("acls", *(part for part, _ in _SETTINGS.values()))
 
 
 def _not_captured(metadata: Metadata) -> dict[str, str]:
@@ -300,22 +300,16 @@ def _not_captured(metadata: Metadata) -> dict[str, str]:
     }
 
 
-# Compute the differences between two views of a cluster: restore points, or the cluster as it is. Pure.
-#
-# Entries are sorted by name. Entries that one side does not know are reported as not compared.
-
-
-__all__ = ["Diff", "Value", "View", "acl_order", "check_selections", "diff", "live_view", "point_view"]
+# Compute the differences. Pure.
 
 K = TypeVar("K")
-V = TypeVar("V")
 
 
 def diff(a: View, b: View) -> Diff:
     one_cluster = a.cluster_id == b.cluster_id
     made_anew = {
         name
-        for name, old, new in _pairs(a.topics, b.topics)
+        for name, old, new in pairs(a.topics, b.topics)
         if old is not None and new is not None and _recreated(old, new, one_cluster)
     }
     unknown: dict[str, str] = {**_unknown(a), **_unknown(b)}
@@ -326,13 +320,7 @@ def diff(a: View, b: View) -> Diff:
         "offsets": tuple(_offsets(a, b, made_anew)),
         "groups": tuple(_groups(a, b)),
         "acls": tuple(_acls(a.acls, b.acls)),
-        "users": _values(_text(a.users), _text(b.users)),
-        "broker_configs": _values(a.broker_configs, b.broker_configs),
-        "group_configs": _values(a.group_configs, b.group_configs),
-        "quotas": _values(a.quotas, b.quotas),
-        "tokens": _values(a.tokens, b.tokens),
-        "client_metrics": _values(a.client_metrics, b.client_metrics),
-        "features": _values(a.features, b.features),
+        **{name: _values(a.settings.get(name), b.settings.get(name)) for name in _SETTINGS},
     }
     return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
 
@@ -348,7 +336,7 @@ def _recreated(old: TopicView, new: TopicView, one_cluster: bool) -> bool:
 
 
 def _topics(a: View, b: View, made_anew: set[str], unknown: dict[str, str]) -> Iterator[TopicDiff]:
-    for name, old, new in _pairs(a.topics, b.topics):
+    for name, old, new in pairs(a.topics, b.topics):
         partitions = _both(old, new, lambda topic: len(topic.partitions))
         replication = _both(old, new, lambda topic: topic.replication_factor)
         configs: tuple[Value, ...] = ()
@@ -356,7 +344,10 @@ def _topics(a: View, b: View, made_anew: set[str], unknown: dict[str, str]) -> I
             if old.configs is None or new.configs is None:
                 unknown[f"configs of topic {name}"] = "one side does not know them"
             else:
-                configs = _values(_owned(name, old.configs), _owned(name, new.configs))
+                configs = tuple(
+                    Value(name, key, _change(key, old.configs, new.configs), before, after)
+                    for key, before, after in differing(old.configs, new.configs)
+                )
         changed = (
             configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
         )
@@ -370,10 +361,10 @@ def _topics(a: View, b: View, made_anew: set[str], unknown: dict[str, str]) -> I
 
 def _offsets(a: View, b: View, made_anew: set[str]) -> Iterator[OffsetDiff]:
     """A topic that came or went, or another one, has no offsets that could have moved."""
-    for name, old, new in _pairs(a.topics, b.topics):
+    for name, old, new in differing(a.topics, b.topics):
         if old is None or new is None or name in made_anew:
             continue
-        for number, before, after in _pairs(old.partitions, new.partitions):
+        for number, before, after in differing(old.partitions, new.partitions):
             if after is None:
                 continue  # a topic can't lose partitions: that shows as another topic
             was = before if before is not None else (after[0], after[0])
@@ -382,63 +373,41 @@ def _offsets(a: View, b: View, made_anew: set[str]) -> Iterator[OffsetDiff]:
 
 
 def _groups(a: View, b: View) -> Iterator[GroupDiff]:
-    for name, old, new in _pairs(a.groups, b.groups):
-        moved = tuple(
-            Move(*tp, before, after) for tp, before, after in _pairs(old or {}, new or {}) if before != after
-        )
-        if old is None or new is None:
-            yield GroupDiff(name, "appeared" if old is None else "gone", moved)
-        elif moved:
-            yield GroupDiff(name, "changed", moved)
+    for name, old, new in differing(a.groups, b.groups):
+        moved = tuple(Move(*tp, before, after) for tp, before, after in differing(old or {}, new or {}))
+        yield GroupDiff(name, _change(name, a.groups, b.groups), moved)
 
 
 def _acls(old: frozenset[Acl] | None, new: frozenset[Acl] | None) -> Iterator[AclDiff]:
     if old is None or new is None:
         return
-    for acl in sorted(old ^ new, key=acl_order):
+    for acl in sorted(old ^ new, key=_acl_order):
         yield AclDiff("appeared" if acl in new else "gone", acl)
 
 
-def acl_order(acl: Acl) -> tuple[str, ...]:
+def _acl_order(acl: Acl) -> tuple[str, ...]:
     return (
         *(acl.resource, acl.name, acl.pattern, acl.principal),
         *(acl.host, acl.permission, acl.operation),
     )
 
 
-def _values(
-    old: Mapping[tuple[str, str], str | None] | None, new: Mapping[tuple[str, str], str | None] | None
-) -> tuple[Value, ...]:
-    """Nothing where one side is unknown."""
+def _values(old: Values | None, new: Values | None) -> tuple[Value, ...]:
+    """Return the values that differ; none where one side is unknown."""
     if old is None or new is None:
         return ()
-    changes = []
-    for key in sorted({*old, *new}):
-        if key not in old:
-            changes.append(Value(*key, "appeared", None, new[key]))
-        elif key not in new:
-            changes.append(Value(*key, "gone", old[key], None))
-        elif old[key] != new[key]:
-            changes.append(Value(*key, "changed", old[key], new[key]))
-    return tuple(changes)
+    return tuple(
+        Value(*key, _change(key, old, new), before, after) for key, before, after in differing(old, new)
+    )
 
 
-def _owned(owner: str, configs: Mapping[str, str]) -> dict[tuple[str, str], str | None]:
-    return {(owner, name): value for name, value in configs.items()}
-
-
-def _text(users: Mapping[tuple[str, str], int] | None) -> dict[tuple[str, str], str | None] | None:
-    return None if users is None else {key: f"{n} iterations" for key, n in users.items()}
+def _change(key: K, old: Container[K], new: Container[K]) -> Set:
+    if key not in old:
+        return "appeared"
+    return "changed" if key in new else "gone"
 
 
 def _both(
     old: TopicView | None, new: TopicView | None, take: Callable[[TopicView], int | None]
 ) -> tuple[int | None, int | None]:
     return (take(old) if old is not None else None, take(new) if new is not None else None)
-
-
-def _pairs(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
-    """Each key of either, in order."""
-    keys: list[Any] = [*{*old, *new}]
-    for name in sorted(keys):
-        yield name, old.get(name), new.get(name)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -34,6 +34,9 @@ from kbackup.metadata.sources import Sources
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 from kbackup.zookeeper.read import document, read_zookeeper
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Compare two sources of a cluster's metadata, entity by entity. Pure.
 
@@ -64,6 +67,20 @@ class Side:
 
     name: str
     metadata: Reading | Metadata
+
+
+def pairs(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
+    """Yield each key of either document in order, with both values; None where it has no such key."""
+    keys: list[Any] = [*{*one, *other}]
+    for key in sorted(keys):
+        yield key, one.get(key), other.get(key)
+
+
+def differing(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
+    """Yield the `pairs` that are not the same in both documents."""
+    for key, ours, theirs in pairs(one, other):
+        if ours != theirs or (key in one) != (key in other):
+            yield key, ours, theirs
 
 
 def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> list[Difference]:
@@ -134,13 +151,12 @@ def _chosen(
 
 
 def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
-    for name in sorted(one.keys() | other.keys()):
-        if name not in one or name not in other:
-            yield Difference(
-                part.label, name, "", "there" if name in one else None, "there" if name in other else None
-            )
+    for name, ours, theirs in differing(one, other):
+        if ours is None or theirs is None:
+            there = (None if each is None else "there" for each in (ours, theirs))
+            yield Difference(part.label, name, "", *there)
         else:
-            yield from _fields(part, name, one[name], other[name])
+            yield from _fields(part, name, ours, theirs)
 
 
 def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[Difference]:
@@ -150,10 +166,8 @@ def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[Dif
         if field in _LOOSE or None in values or values[0] == values[1]:
             continue
         if isinstance(values[0], dict):
-            for key in sorted(values[0].keys() | values[1].keys()):
-                inner = values[0].get(key), values[1].get(key)
-                if inner[0] != inner[1]:
-                    yield _difference(part, name, key, *inner)
+            for key, *inner in differing(*values):
+                yield _difference(part, name, key, *inner)
         else:
             shown = getattr(one, "name", field) if field == "value" else field
             yield _difference(part, name, shown, *values)

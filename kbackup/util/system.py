@@ -57,6 +57,8 @@ class BufferPool:
 
     def take(self) -> Bytes:
         """A lease: uint8[size], writable, of undefined content. Never waits."""
+        import numpy as np  # here: every command imports this module, and most need no arrays
+
         try:
             memory = self._free.pop()
         except IndexError:

@@ -18,7 +18,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from kbackup.cli.common.decoding import Decoding
 from kbackup.errors import (
     CorruptError,
     DeniedError,
@@ -28,16 +27,17 @@ from kbackup.errors import (
     UnreachableError,
     UsageError,
 )
+from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
 from kbackup.web.pages import points, records, restore, status, topics
 from kbackup.web.render import page
-from kbackup.web.view import BadInputError, page_request
+from kbackup.web.view import BadInputError, RestoreCommand, page_request
 
 log = logging.getLogger(__name__)
 
-ROUTERS = tuple(module.router for module in (points, topics, records, status, restore))
+ROUTERS = (points.router, topics.router, records.router, status.router, restore.router)
 THREADS = 8
 """Number of pages rendered at the same time: each may hold a few pages of records in memory."""
 
@@ -65,14 +65,19 @@ _TITLES = {
 }
 
 
-def make_app(cache: ArchiveCache, access: Access, decoder: FieldDecoder | None = None) -> Guard:
+def make_app(
+    cache: ArchiveCache, access: Access, restore_command: RestoreCommand, decoder: FieldDecoder | None = None
+) -> Guard:
     """Return the ASGI application: the pages behind the guard."""
-    return Guard(make_pages(cache, decoder), access, _refused, _entered)
+    return Guard(make_pages(cache, restore_command, decoder), access, _refused, _entered)
 
 
-def make_pages(cache: ArchiveCache, decoder: FieldDecoder | None = None) -> FastAPI:
+def make_pages(
+    cache: ArchiveCache, restore_command: RestoreCommand, decoder: FieldDecoder | None = None
+) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
     app.state.cache = cache
+    app.state.restore_command = restore_command
     app.state.decoder = decoder if decoder is not None else FieldDecoder(lambda: Decoding({}, mm2=True))
     for router in ROUTERS:
         app.include_router(router)

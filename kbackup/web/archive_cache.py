@@ -1,4 +1,4 @@
-"""Cache the lag of consumer groups at restore points, for charts."""
+"""The archive as pages read it, kept open between requests: content, sections, status and lag of groups."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ from kbackup.web.charts import Area, area
 
 if TYPE_CHECKING:
     from kbackup.jobs.status import ArchiveStatus
+
+
+# The lag of consumer groups at restore points, for charts.
 
 
 SAMPLES = 24
@@ -283,8 +286,7 @@ class Verdict:
 
 def verdict_on(archive: Archive, rules: StatusRules, reports: Store) -> Verdict:
     """Return the verdict now; an error is one, too, as the other pages must stay readable."""
-    from kbackup.cli.status import summary
-    from kbackup.jobs.status import archive_status
+    from kbackup.jobs.status import archive_status, summary
 
     try:
         status = archive_status(archive, rules.max_age, reports=reports, allow_loss=rules.allow_loss)

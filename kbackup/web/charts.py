@@ -1,4 +1,7 @@
-"""Geometry of the charts; the templates draw them."""
+"""Geometry of the charts; the templates draw them. Pure.
+
+Widths and heights are in units of a view box `WIDTH` wide, which is stretched to the page, so text is outside of it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,7 @@ from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.overview import PointOverview
 from kbackup.util.times import calendar_text, ms_of
 
-# The view box of the charts, and the labels of their axes. Pure.
-#
-# Widths and heights are in units of a view box `WIDTH` wide, which is stretched to the page, so text is outside of
-# it.
+# The view box of the charts, and the labels of their axes.
 
 
 WIDTH = 1000.0
@@ -53,7 +53,7 @@ def _label(ms: int, span: int) -> str:
     return calendar_text(ms, pattern) or str(ms)
 
 
-# Geometry of a quantity over time; the templates draw it. Pure.
+# A quantity over time.
 
 
 STEPS = 400
@@ -145,9 +145,7 @@ def records_over_time(partitions: Iterable[ArchivedPartition]) -> Area | None:
     return area(running_totals((time, count) for time, count in times))
 
 
-# Geometry of a partition's offsets: archived, lost and expired ranges, and positions of groups. Pure.
-#
-# The templates draw it.
+# The offsets of a partition: archived, lost and expired ranges, and positions of groups.
 
 
 _LEAST = 4.0
@@ -251,7 +249,7 @@ def _span(first: int, end: int, scale: float, start: int, least: float = 1.0) ->
     return Span(min((first - start) * scale, WIDTH - width), width, first, end)
 
 
-# Geometry of the timeline of restore points; the templates draw it. Pure.
+# The timeline of restore points.
 
 
 COLUMNS = 160

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kbackup.cli.common.decoding import Decoding
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.formats.record import Row
+from kbackup.jobs.decoding import Decoding
 from kbackup.schemas.decoder import Decoded, Made, Undecoded
 from kbackup.types import TopicPartition
 from kbackup.web import render

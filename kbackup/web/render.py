@@ -1,7 +1,4 @@
-"""Render names: a long name loses its middle on a narrow screen, but copies and searches get the whole name.
-
-The page holds every character: the style sheet cuts names to the width of the screen.
-"""
+"""Markup of names, numbers and fields of records, and the templates of pages. Names and fields are escaped."""
 
 from __future__ import annotations
 
@@ -25,11 +22,14 @@ from starlette.responses import HTMLResponse
 
 from kbackup import __version__
 from kbackup.archive.query.selection import exact_entry
-from kbackup.cli.common.output import human_count, human_size
 from kbackup.util.html import templates
-from kbackup.util.text import ends, plural, printable, printable_lines
+from kbackup.util.text import ends, human_count, human_size, plural, printable, printable_lines
 from kbackup.util.times import duration_text, human_time, ms_of, time_text
 from kbackup.web.charts import Unit
+
+# Names: a long one loses its middle on a narrow screen, but copies and searches get the whole name. The page holds
+# every character; the style sheet cuts names to the width of the screen.
+
 
 _SHORT = 28  # characters that fit on every screen
 _TAIL = 10

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Pattern, Searched, search, to_search
 from kbackup.archive.segments.window import Window
-from kbackup.cli.common.arguments import window_of
 from kbackup.config.windows import Address
 from kbackup.errors import CorruptError, KbackupError
 from kbackup.formats.record import Row, rows
@@ -132,9 +131,9 @@ def _due(snapshot: Snapshot, request: SearchRequest) -> list[_Due]:
         topics = (snapshot.topic(address.topic),)
         if address.partition is not None:
             snapshot.partition(address.topic, address.partition)
-    windows = window_of(address, request.times)
+    window = request.times if address is None else request.times.at_offsets(address.start, address.end)
     every = sorted(
-        (_Due(topic.name, partition, windows) for topic in topics for partition in topic.partitions),
+        (_Due(topic.name, partition, window) for topic in topics for partition in topic.partitions),
         key=lambda each: each.number,
     )
     selected = [each for each in every if address is None or address.partition in (None, each.number[1])]

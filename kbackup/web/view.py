@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Query, Request
@@ -27,6 +27,14 @@ T = TypeVar("T")
 GET = ["GET", "HEAD"]
 
 
+class RestoreCommand(Protocol):
+    def __call__(self, settings: Mapping[str, object], *flags: str) -> str:
+        """Return the command line of a restore with these settings, values by path of the key, and flags.
+
+        Raises `UsageError` for a value that is not printable."""
+        ...
+
+
 class BadInputError(UsageError):
     """An address or a form has an invalid value."""
 
@@ -39,6 +47,7 @@ class PageRequest:
     point_name: str
     newest_url: str
     decoder: FieldDecoder
+    restore_command: RestoreCommand
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -69,7 +78,8 @@ class PageRequest:
 def page_request(request: Request, point: str = "latest") -> PageRequest:
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "point"]
     here = quote(request.scope["path"]) + (f"?{urlencode(query)}" if query else "")
-    return PageRequest(request.app.state.cache, point or "latest", here, request.app.state.decoder)
+    app = request.app.state
+    return PageRequest(app.cache, point or "latest", here, app.decoder, app.restore_command)
 
 
 Requested = Annotated[PageRequest, Depends(page_request)]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import product
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +21,8 @@ import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from kbackup.archive.reader import open_archive
+from kbackup.cli.common.command_line import command_line
+from kbackup.cli.restore import command as restore
 from kbackup.jobs.points import label, pin
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify
@@ -163,7 +166,8 @@ def _take(
 @contextmanager
 def _served(cache: ArchiveCache) -> Iterator[str]:
     """Serve the page on a free port of this machine, without a token."""
-    config = uvicorn.Config(make_app(cache, Access(frozenset({"localhost"}))), port=0, log_config=None)
+    app = make_app(cache, Access(frozenset({"localhost"})), partial(command_line, restore))
+    config = uvicorn.Config(app, port=0, log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

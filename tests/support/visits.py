@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from starlette.testclient import TestClient
 
+from kbackup.cli.common.command_line import command_line
+from kbackup.cli.restore import command as restore
 from kbackup.store.base import Store
 from kbackup.web.app import make_app
 from kbackup.web.archive_cache import ArchiveCache
@@ -27,7 +30,9 @@ def visit(
     cache: ArchiveCache | None = None,
     decoder: FieldDecoder | None = None,
 ) -> TestClient:
-    app = make_app(cache or ArchiveCache(store, clock), Access(HERE, token), decoder)
+    app = make_app(
+        cache or ArchiveCache(store, clock), Access(HERE, token), partial(command_line, restore), decoder
+    )
     return TestClient(app, raise_server_exceptions=False, follow_redirects=False)
 
 

@@ -31,6 +31,13 @@ class Window(Member, frozen=True, kw_only=True):
         """True where the partition is not asked for at all."""
         return self.ranges == ()
 
+    def at_offsets(self, start: int | None, end: int | None) -> Window:
+        """Return the window of these times, limited to offsets from `start` to `end` (exclusive); None is no bound."""
+        if not start and end is None:
+            return self
+        ranges = ((start or 0, 2**63 - 1 if end is None else end),)
+        return Window(from_time=self.from_time, to_time=self.to_time, ranges=ranges)
+
     def may_hold(self, segment: Segment) -> bool:
         """Return whether a record of the segment can lie in the window, as far as its descriptor tells. One without any
         timestamp is looked into all the same: they may only be unknown (files of the Java tool)."""

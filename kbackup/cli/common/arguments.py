@@ -33,14 +33,6 @@ def parse_partition(text: str | None) -> Address | None:
     return address
 
 
-def window_of(address: Address | None, times: Window) -> Window:
-    """Return the window of times `times`, limited to the offsets that `address` names."""
-    if address is None or not address.ranged:
-        return times
-    end = address.end if address.end is not None else 2**63 - 1
-    return Window(from_time=times.from_time, to_time=times.to_time, ranges=((address.start or 0, end),))
-
-
 def times_of(from_time: str | None, to_time: str | None) -> Window:
     """Return the window between two times, both included.
 

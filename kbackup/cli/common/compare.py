@@ -8,8 +8,8 @@ import click
 
 from kbackup.cli.common.frame import State
 from kbackup.cli.common.options import key_option, key_options, options, time_key_options
-from kbackup.cli.common.output import Reporter, human_duration, human_size
-from kbackup.util.text import plural
+from kbackup.cli.common.output import Reporter
+from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.compare.report import AgainstReport

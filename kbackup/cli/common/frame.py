@@ -1,4 +1,4 @@
-"""Turn exceptions into kbackup's errors, and print errors on stderr."""
+"""The frame that every command runs in: configuration, reporter, errors, exit code and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send a JSON text to a webhook. Its URL is a secret: no message names it."""
+"""Notify a webhook of the result of a run. Its URL is a secret: no message names it."""
 
 from __future__ import annotations
 

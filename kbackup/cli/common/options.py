@@ -1,4 +1,4 @@
-"""An option with former names, which keep working and which help, completion and documents leave out."""
+"""The options that commands share, most of them for keys of the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format records as text, as JSON lines, in hexadecimal, or by a user's format with kcat's letters."""
+"""Select, decode and print records, for `ls`, `cat` and `find`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from kbackup.archive.query import browse
 from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.window import Window
-from kbackup.cli.common.arguments import show_window, times_of, window_of
-from kbackup.cli.common.decoding import Decoding, DecodingRequest, decoding_options
+from kbackup.cli.common.arguments import show_window, times_of
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import options, s3_options, state_options
-from kbackup.cli.common.output import json_line
+from kbackup.cli.common.options import key_option, options, s3_options, state_options
+from kbackup.cli.common.output import Reporter, json_line
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
+from kbackup.jobs.decoding import PARTS, Decoding, file_decoder, registry_decoders
 from kbackup.schemas.base import Json
-from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
+from kbackup.schemas.decoder import Decoded, DecodedRecord, Decoder, Made, Undecoded
 from kbackup.store import Store
 from kbackup.types import TopicPartition
 from kbackup.util.text import plural, printable
 from kbackup.util.times import time_text
+
+# Format records as text, as JSON lines, in hexadecimal, or by a user's format with kcat's letters.
+
 
 UNDECODED = DecodedRecord()
 
@@ -308,7 +311,84 @@ def limit_records(batches: Iterator[PartitionRecords], limit: int | None) -> Ite
             return
 
 
-# Open an archive and select records, for `ls`, `cat` and `find`.
+# Decode keys and values by their schemas: `--decode`, `--schema-registry`, `--value-schema` and related options.
+
+
+MM2 = "mm2"
+
+decoding_options = options(
+    click.option(
+        "--decode",
+        type=click.Choice([*PARTS, MM2]),
+        multiple=True,
+        help="Decode keys or values by the schema registry; mm2: MirrorMaker 2's internal topics. "
+        "[repeatable, default key and value with --schema-registry]",
+    ),
+    key_option("schema_registry.url", "--schema-registry", help="URL of the schema registry to decode with."),
+    key_option("schema_registry.ca_bundle", "--schema-registry-ca"),
+    click.option(
+        "--key-schema", metavar="FILE", help="Schema file to decode keys: .avsc, .proto, .desc, .pb or .json."
+    ),
+    click.option("--value-schema", metavar="FILE", help="Schema file to decode values."),
+    click.option("--key-message", metavar="NAME", help="Protobuf message of keys. [default the first]"),
+    click.option(
+        "--message", "value_message", metavar="NAME", help="Protobuf message of values. [default the first]"
+    ),
+    click.option("--strict", is_flag=True, help="Stop at a key or value that can't be decoded."),
+)
+
+
+@dataclass(frozen=True)
+class DecodingRequest:
+    """The values of `decoding_options`."""
+
+    decode: tuple[str, ...]
+    key_schema: str | None
+    value_schema: str | None
+    key_message: str | None
+    value_message: str | None
+    strict: bool
+
+    def decoding(self, frame: Frame) -> Decoding:
+        """Make the decoding. Raises `UsageError` for a contradiction, an invalid schema file or a missing library."""
+        files = {"key": (self.key_schema, self.key_message), "value": (self.value_schema, self.value_message)}
+        decoders: dict[str, Decoder] = {}
+        for part, (file, message) in files.items():
+            if file is not None:
+                decoders[part] = file_decoder(file, message)
+            elif message is not None:
+                option = "--message" if part == "value" else "--key-message"
+                raise UsageError(
+                    f"{option} {message} names a message without a schema",
+                    f"give --{part}-schema FILE as well",
+                )
+        named = frame.loaded.origins["schema_registry.url"].kind == "flag"
+        requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
+        rest = [part for part in requested if part not in decoders]
+        if rest:
+            decoders |= registry_decoders(frame.config.schema_registry, rest)
+        mm2 = MM2 in self.decode
+        if self.strict and not decoders and not mm2:
+            raise UsageError(
+                "--strict without decoding has no effect", "give --schema-registry, --decode or a schema"
+            )
+        return Decoding(decoders, self.strict, mm2)
+
+
+def report_undecoded(decoding: Decoding, reporter: Reporter) -> None:
+    """Print how many keys and values were not decoded, and why."""
+    for part in PARTS:
+        of = f"of {decoding.seen[part]:,} {part}s"
+        if decoding.failed[part]:
+            reporter.warning(
+                f"{decoding.failed[part]:,} {of} could not be decoded and are used undecoded; "
+                f"the first: {decoding.reasons[part]}"
+            )
+        if decoding.bare[part]:
+            reporter.note(f"{decoding.bare[part]:,} {of} name no schema and are used undecoded")
+
+
+# Open an archive and select records.
 
 
 T = TypeVar("T")
@@ -351,7 +431,7 @@ class RecordRequest:
         return show, decoding
 
     def window(self, address: Address | None) -> Window:
-        return window_of(address, self.times)
+        return self.times if address is None else self.times.at_offsets(address.start, address.end)
 
     def open(self, frame: Frame, address: Address | None) -> OpenedArchive:
         topic = address.topic if address is not None else None

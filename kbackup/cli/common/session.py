@@ -1,4 +1,4 @@
-"""Files of commands on this machine: a cache of metadata, and the newest catalog that they read."""
+"""What a command opens and closes: stores, the Spark session, and handlers of signals."""
 
 from __future__ import annotations
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 from jinja2 import Environment
 
 from kbackup.cli.common.compare import difference_text
-from kbackup.cli.common.output import human_count, human_duration, human_size
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.util.html import templates
-from kbackup.util.text import plural
+from kbackup.util.text import human_count, human_duration, human_size, plural
 from kbackup.util.times import human_time
 
 _MOST = 200  # rows of a table

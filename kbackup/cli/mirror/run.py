@@ -20,7 +20,7 @@ from kbackup.cli.common.options import (
     s3_options,
     spark_options,
 )
-from kbackup.cli.common.output import Reporter, human_size
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store_at, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport
@@ -33,7 +33,7 @@ from kbackup.jobs.mirror.properties import MirrorProperties
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics.registry import Silent, counted
 from kbackup.metrics.server import Health, JointHealth, Server
-from kbackup.util.text import plural
+from kbackup.util.text import human_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable

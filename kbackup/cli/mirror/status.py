@@ -16,11 +16,11 @@ from kbackup.cli.common.options import (
     key_option,
     s3_options,
 )
-from kbackup.cli.common.output import Reporter, human_duration, human_size
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError, suggest_name
 from kbackup.store import open_store
-from kbackup.util.text import plural
+from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.mirror.status import FlowOverview

@@ -1,4 +1,8 @@
-"""Compare partitions of an archive with partitions of a cluster, in a Spark task of `verify --against`."""
+"""The job of `verify --against`: compare a cluster with an archive, record by record.
+
+The archive's records are those of a restore (its plan and offset map), of a restore point as it would be restored, or
+of a restore point whose source cluster is compared.
+"""
 
 from __future__ import annotations
 
@@ -335,10 +339,7 @@ def _compared(
     )
 
 
-# Job of `verify --against`: compare a cluster with an archive, record by record.
-#
-# The archive's records are those of a restore (its plan and offset map), of a restore point as it would be restored,
-# or of a restore point whose source cluster is compared.
+# The phases of the job.
 
 
 _TIMEOUT = 60.0  # s without anything from the cluster

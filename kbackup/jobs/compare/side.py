@@ -1,4 +1,4 @@
-"""Result of comparing one partition of an archive with a cluster."""
+"""One side of a comparison of records, and the result of comparing a partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a cluster's settings in a restore point. Secrets are never shown."""
+"""The pages of restore points: the timeline, a restore point, growth, differences and the history."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ _SPECS = (
 )
 
 
-# The pages of restore points: the timeline, a restore point, and growth.
+# The timeline, a restore point, and growth.
 
 
 router = APIRouter(default_response_class=HTMLResponse)

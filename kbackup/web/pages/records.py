@@ -1,4 +1,4 @@
-"""The keys, values and headers of records: their bytes as downloads, and their JSON in lines."""
+"""The pages of records: the records of a partition, a record, its fields as downloads, and the search."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _response(data: bytes | None, view: FieldView, topic: str, label: str) -> Re
     return Response(data, media_type="application/octet-stream", headers={"content-disposition": disposition})
 
 
-# The pages of records: the records of a partition, and a record.
+# The records of a partition, and a record.
 
 
 View = Literal["lines", "decoded", "auto", "text", "json", "hex"]

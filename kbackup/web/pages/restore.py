@@ -78,9 +78,6 @@ class RestoreForm(BaseModel):
 @router.api_route("/restore", methods=GET)
 def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLResponse:
     """Show the form, the commands, and the plan of the restore; or why there is no such restore."""
-    from kbackup.cli.common.command_line import command_line
-    from kbackup.cli.restore import command
-
     plan: RestorePlan | None = None
     warnings: list[str] = []
     commands: list[str] = []
@@ -89,7 +86,7 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         settings = form.settings(_restore_point(request, form))
         plan, warnings = _plan(request, settings)
         settings = {"archive": request.cache.store.url, **settings}
-        commands = [command_line(command, settings, "--dry-run"), command_line(command, settings)]
+        commands = [request.restore_command(settings, "--dry-run"), request.restore_command(settings)]
     except (UsageError, RefusedError) as refused:
         plan, error = None, refused
     response = request.page(

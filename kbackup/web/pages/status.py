@@ -1,4 +1,4 @@
-"""The page of the archive's status: its findings, and when it was last backed up, verified and restored."""
+"""The pages of status, drills, mirrors and migrations."""
 
 from __future__ import annotations
 

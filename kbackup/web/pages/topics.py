@@ -1,4 +1,4 @@
-"""Charts of the growth of topics."""
+"""The pages of topics, partitions and consumer groups, with their charts."""
 
 from __future__ import annotations
 

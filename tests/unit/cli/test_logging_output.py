@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbackup.cli.common.output import configure_logging, human_count, human_duration, human_size
-from kbackup.util.text import printable
+from kbackup.cli.common.output import configure_logging
+from kbackup.util.text import human_count, human_duration, human_size, printable
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import PartitionWriter, Target
-from kbackup.cli.common.decoding import PARTS, Decoding
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
+from kbackup.jobs.decoding import PARTS, Decoding
 from kbackup.schemas.base import EXTRA, Schema
 from kbackup.schemas.decoder import HEADERS, ByRegistry
 from kbackup.store.base import Store

@@ -26,7 +26,9 @@ from tests.support.visits import crawl, links, tags, text, visit
 def test_there_are_only_reads(rich: Store) -> None:
     """Of all routes; what is sent otherwise is refused before any of them."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    assert len(make_pages(ArchiveCache(rich)).routes) == len(ROUTERS) + 1, "and the static files"
+    assert len(make_pages(ArchiveCache(rich), lambda settings, *flags: "").routes) == len(ROUTERS) + 1, (
+        "and the static files"
+    )
     assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 22
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)

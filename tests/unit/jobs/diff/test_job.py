@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.jobs.diff import Diff, GroupDiff, Move, OffsetDiff, TopicDiff, TopicView, Value, View, diff
+from kbackup.jobs.diff import (
+    Diff,
+    GroupDiff,
+    Move,
+    OffsetDiff,
+    TopicDiff,
+    TopicView,
+    Value,
+    Values,
+    View,
+    diff,
+)
 from kbackup.metadata.entities import Acl
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -45,9 +56,7 @@ VIEWS = st.builds(
         NAMES, st.dictionaries(st.tuples(NAMES, st.integers(0, 2)), st.integers(0, 9), max_size=3)
     ),
     st.none() | st.frozensets(ACLS, max_size=4),
-    st.none() | st.dictionaries(st.tuples(NAMES, NAMES), st.integers(4096, 4098), max_size=3),
-    CONFIGS,
-    CONFIGS,
+    st.fixed_dictionaries({"users": CONFIGS, "broker_configs": CONFIGS, "group_configs": CONFIGS}),
 )
 
 READ = Acl(
@@ -60,15 +69,18 @@ READ = Acl(
     permission="allow",
 )
 ORDERS = TopicView("id", None, {0: (0, 10), 1: (5, 7)}, 3, {"retention.ms": "1"})
+SETTINGS: dict[str, Values | None] = {
+    "users": {("alice", "SCRAM-SHA-512"): "4096 iterations"},
+    "broker_configs": {("all brokers", "log.retention.ms"): "1", ("broker 1", "ssl.keystore.password"): None},
+    "group_configs": {("billing", "consumer.session.timeout.ms"): "45000"},
+}
 BASE = View(
     "restore point 1",
     "cluster",
     {"orders": ORDERS, "clicks": TopicView("id of clicks", None, {0: (0, 1)}, 1, {})},
     {"billing": {("orders", 0): 4, ("orders", 1): 6}},
     frozenset({READ}),
-    {("alice", "SCRAM-SHA-512"): 4096},
-    {("all brokers", "log.retention.ms"): "1", ("broker 1", "ssl.keystore.password"): None},
-    {("billing", "consumer.session.timeout.ms"): "45000"},
+    SETTINGS,
 )
 
 
@@ -204,11 +216,13 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
             },
         ),
         (
-            replace(BASE, users={("alice", "SCRAM-SHA-512"): 8192}),
+            replace(BASE, settings={**SETTINGS, "users": {("alice", "SCRAM-SHA-512"): "8192 iterations"}}),
             {"users": (Value("alice", "SCRAM-SHA-512", "changed", "4096 iterations", "8192 iterations"),)},
         ),
         (
-            replace(BASE, broker_configs={("all brokers", "log.retention.ms"): "1"}),
+            replace(
+                BASE, settings={**SETTINGS, "broker_configs": {("all brokers", "log.retention.ms"): "1"}}
+            ),
             {"broker_configs": (Value("broker 1", "ssl.keystore.password", "gone", None, None),)},
         ),
         (
