@@ -1,4 +1,4 @@
-"""Repeat something until it succeeds or its time is over."""
+"""Time, memory, the user's own folders and processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from kbackup.types import Bytes
@@ -63,6 +61,8 @@ class BufferPool:
             memory = self._free.pop()
         except IndexError:
             memory = self._make()
+        import numpy as np  # here: the program's entry imports this module, and not every command takes arrays
+
         # Views of an array over foreign memory refer to that array, not to the memory: when it dies, all have.
         lease: Bytes = np.frombuffer(memory, np.uint8)
         # The callback may run in any thread, and in the midst of `take` (a garbage collection): it takes no lock.
@@ -161,6 +161,8 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLE
 
 def reuse_freed_memory() -> bool:
     """Have glibc hold up to 64 MiB of freed memory for the next allocation; return False where it can't.
+
+    The entries of the program and of Spark's workers call it.
 
     By default glibc returns each freed batch to the system, and the next one takes new pages. That was an
     eighth of a reader's CPU (`scripts/bench`). Allocations above 32 MiB are returned at once. Variables of

@@ -82,9 +82,8 @@ def _session(module: Any) -> None:
 
 
 def _gateway(module: Any) -> None:
-    if hasattr(module, "_Process"):
-        _around(module._Process, "__init__", before="JVM begun")
-        _around(module._Process, "connect", after="JVM up")
+    _around(module.Jvm, "__init__", before="JVM begun")
+    _around(getattr(module, "_Process", module.Jvm), "connect", after="JVM up")
 
 
 def _reader(module: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kbackup.spark.jvm import _pass_on, _without_secrets
+from kbackup.spark.jvm import pass_on, without_secrets
 
 _SCRIPT = """
 import os
@@ -40,6 +40,15 @@ def test_no_hook_into_forks_comes_while_the_jvm_is_forked() -> None:
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
+def passed_on(text: str, capfd: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """Return the words of each line that is passed on of what a JVM writes."""
+    reading, writing = os.pipe()
+    os.write(writing, text.encode())
+    os.close(writing)
+    pass_on(reading)
+    return [line.split() for line in capfd.readouterr().err.splitlines()]
+
+
 def test_messages_of_present_jars_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     dropped = """:: loading settings :: url = jar:file:/x/ivy-2.5.3.jar!/org/apache/ivy/core/settings/ivysettings.xml
 io.delta#delta-spark_4.1_2.13 added as a dependency
@@ -53,12 +62,16 @@ io.delta#delta-spark_4.1_2.13 added as a dependency
 \t\tmodule not found: io.delta#delta-storage;4.3.1
 \tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala:1133)
 """
-    reading, writing = os.pipe()
-    os.write(writing, (dropped + kept).encode())
-    os.close(writing)
-    _pass_on(reading)
-    said = capfd.readouterr().err
-    assert [line.split() for line in said.splitlines()] == [line.split() for line in kept.splitlines()]
+    assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
+
+
+def test_tracebacks_of_cancelled_tasks_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """Their worker's line to the JVM ended. Other tracebacks are passed on, and what comes between."""
+    frames = 'Traceback (most recent call last):\n  File "{}", line 1, in main\n    work()\n'
+    daemon, other = frames.format("/x/pyspark/daemon.py"), frames.format("/x/own.py")
+    dropped = f"{daemon}EOFError\n{daemon}BrokenPipeError: [Errno 32] Broken pipe\n"
+    kept = f"{daemon}ValueError: 1\n{other}EOFError\na word\n{other}"
+    assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
 
 
 def test_the_jvms_command_line_has_no_secrets() -> None:
@@ -71,4 +84,4 @@ def test_the_jvms_command_line_has_no_secrets() -> None:
         "spark.jars.repositories": "https://hush@repo.example.com/maven",
     }
     told = {"spark.app.name": "kbackup", "spark.hadoop.fs.s3a.endpoint": "https://s3.example.com"}
-    assert _without_secrets(told | hidden) == told
+    assert without_secrets(told | hidden) == told
