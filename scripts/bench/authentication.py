@@ -26,7 +26,7 @@ def measure(conf: dict[str, str]) -> list[float]:
     def work(task: bytes, progress: ProgressSender) -> Iterator[int]:
         yield len(task)
 
-    starting = Starting("local[2]", conf, 1, warm=False)
+    starting = Starting("local[2]", conf, 1)
     session = starting()
     jvm = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # there is one, of a JVM that we started
     seconds = [_cpu(jvm)]

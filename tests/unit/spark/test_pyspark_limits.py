@@ -16,11 +16,12 @@ from kbackup.spark.session import silence_ends
 
 def _printed(server: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return what the server of accumulators prints where its client's line ends."""
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", printed)
     with socket.create_connection(server.server_address) as client:
         client.sendall(b"token")
     server.handle_request()
-    return sys.stderr.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return printed.getvalue()
 
 
 def test_pyspark_4_1_prints_a_traceback_where_the_jvm_ends(monkeypatch: pytest.MonkeyPatch) -> None:
