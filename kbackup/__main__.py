@@ -1,6 +1,5 @@
 """The command `kbackup`, and `python -m kbackup`."""
 
-import atexit
 import os
 import signal
 import sys
@@ -8,7 +7,7 @@ from types import FrameType
 
 
 def main() -> int:
-    """Runs the command line of this process, and returns its exit code.
+    """Run the command line of this process, and return its exit code.
 
     An interrupt while modules load ends the process at once: there is nothing to clean up yet.
     """
@@ -17,25 +16,12 @@ def main() -> int:
         if handler is not signal.SIG_IGN:
             signal.signal(number, _end)
     from kbackup.cli import main as run
+    from kbackup.util.system import reuse_freed_memory
 
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    code = run()
-    _leave(code)
-    return code
-
-
-def _leave(code: int) -> None:
-    """End the process at once, without taking down its modules and native threads one by one.
-
-    Where Spark ran, that takes a third of a second. Handlers of the exit are called."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:  # the reader has gone: the interpreter's own end says so
-        return
-    atexit._run_exitfuncs()
-    os._exit(code)
+    reuse_freed_memory()
+    return run()
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -1,11 +1,12 @@
-"""Python's daemon for Spark's workers, started before Spark asks for it: its imports run beside the JVM's start.
+"""Spark's Python daemon, warm: what tasks need is imported once, and every worker that is forked from it shares that.
 
-`Ready` starts it with the command, listening on a socket in a folder of its own. Spark sets `KBACKUP_DAEMON` to the
-socket's path for the Python processes that it starts (`conf`); the driver's own environment stays as it is. Spark
-starts its daemon as ever (`kbackup.spark.daemon`): that one hands its standard streams, environment and import path
-over, and stays as long as the other lives, which Spark takes for it. Whatever fails on the way, it becomes the
-daemon itself. A ready process ends with the driver's end of its standard input, and from the hand-over on with
-Spark's.
+Spark runs this module where `spark.python.daemon.module` names it. For a local session `ReadyDaemon` starts it with the
+command, so that its imports run beside the JVM's start. The process that Spark starts then hands its streams,
+environment and import path over to the ready one, and stays as long as that one lives. Where there is none, it becomes
+the daemon itself.
+
+Nothing that is imported here may start a thread or open a client: neither would be whole in a forked process.
+(pyarrow's allocator has a thread, and looks after forks itself.)
 """
 
 from __future__ import annotations
@@ -22,26 +23,25 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 import warnings
 from collections.abc import Iterable
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
 
 from kbackup.errors import KbackupError
-from kbackup.util.system import close_process
+from kbackup.util.system import close_process, reuse_freed_memory
 
-VARIABLE = "KBACKUP_DAEMON"
-FLAG = "--ready"
+_VARIABLE = "KBACKUP_DAEMON"
+_FLAG = "--ready"
 
 # As Spark starts its own: what is read at a process's start can't be handed over.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
 
 
-class Ready:
-    """A daemon under way. `close` it when Spark is stopped, or was never started. `OSError` where there is no place for
-    its socket."""
+class ReadyDaemon:
+    """A daemon that waits on a socket in a folder of its own, and ends when the driver's end of its stdin closes.
+
+    `close` it when Spark is stopped, or was never started. `OSError` where there is no place for its socket."""
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="kbackup-")
@@ -54,10 +54,10 @@ class Ready:
                 raise
             listener.listen(1)
             self._process = subprocess.Popen(  # noqa: S603 (our own Python)
-                [sys.executable, "-P", "-m", "kbackup.spark.daemon", FLAG, str(listener.fileno())],
+                [sys.executable, "-P", "-m", "kbackup.spark.daemon", _FLAG, str(listener.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # what it fails of, the one that Spark starts fails of too
+                stderr=subprocess.DEVNULL,  # where it fails, the one that Spark starts fails too
                 env=_ENVIRONMENT | os.environ,
                 pass_fds=[listener.fileno()],
                 process_group=0,  # an interrupt at the terminal is not for it
@@ -65,60 +65,70 @@ class Ready:
 
     @property
     def conf(self) -> dict[str, str]:
-        """The setting by which Spark's daemon finds this one."""
-        return {f"spark.executorEnv.{VARIABLE}": self.path}
+        """The setting by which the process that Spark starts finds this one."""
+        return {f"spark.executorEnv.{_VARIABLE}": self.path}
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         close_process(self._process)
 
 
-def hand_over() -> bool:
-    """Hand over to a ready process, in the process that Spark started; return whether a ready one took its place, which
-    by now has ended."""
+def main() -> None:
+    # a SIGTERM to all processes of a service is for the driver: this one and its workers end with their stdin
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if _FLAG in sys.argv:
+        preload()
+        if not _take_over(socket.socket(fileno=int(sys.argv[-1]))):
+            return
+    elif _hand_over():
+        return
+    reuse_freed_memory()
+    sys.path[:] = without_zips(sys.path)
+    sys.path_importer_cache.clear()  # of zips too
+    preload()  # a ready one has done so
+    # Python 3.12 and later warn at each fork, of the thread of pyarrow's allocator
+    text = r"This process \(pid=\d+\) is multi-threaded, use of fork"
+    warnings.filterwarnings("ignore", text, DeprecationWarning)
+    runpy.run_module("pyspark.daemon", run_name="__main__")
+
+
+def _hand_over() -> bool:
+    """Hand over to a ready process; return whether it became the daemon, which by now has ended."""
     with suppress(OSError, KeyError), socket.socket(socket.AF_UNIX) as line:
-        line.connect(os.environ[VARIABLE])
-        told = json.dumps([dict(os.environ), sys.path]).encode()
-        socket.send_fds(line, [len(told).to_bytes(8, "big")], [0, 1, 2])
-        line.sendall(told)
+        line.connect(os.environ[_VARIABLE])
+        state = json.dumps([dict(os.environ), sys.path]).encode()
+        socket.send_fds(line, [len(state).to_bytes(8, "big")], [0, 1, 2])
+        line.sendall(state)
         if line.recv(1):
             line.recv(1)  # nothing ever comes: it has ended
             return True
     return False
 
 
-def take_over(listener: socket.socket) -> bool:
-    """Wait in the ready process for Spark's daemon; return whether it handed over. False: no daemon will."""
+def _take_over(listener: socket.socket) -> bool:
+    """Wait for the process that Spark starts, and take its place. Return False where the driver ended before."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as what Spark starts has it
-    wanted, _, _ = select.select([listener, sys.stdin], [], [])
-    if sys.stdin in wanted:
-        shutil.rmtree(
-            Path(listener.getsockname()).parent, ignore_errors=True
-        )  # the driver may have been killed
-        return False
-    line, _ = listener.accept()
-    shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+    readable, _, _ = select.select([listener, sys.stdin], [], [])
+    is_asked = sys.stdin not in readable
+    line = listener.accept()[0] if is_asked else None
+    shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)  # the driver may have been killed
     listener.close()
+    if line is None:
+        return False
     size, streams, _, _ = socket.recv_fds(line, 8, 3)
     with line.makefile("rb") as reader:
-        environment, path = json.loads(reader.read(int.from_bytes(size, "big")))
+        environment, sys.path[:] = json.loads(reader.read(int.from_bytes(size, "big")))
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:] = path
     line.sendall(b"1")
     line.detach()  # open as long as this process is
     return True
 
 
-# Spark's Python daemon, warm: what tasks need is imported once, and every worker that is forked from it shares that.
-#
-# Spark runs it where `spark.python.daemon.module` says `kbackup.spark.daemon`. Nothing that is imported here may
-# start a thread or open a client: neither would be whole in a forked process. (pyarrow's allocator has a thread, and
-# looks after forks itself.)
-
+# What is imported, and from where.
 
 NEEDED = (
     "pandas",  # pyarrow imports it at the first value that it converts
@@ -161,7 +171,7 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
 
 
 def without_zips(path: Iterable[str]) -> list[str]:
-    """`path` without the zips and jars that Spark puts on it, where they lie inside an installed pyspark.
+    """Return `path` without the zips and jars that Spark puts on it, where they lie inside an installed pyspark.
 
     They hold the same, but a zip's modules are compiled anew at each start (more than a second), and a worker reads the
     directories of all of them again for each task (60 ms).
@@ -175,50 +185,5 @@ def without_zips(path: Iterable[str]) -> list[str]:
     return [entry for entry in entries if not is_copy(entry)]
 
 
-def _forget_zips() -> None:
-    sys.path[:] = without_zips(sys.path)
-    for gone in sys.path_importer_cache.keys() - set(sys.path):
-        if gone.endswith((".zip", ".jar")):
-            del sys.path_importer_cache[gone]
-
-
-def silence_hangup_tracebacks() -> None:
-    """Spark's daemon prints the traceback of a worker whose line to the JVM ends: that one cancelled the task, and
-    knows. What a task fails of goes to the JVM."""
-    plain = traceback.print_exc
-
-    def print_exc(*arguments: Any, **options: Any) -> None:
-        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
-            plain(*arguments, **options)
-
-    traceback.print_exc = print_exc
-
-
-def _fork_without_warning() -> None:
-    """Python 3.12 and later warn at each fork: of the thread of pyarrow's allocator, which looks after forks itself."""
-    text = r"This process \(pid=\d+\) is multi-threaded, use of fork"
-    warnings.filterwarnings("ignore", text, DeprecationWarning)
-
-
-def _become_daemon() -> None:
-    """Never when another took that over."""
-    # a SIGTERM to all processes of a service is for the driver: this one and its workers end with their stdin
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    if FLAG in sys.argv:
-        listener = socket.socket(fileno=int(sys.argv[-1]))
-        preload()
-        if not take_over(listener):
-            return
-        _forget_zips()
-    elif hand_over():
-        return
-    else:
-        _forget_zips()
-        preload()
-    silence_hangup_tracebacks()
-    _fork_without_warning()
-    runpy.run_module("pyspark.daemon", run_name="__main__")
-
-
 if __name__ == "__main__":
-    _become_daemon()
+    main()

@@ -1,4 +1,4 @@
-"""The settings of kbackup's Spark sessions."""
+"""Spark sessions: their settings, their start beside what the driver does meanwhile, and their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
-from kbackup.spark.daemon import Ready
+from kbackup.spark.daemon import ReadyDaemon
 from kbackup.spark.jvm import LIGHT, Jvm, forget_jvm, jvm_has_ended
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _may_authenticate(master: str, conf: Mapping[str, str]) -> bool:
 
 
 def _with_attempts(master: str, attempts: int) -> str:
-    """Local masters take the number of tries in the URL: local[4] is local[4,tries]."""
+    """Return the URL of a local master with the number of tries: local[4] becomes local[4,tries]."""
     if master == "local":
         return f"local[1,{attempts}]"
     if master.startswith("local[") and "," not in master:
@@ -94,25 +94,22 @@ def _with_attempts(master: str, attempts: int) -> str:
     return master
 
 
-# Building the Spark session that runs the jobs, beside what the driver does meanwhile.
+# The session.
 
 
 class Starting:
     """A session that is being built in a thread. Whoever needs it calls this: waits for it, and gets it or its error.
 
-    With `warm`, a first small job runs when nobody has called yet by then: it starts the Python daemon and takes what a
-    first job costs the JVM.
+    Unless somebody has called by then, a first small job runs: it starts the Python daemon and takes what a first job
+    costs the JVM.
     """
 
-    def __init__(
-        self, master: str | None, conf: Mapping[str, str], attempts: int, *, warm: bool = True
-    ) -> None:
-        self._daemon = _ready_daemon(master, conf)
+    def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
+        self._daemon = ready_daemon(master, conf)
         known = self._daemon.conf if self._daemon is not None else {}
-        self._startup = _Startup(master, {**conf, **known}, attempts, note_classes=True)
+        self._startup = _Startup(master, {**conf, **known}, attempts)
         import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
 
-        self._warm = warm
         self._session: SparkSession | None = None
         self._error: BaseException | None = None
         self._ready, self._requested, self._ended = threading.Event(), threading.Event(), threading.Event()
@@ -144,25 +141,13 @@ class Starting:
         """The session, if it has started."""
         return self._session
 
-    @property
-    def classes_due(self) -> bool:
-        """True when `dump_classes` takes its seconds."""
-        return self._session is not None and self._startup.jvm is not None and self._startup.jvm.archive_due
-
-    def dump_classes(self) -> None:
-        """Write the classes that the JVM has loaded for later starts, where enabled; to be called after the work."""
-        if self._session is not None and self._startup.jvm is not None:
-            self._startup.jvm.write_archive()
-
     def leave(self) -> None:
         """Stop the session, now or when its start has ended: nothing will use it."""
         self._ended.set()
         if self._ready.is_set():
             self._stop()
-        if self._startup.jvm is not None:
-            self._startup.jvm.forget_classes()
-            if not self._ready.is_set() or self._error is not None:
-                self._startup.jvm.terminate()
+        if self._startup.jvm is not None and (not self._ready.is_set() or self._error is not None):
+            self._startup.jvm.terminate()
 
     def _start(self) -> None:
         try:
@@ -173,7 +158,7 @@ class Starting:
         if self._ended.is_set():
             with suppress(Exception):  # the JVM may have been ended meanwhile
                 self._stop()
-        elif self._warm and self._session is not None and not self._requested.is_set():
+        elif self._session is not None and not self._requested.is_set():
             _warm_up(self._session)
 
     def _stop(self) -> None:
@@ -189,7 +174,83 @@ class Starting:
             self._daemon.close()
 
 
-def _ready_daemon(master: str | None, conf: Mapping[str, str]) -> Ready | None:
+def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
+    """Return a session on `master`; under `spark-submit`, and where a session exists, that one's master counts.
+
+    `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
+    """
+    return _Startup(master, conf, attempts).session()
+
+
+class _Startup:
+    """A session whose JVM, if it takes a new one, starts at once: before pyspark is imported."""
+
+    def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
+        while _stops:
+            _stops.pop().join()
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+        self._settings = session_settings(master, attempts, submitted, conf)
+        self._fetches = bool(self._settings.get("spark.jars.packages")) and not submitted
+        if not submitted:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
+        elsewhere = submitted or remote or _has_jvm()
+        self.jvm = None if elsewhere else Jvm(self._settings)
+
+    def session(self) -> SparkSession:
+        """Build the session. Raises `UnreachableError` where Spark can't be started."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException, PySparkRuntimeError
+        from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
+
+        builder = SparkSession.builder
+        try:
+            if self.jvm is not None:
+                self.jvm.start_context()
+            else:
+                builder = builder.config(map=dict(self._settings))
+            session = builder.getOrCreate()
+        except (PySparkRuntimeError, PySparkException, Py4JError, OSError) as error:
+            jars = (
+                ", and that its jars can be fetched (spark.jars.packages, see delta.md)"
+                if self._fetches
+                else ""
+            )
+            raise UnreachableError(
+                f"Spark can't be started: {_reason(error)}",
+                f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",
+            ) from error
+        session.sparkContext.setLogLevel("ERROR")
+        silence_ends(session)
+        return session
+
+
+def _has_jvm() -> bool:
+    """Return whether pyspark has started a JVM in this process: it knows one only."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line that tells a cause; of an error of the JVM that is its second."""
+    lines = [line.removeprefix(": ") for line in str(error).splitlines()]
+    causes = (line for line in lines if line and not line.startswith("An error occurred while calling"))
+    return next(causes, type(error).__name__)
+
+
+def silence_ends(session: SparkSession) -> None:
+    """Keep pyspark's server of accumulators and py4j from printing that the JVM has ended: whoever needs it says so."""
+    server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda request, client: None
+    logging.getLogger().addFilter(_is_no_end)
+
+
+def _is_no_end(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception while sending command."
+
+
+def ready_daemon(master: str | None, conf: Mapping[str, str]) -> ReadyDaemon | None:
     """Start the worker daemon in advance, where Spark's workers will be our own Python on this machine; else None."""
     others = {
         "spark.python.daemon.module",
@@ -197,14 +258,12 @@ def _ready_daemon(master: str | None, conf: Mapping[str, str]) -> Ready | None:
         "spark.pyspark.driver.python",
         "spark.remote",
     }
-    local = (master or "local").startswith("local") and not {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & set(
-        os.environ
-    )
+    elsewhere = {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & set(os.environ)
     ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable and not others & set(conf)
-    if not (local and ours):
+    if elsewhere or not ours or not (master or "local").startswith("local"):
         return None
     try:
-        return Ready()
+        return ReadyDaemon()
     except OSError:  # no place for its socket (such a path takes 107 bytes): Spark starts its own
         return None
 
@@ -221,91 +280,10 @@ _stops: list[threading.Thread] = []
 
 
 def _stop(session: SparkSession) -> None:
-    """Until Spark is stopped. What pyspark does then, it looks every second whether it may: nobody has to wait for that
-    but who builds another session."""
+    """Return when Spark is stopped. Only the next session start waits for pyspark's clean-up, which takes a second."""
     context: Any = session.sparkContext
     stopping = threading.Thread(target=session.stop, name="kbackup-spark-stop", daemon=True)
     stopping.start()
     _stops.append(stopping)
     while stopping.is_alive() and context._jsc is not None:
         stopping.join(0.02)
-
-
-def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
-    """A session on `master`; under `spark-submit`, and where a session exists, that one's master counts.
-
-    `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
-    """
-    return _Startup(master, conf, attempts).session()
-
-
-class _Startup:
-    """A session whose JVM, if it takes a new one, starts at once: before pyspark is imported."""
-
-    def __init__(
-        self, master: str | None, conf: Mapping[str, str], attempts: int, *, note_classes: bool = False
-    ) -> None:
-        while _stops:
-            _stops.pop().join()
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-        self._settings = session_settings(master, attempts, submitted, conf)
-        self._fetches = bool(self._settings.get("spark.jars.packages")) and not submitted
-        if not submitted:
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            # what turns the command line of the JVM into another one is a JVM itself
-            os.environ.setdefault("SPARK_LAUNCHER_OPTS", LIGHT)
-        remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
-        elsewhere = submitted or remote or _has_jvm()
-        self.jvm = None if elsewhere else Jvm(self._settings, note_classes=note_classes)
-
-    def session(self) -> SparkSession:
-        """Build the session. Raises `UnreachableError` where Spark can't be started."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException, PySparkRuntimeError
-        from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
-
-        builder = SparkSession.builder
-        try:
-            if self.jvm is not None:
-                self.jvm.start_context()
-            else:
-                builder = builder.config(map=dict(self._settings))
-            session = builder.getOrCreate()
-        except (PySparkRuntimeError, PySparkException, Py4JError, ConnectionError) as error:
-            jars = (
-                ", and that its jars can be fetched (spark.jars.packages, see delta.md)"
-                if self._fetches
-                else ""
-            )
-            raise UnreachableError(
-                f"Spark can't be started: {_reason(error)}",
-                f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",
-            ) from error
-        session.sparkContext.setLogLevel("ERROR")
-        _print_no_traceback_of_ends(session)
-        return session
-
-
-def _print_no_traceback_of_ends(session: SparkSession) -> None:
-    """Keep pyspark's server of accumulators and py4j from printing that the JVM has ended: whoever needs it says so."""
-    server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
-    if server is not None:
-        server.handle_error = lambda request, client: None
-    logging.getLogger().addFilter(_is_no_end)
-
-
-def _is_no_end(record: logging.LogRecord) -> bool:
-    return record.msg != "Exception while sending command."
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line that tells a cause; of an error of the JVM that is its second."""
-    lines = [line.removeprefix(": ") for line in str(error).splitlines()]
-    told = (line for line in lines if line and not line.startswith("An error occurred while calling"))
-    return next(told, type(error).__name__)
-
-
-def _has_jvm() -> bool:
-    """Return True when pyspark has started a JVM in this process: it knows one only."""
-    pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._gateway is not None

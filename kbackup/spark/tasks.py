@@ -25,6 +25,7 @@ from kbackup.metrics.registry import Listener, counted
 from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
 from kbackup.store.base import Store
+from kbackup.util.system import reuse_freed_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -268,6 +269,7 @@ def _run_task(
 ) -> Iterator[pa.RecordBatch]:
     progress = ProgressSender(address, number)
     sys.setswitchinterval(_SWITCH)
+    reuse_freed_memory()
     try:
         for result in work(task, progress):
             yield _row(number, attempt, result)

@@ -164,6 +164,8 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLE
 def reuse_freed_memory() -> bool:
     """Have glibc hold up to 64 MiB of freed memory for the next allocation; return False where it can't.
 
+    The entries of the program and of Spark's workers call it.
+
     By default glibc returns each freed batch to the system, and the next one takes new pages. That was an
     eighth of a reader's CPU (`scripts/bench`). Allocations above 32 MiB are returned at once. Variables of
     glibc in the environment win.

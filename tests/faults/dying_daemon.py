@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import runpy
 
-from kbackup.spark.daemon import silence_hangup_tracebacks
 from tests.faults.dying import arm
 
 if __name__ == "__main__":
     arm()
-    silence_hangup_tracebacks()
     runpy.run_module("pyspark.daemon", run_name="__main__")

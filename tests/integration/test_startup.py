@@ -1,4 +1,4 @@
-"""Spark's start on one machine: beside other work, with an archive of its classes, and gone when it is left."""
+"""Spark's start on one machine: beside other work, from a ready daemon, and gone when it is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.integration.topics import wait_until
 ROOT = Path(__file__).parents[2]
 _RUN = """
 import os
-from pathlib import Path
 from kbackup.spark.tasks import run_tasks
 from kbackup.spark.session import Starting
 
@@ -28,14 +27,10 @@ def work(task, progress):
 before = dict(os.environ)
 starting = Starting("local[2]", {}, 1)
 session = starting()
-added = os.environ.keys() - before - {"PYSPARK_PYTHON", "SPARK_LAUNCHER_OPTS", "SPARK_LOCAL_IP"}
+added = os.environ.keys() - before - {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"}
 assert all(name.startswith("SPARK_") for name in added), added  # pyspark's own
 assert sorted(run_tasks(session, list(range(20)), work)) == [(n, True, True) for n in range(20)]
-jvm = session.sparkContext._gateway.proc.pid
-used = any("/spark-" in line and ".jsa" in line for line in Path(f"/proc/{jvm}/maps").read_text().splitlines())
-starting.dump_classes()
 starting.leave()
-print(used)
 """
 
 
@@ -52,8 +47,12 @@ def hostile(tmp_path: Path) -> Iterator[Path]:
     assert not (folder / "ran").exists()
 
 
-def run(cache: Path, hostile: Path) -> str:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
+@pytest.mark.parametrize("scripts", [False, True])
+def test_tasks_run_in_workers_of_the_ready_daemon(tmp_path: Path, hostile: Path, scripts: bool) -> None:
+    """Whether the JVM is started by Spark's scripts or not, quietly; and nothing is kept for the next start."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    if scripts:
+        env["SPARK_CONF_DIR"] = str(tmp_path)
     done = subprocess.run(
         [sys.executable, "-P", "-c", _RUN],
         cwd=hostile,
@@ -63,24 +62,8 @@ def run(cache: Path, hostile: Path) -> str:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == "", "quiet"
-    return done.stdout
-
-
-def test_the_second_start_uses_the_classes_that_the_first_one_kept(tmp_path: Path, hostile: Path) -> None:
-    assert run(tmp_path, hostile) == "False\n"
-    before = set((tmp_path / "kbackup").iterdir())
-    assert {file.suffix for file in before} == {".jsa", ".launch", ".lock"}
-    (kept,) = (file for file in before if file.suffix == ".jsa")
-    assert run(tmp_path, hostile) == "True\n"
-    assert set((tmp_path / "kbackup").iterdir()) == before
-    size = kept.stat().st_size
-    kept.chmod(0o600)
-    with kept.open("r+b") as damaged:  # of another JVM, as its header says
-        damaged.write(b"\0" * 64)
-    assert kept.stat().st_size == size
-    assert run(tmp_path, hostile) == "False\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_start_error_of_spark_is_raised_to_the_caller() -> None:
@@ -154,8 +137,8 @@ def test_spark_starts_its_own_daemon_where_the_ready_one_died(hostile: Path) -> 
 
 _KILLED = """
 import os, signal, sys, tempfile
-from kbackup.spark.daemon import Ready
-daemon = Ready()
+from kbackup.spark.daemon import ReadyDaemon
+daemon = ReadyDaemon()
 print(daemon._process.pid, daemon.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -222,7 +205,7 @@ from kbackup.spark.session import Starting
 
 warnings.simplefilter("error")
 starting = Starting("local[1]", {}, 1)
-pid = starting._startup.jvm._process._process.pid
+pid = starting._startup.jvm._process.pid
 starting.leave()
 assert not Path(f"/proc/{pid}").exists()
 while starting._thread.is_alive():

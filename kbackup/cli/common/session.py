@@ -180,11 +180,6 @@ def spark_session(
     try:
         with _on_interrupt(cancel):
             yield session
-        with suppress(KeyboardInterrupt):  # an interrupt ends this alone: the command's work is done
-            for starting in started:
-                if starting.classes_due and reporter is not None:
-                    reporter.doing("preparing faster starts of Spark, once on this machine")
-                starting.dump_classes()
     finally:
         for starting in started:
             starting.leave()

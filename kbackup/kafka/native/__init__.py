@@ -12,11 +12,8 @@ from tempfile import TemporaryDirectory
 from numba.core import config
 
 from kbackup.kafka.native.librdkafka import version
-from kbackup.util.system import reuse_freed_memory
 
 __all__ = ["version"]
-
-reuse_freed_memory()
 
 try:
     from kbackup.kafka.native import fill, produce

@@ -86,7 +86,7 @@ def test_image_fetches_the_jars_that_an_export_to_s3_needs(monkeypatch: pytest.M
 
 
 def test_its_own_commands_parse() -> None:
-    (verify,) = re.findall(r"&& kbackup (verify [^&]*?) *&&", STATEMENTS)
+    (verify,) = re.findall(r"&& kbackup (verify [^&\n]*)", STATEMENTS)
     assert config_of(verify.replace("'", "").split(), {}).archive == "/mnt/archive"
 
 

@@ -37,10 +37,7 @@ class NoDelta:
             raise UnreachableError(WHY, "hint")
         return self._conf
 
-    classes_due = False
     ended = False
-
-    def dump_classes(self) -> None: ...
 
     def leave(self) -> None: ...
 

@@ -33,10 +33,6 @@ def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: 
         def __call__(self) -> Mapping[str, str]:
             return {}
 
-        classes_due = False
-
-        def dump_classes(self) -> None: ...
-
         def leave(self) -> None: ...
 
     monkeypatch.setattr(spark, "Starting", Starting)
@@ -45,28 +41,6 @@ def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: 
         assert reporter.lines == []
         session()
         assert reporter.lines == message
-
-
-def test_an_interrupt_of_the_preparation_leaves_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[bool] = []
-
-    class Starting:
-        classes_due, ready, session = True, True, None
-
-        def __init__(self, *of: object) -> None: ...
-
-        def dump_classes(self) -> None:
-            raise KeyboardInterrupt
-
-        def leave(self) -> None:
-            closed.append(True)
-
-    monkeypatch.setattr(spark, "Starting", Starting)
-    reporter = Noted()
-    with spark_session(Config(), at_once=True, reporter=reporter):
-        pass
-    assert reporter.lines == ["preparing faster starts of Spark, once on this machine"]
-    assert closed == [True]
 
 
 def test_the_cluster_is_named() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.errors import from_text
 from kbackup.spark.daemon import preload, without_zips
-from kbackup.spark.session import _ready_daemon
+from kbackup.spark.session import ready_daemon
 
 _ALONE = """
 import sys
@@ -68,5 +68,5 @@ def test_a_long_name_of_the_temporary_folder_is_no_error(
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    assert _ready_daemon("local[2]", {}) is None
+    assert ready_daemon("local[2]", {}) is None
     assert list(folder.iterdir()) == []

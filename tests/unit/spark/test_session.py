@@ -8,36 +8,41 @@ import sys
 
 import pytest
 
-from kbackup.spark.jvm import _pass_on, _without_secrets
+from kbackup.spark.jvm import pass_on, without_secrets
 
 _SCRIPT = """
 import os
+from kbackup.spark.jvm import Jvm
 
-late = []
-register = os.register_at_fork
-
-def registering(**hooks):
-    late.append(hooks)
-    register(**hooks)
-
-import kbackup.spark.session
-os.register_at_fork = registering
-import boto3, botocore.httpsession, confluent_kafka.admin, pandas, pyarrow.parquet
-import kbackup.cli.backup, kbackup.cli.drill.command, kbackup.cli.restore
-import kbackup.jobs.backup.job, kbackup.jobs.restore.job
-import kbackup.kafka.native.fill, kbackup.store.s3
-print([hooks for hooks in late if set(hooks) - {"after_in_child"}])
+forks = []
+os.register_at_fork(before=lambda: forks.append(1))
+Jvm({}).terminate()
+print(forks)
 """
 
 
-@pytest.mark.exhaustive
-def test_no_hook_into_forks_comes_while_the_jvm_is_forked() -> None:
-    """One that is registered between a fork's two halves releases a lock that it never took: a traceback of Python's
-    on the terminal, from a command that works."""
+def test_starting_the_jvm_runs_no_hook_into_forks() -> None:
+    """A hook that another thread registers between a fork's two halves releases a lock that it never took: a traceback
+    of Python's on the terminal, from a command that works."""
+    environment = {**os.environ, "SPARK_HOME": "/nowhere"}
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+
+
+def passed_on(text: str, capfd: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """Return the words of each line that is passed on of what a JVM writes."""
+    reading, writing = os.pipe()
+    os.write(writing, text.encode())
+    os.close(writing)
+    pass_on(reading)
+    return [line.split() for line in capfd.readouterr().err.splitlines()]
 
 
 def test_messages_of_present_jars_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -53,12 +58,16 @@ io.delta#delta-spark_4.1_2.13 added as a dependency
 \t\tmodule not found: io.delta#delta-storage;4.3.1
 \tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala:1133)
 """
-    reading, writing = os.pipe()
-    os.write(writing, (dropped + kept).encode())
-    os.close(writing)
-    _pass_on(reading)
-    said = capfd.readouterr().err
-    assert [line.split() for line in said.splitlines()] == [line.split() for line in kept.splitlines()]
+    assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
+
+
+def test_tracebacks_of_cancelled_tasks_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """Their worker's line to the JVM ended. Other tracebacks are passed on, and what comes between."""
+    frames = 'Traceback (most recent call last):\n  File "{}", line 1, in main\n    work()\n'
+    daemon, other = frames.format("/x/pyspark/daemon.py"), frames.format("/x/own.py")
+    dropped = f"{daemon}EOFError\n{daemon}BrokenPipeError: [Errno 32] Broken pipe\n"
+    kept = f"{daemon}ValueError: 1\n{other}EOFError\na word\n{other}"
+    assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
 
 
 def test_the_jvms_command_line_has_no_secrets() -> None:
@@ -71,4 +80,4 @@ def test_the_jvms_command_line_has_no_secrets() -> None:
         "spark.jars.repositories": "https://hush@repo.example.com/maven",
     }
     told = {"spark.app.name": "kbackup", "spark.hadoop.fs.s3a.endpoint": "https://s3.example.com"}
-    assert _without_secrets(told | hidden) == told
+    assert without_secrets(told | hidden) == told
