@@ -10,7 +10,7 @@ from scripts.dev.wheels.environment import ROOT, Environment
 _ARCHIVE = str(ROOT / "tests" / "golden" / "java" / "archive")
 _IMPORTS = (
     "import kbackup.kafka.native, kbackup.web.app, kbackup.zookeeper, delta, moto;"
-    "import kbackup.schemas.avro, kbackup.schemas.protobuf, kbackup.schemas.json_schema, jq"
+    "import kbackup.schemas.avro, kbackup.schemas.protobuf, jq"
 )
 
 
