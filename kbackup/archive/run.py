@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit, open_newest
+from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
-from kbackup.archive.catalog.operations import begin_run, check_open, end_run
+from kbackup.archive.catalog.operations import begin_run, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.derived import refresh_derived
 from kbackup.archive.lease import HeldLease
@@ -82,10 +82,6 @@ class WritingRun:
     def refresh_derived(self) -> None:
         """Write the derived files that changed since they were last written."""
         refresh_derived(self.archive)
-
-    def check_fence(self) -> None:
-        """Raise `LeaseLostError` where a later run closed this one. A later run may begin right after the check."""
-        check_open(open_newest(self.store, self.archive.info.id).state, self.run)
 
     def since(self) -> float:
         """Return the time when this run began, in seconds since the epoch by the store's clock."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from kbackup.archive import layout
 from kbackup.cli.common.arguments import show_window
@@ -20,13 +18,14 @@ from kbackup.cli.common.options import (
     key_option,
     key_options,
     point_key_option,
+    removed_option,
     s3_options,
     spark_options,
     target_options,
     time_key_options,
 )
 from kbackup.cli.common.output import Reporter, ShownProgress
-from kbackup.cli.common.session import archive_store, delta_config, show_connecting, spark_session
+from kbackup.cli.common.session import archive_store, show_connecting, spark_session
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.settings.plan import Changes, ConfigChange, SettingsReport, entity_words
@@ -36,7 +35,6 @@ from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import RestorePlan
-    from kbackup.jobs.importing.job import DeltaImport
     from kbackup.jobs.restore.report import RestoreReport
     from kbackup.jobs.settings.plan import SettingsReport
 
@@ -129,12 +127,11 @@ def undo_restored_settings(frame: Frame, dry_run: bool) -> int:
 @key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id")
 @key_option("restore.settings", "--with")
 @key_option("restore.state", "--state")
-@key_option("restore.from_delta", "--from-delta")
+@removed_option("restore.from_delta", "--from-delta")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Check everything and show the plan; write nothing to the target. --from-delta still "
-    "reads the rows, into a temporary archive beside the tables.",
+    help="Check everything and show the plan; write nothing to the target.",
 )
 @click.option(
     "--undo",
@@ -150,7 +147,6 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
 
     ARCHIVE may be a folder of the Java tool kafka-backup. To resume an interrupted restore, repeat its --restore-id.
-    --from-delta reads tables of 'kbackup export --delta': records alone.
 
     Ends with exit code 3 when a group or a setting could not be set, or when records of the restore point are lost.
     """
@@ -165,14 +161,11 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     def show_with(settings: SettingsReport) -> None:
         show_settings(settings, reporter)
 
-    spark_config = delta_config(config, options.from_delta)
-    at_once = bool(options.from_delta) or not dry_run
     with (
-        spark_session(spark_config, at_once=at_once, reporter=reporter) as session,
+        spark_session(config, at_once=not dry_run, reporter=reporter) as session,
         ShownProgress(reporter) as shown,
     ):
-        delta_import = _delta_import(frame) if options.from_delta else None
-        store = archive_store(frame) if delta_import is None else delta_import.staging
+        store = archive_store(frame)
         state = (
             open_store(options.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
             if options.state
@@ -182,42 +175,13 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         from kbackup.jobs.restore.job import RestoreJob, restore  # while the JVM starts
         from kbackup.jobs.restore.report import count_restore
 
-        if delta_import is not None:
-            reporter.note(
-                f"restore {delta_import.restore_id}: reading the Delta tables at {delta_import.tables.url}"
-            )
-            delta_import.run(config.target, state, session, shown)
-            options = msgspec.structs.replace(
-                options, restore_id=delta_import.restore_id, restore_point="latest"
-            )
-        with delta_import.leaving(state) if delta_import is not None else nullcontext():
-            job = RestoreJob(options, config.target, store, state, session, shown, show_plan, show_with)
-            report = restore(job, dry_run)
+        job = RestoreJob(options, config.target, store, state, session, shown, show_plan, show_with)
+        report = restore(job, dry_run)
     if not dry_run:
         count_restore(report)
         _show_report(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
-
-
-def _delta_import(frame: Frame) -> DeltaImport:
-    """Return the import of Delta tables that comes before the restore."""
-    from kbackup.jobs.export.destination import Destination
-    from kbackup.jobs.importing.job import DeltaImport
-    from kbackup.jobs.restore.plan import new_restore_id
-
-    config = frame.config
-    options = config.restore
-    named = frame.loaded.origins.get("archive")
-    if named is not None and named.kind == "flag":
-        raise UsageError("--from-delta and an archive exclude each other", "leave the archive out")
-    if options.settings:
-        raise UsageError("Delta tables hold no settings", "leave --with out")
-    if options.groups or options.map_group:
-        raise UsageError("Delta tables hold no groups", "leave --group and --map-group out")
-    tables = Destination.at(options.from_delta or "", config.s3)
-    restore_id = options.restore_id or new_restore_id()
-    return DeltaImport(tables, options, config.backup, config.encryption.key or "", restore_id)
 
 
 def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter) -> None:

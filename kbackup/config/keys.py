@@ -81,6 +81,8 @@ def locate(path: str, where: str) -> tuple[Key, str | None]:
     for key in KEYS.values():
         if key.kind == "table" and path.startswith(key.path + "."):
             return key, path[len(key.path) + 1 :]
+    if path in REMOVED:
+        raise UsageError(f"{where}: {path} is gone", REMOVED[path])
     if path in SECTIONS:
         raise UsageError(f"{where}: {path} is a section", f"set a key in it, such as {_first_in(path)}")
     raise UsageError(f"{where}: unknown key {path}", _suggestion(path))
@@ -180,5 +182,13 @@ def _suggestion(path: str) -> str:
 
 RENAMED = {"restore.backup": "restore.restore_point"}
 """Former paths of keys, which files and variables may still have."""
+
+REMOVED = {
+    "restore.from_delta": """let Spark read the Delta table and write its records into Kafka:
+  rows = spark.read.format("delta").load("s3a://lake/kafka/orders").repartition("partition")
+  records = rows.sortWithinPartitions("offset").select("topic", "partition", "key", "value", "headers")
+  records.write.format("kafka").option("kafka.bootstrap.servers", "broker:9092").save()""",
+}
+"""Keys of the release before that are gone, and what to do in their place."""
 
 KEYS: dict[str, Key] = {key.path: key for key in _keys(Config, "")}

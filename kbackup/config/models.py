@@ -157,10 +157,6 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
             "the archive."
         ),
     ] = None
-    from_delta: Annotated[
-        str | None,
-        Meta(description="Restore records from the Delta tables at this address."),
-    ] = None
     restore_id: Annotated[
         str | None, Meta(description="Id of the restore, to resume it. Unset: a new id.")
     ] = None

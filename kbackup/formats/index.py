@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.block import rising
 from kbackup.formats.layout import MAGIC_BYTE, MIN_RECORD, Buffer, check_magic, corrupt
-from kbackup.types import Bytes, Int64Array, RecordBlock
+from kbackup.types import Bytes, Int64Array
 
 _REBUILD = "the index can be rebuilt from the segment files alone"
 _LENGTH = Struct(">i")
@@ -50,18 +50,6 @@ class SegmentIndex:
         for good, column, what in checks:
             if not good.all():
                 raise corrupt(name, 1 + 24 * (number + int(np.argmin(good))) + column, what, _REBUILD)
-
-
-def index_of(blocks: Iterable[RecordBlock]) -> SegmentIndex:
-    """The index of a records file that holds `blocks`, in order, after its magic byte."""
-    offsets, positions, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    base = 1
-    for block in blocks:
-        offsets.append(block.offsets)
-        positions.append(block.positions + base)
-        lengths.append(block.lengths)
-        base += block.nbytes
-    return SegmentIndex(np.concatenate(offsets), np.concatenate(positions), np.concatenate(lengths))
 
 
 def encode_index(index: SegmentIndex) -> bytes:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import Codec, Headers, Json, Schema, missing, of_others
+from kbackup.schemas.base import Codec, Headers, Json, Kind, Schema, misfit, missing, of_others
 
 
 def codec_of(schema: Schema) -> Codec:
@@ -27,12 +29,28 @@ def codec_of(schema: Schema) -> Codec:
 
             with of_others(schema.name, "Protobuf schema"):
                 return protobuf_codec(schema)
-        from kbackup.schemas.json_schema import JsonCodec
-
         with of_others(schema.name, "JSON Schema"):
             return JsonCodec(schema)
     except ImportError as error:
         raise missing(error) from error
+
+
+class JsonCodec:
+    """JSON that a JSON Schema describes is shown as it is. It is not held against the schema: showing it needs none,
+    and a schema and a record can be made for each other so that a validation does not end."""
+
+    kind: Kind = "JSON"
+
+    def __init__(self, schema: Schema) -> None:
+        if not isinstance(msgspec.json.decode(schema.text), dict | bool):
+            raise TypeError("it is neither an object nor a boolean")
+
+    def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
+        try:
+            value: Json = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise misfit("JSON", error) from error
+        return value
 
 
 # The frames that schema registries' serializers put around data, to name its schema.

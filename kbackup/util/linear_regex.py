@@ -1,6 +1,6 @@
 """Regular expressions that end in time that grows with the text alone: RE2, as pyarrow has it.
 
-Whoever writes an expression (a link to the page, a schema, a configuration) can write one that Python's own engine
+Whoever writes an expression (a link to the page, a configuration) can write one that Python's own engine
 does not end with. pyarrow is imported when an expression is first run: commands without one start without it.
 """
 
@@ -12,16 +12,13 @@ from functools import lru_cache
 from typing import Any
 
 _MAX_PATTERN = 10_000
-_NAMES_KEPT = 1 << 16
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _REFERENCE = re.compile(r"\\(?:g<(?P<name>\w+)>|(?P<number>[0-9]{1,2})|(?P<sign>.?))", re.DOTALL)
 
 
-def search(pattern: str, text: str) -> bool:
-    """Return True if RE2's `pattern` matches somewhere in `text`.
-
-    `ValueError` for a pattern that RE2 does not know: look-around and back references.
-    """
+@lru_cache(1 << 16)  # a job asks again and again about the same names, 40 us each
+def _search(pattern: str, text: str) -> bool:
+    """Return whether RE2's `pattern` matches somewhere in `text`. `ValueError` for a pattern that RE2 does not know."""
     return bool(_run("match_substring_regex", pattern, text))
 
 
@@ -85,9 +82,6 @@ class LinearRegex:
     def _linear(self) -> str:
         """The same in RE2's syntax."""
         return _ESCAPE.sub(_as_re2, self.pattern)
-
-
-_search = lru_cache(_NAMES_KEPT)(search)  # a job asks again and again about the same names, 40 us each
 
 
 def _as_re2(escape: re.Match[str]) -> str:

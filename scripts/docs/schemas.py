@@ -15,7 +15,6 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.before import GroupsBefore
-from kbackup.jobs.importing.job import Import
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.before import SettingsBefore
@@ -40,7 +39,6 @@ DOCUMENTS: dict[str, type[Document]] = {
     "export_reached": Reached,
     "export_seen": Seen,
     "export_point": ExportedPoint,
-    "export_import": Import,
     "flow": FlowState,
     "flow_status": FlowStatus,
 }

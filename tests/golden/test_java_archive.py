@@ -17,10 +17,10 @@ from kbackup.formats.index import (
     encode_group_offsets,
     encode_index,
     encode_partition_index,
-    index_of,
 )
 from kbackup.types import RecordBlock
 from tests.golden.java_archive import PARTITIONS, ROOT, Partition
+from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import Record, from_batch, to_batch
 
 THRESHOLD = 2500

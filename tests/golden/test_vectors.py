@@ -20,9 +20,9 @@ from kbackup.formats.index import (
     encode_group_offsets,
     encode_index,
     encode_partition_index,
-    index_of,
 )
 from tests.golden.vectors import FORMATS, VECTORS, each, expected, record_of
+from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import encode_record, from_batch, to_batch
 
 KINDS = ["records", "index", "partition_index", "group_offsets", "zst"]

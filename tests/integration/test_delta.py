@@ -1,10 +1,9 @@
-"""Delta tables and Parquet files hold every record of an archive once, at each restore point, and go back to Kafka."""
+"""Delta tables and Parquet files hold every record of an archive once, at each restore point."""
 
 from __future__ import annotations
 
 import json
 import secrets
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,8 @@ import pytest
 
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup, Restore
 from kbackup.jobs.export.destination import Destination
 from kbackup.jobs.export.tables import DeltaTable
-from kbackup.jobs.importing.job import DeltaImport
-from kbackup.metrics.registry import Silent
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
@@ -26,8 +22,7 @@ from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.archives import make_archive
 from tests.support.exported import Exported, exported, parquet_table
-from tests.support.restored import assert_restored
-from tests.support.truth import archive_records, read_topic
+from tests.support.truth import archive_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,45 +122,6 @@ def test_two_at_once_and_others_are_refused(
     assert "holds records of archive" in refused.err
 
 
-def test_back_into_topics(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options) -> None:
-    names = ["odd", "stamped", "compacted", "growing", "reborn"]
-    chosen = [argument for name in names for argument in ("-t", zoo.topic(name))]
-    prefix = f"from-delta-{secrets.token_hex(3)}."
-    restore = ("restore", "--from-delta", zoo_table, *chosen, "--map-regex", rf"^(.*)$={prefix}\1")
-    refused = kbackup(*restore, "--dry-run")
-    assert (
-        "give --topic-config message.timestamp.after.max.ms" in refused.err
-    )  # tables have no configs of topics
-    restore = (*restore, "--topic-config", f"message.timestamp.after.max.ms={(1 << 63) - 1}")
-    planned = kbackup(*restore, "--dry-run")
-    assert planned.code == 0, planned.err
-    done = kbackup(*restore, "--restore-id", f"circle-{prefix[:-1]}")
-    assert done.code == 0, done.err
-    assert done.document["groups"] == []
-    for name in names:
-        found = read_topic(zoo.broker.bootstrap, prefix + zoo.topic(name))
-        assert_restored(zoo.held(name, 3), found)
-    left = [entry.key for entry in Destination.at(zoo_table, options).own.list("restores/")]
-    assert not [key for key in left if "/topics/" in key or "/points/" in key]
-    again = kbackup(*restore, "--restore-id", f"circle-{prefix[:-1]}")
-    assert again.code == 0, again.err
-    assert any("was finished before" in warning for warning in again.document["warnings"])
-
-
-def test_back_as_of_an_earlier_restore_point(zoo: Zoo, zoo_table: str, kbackup: Kbackup) -> None:
-    new = f"from-delta-{secrets.token_hex(3)}"
-    done = kbackup(
-        *("restore", "--from-delta", zoo_table, "--restore-point", "1"),
-        *("--range", f"{zoo.topic('reborn')}:0:5-17", "--map", f"{zoo.topic('reborn')}={new}"),
-    )
-    assert done.code == 0, done.err
-    some = {
-        p: [r for r in held if p == 0 and 5 <= r.offset < 17] for p, held in zoo.held("reborn", 1).items()
-    }
-    assert len(some[0]) == 12
-    assert_restored(some, read_topic(zoo.broker.bootstrap, new))
-
-
 def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, options: S3Options) -> None:
     url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
     arguments = ("export", "--archive", zoo.archive.url, "--parquet", url)
@@ -223,23 +179,6 @@ def test_a_table_for_each_topic_in_a_directory(
     assert sorted(map(str, tables[topic_name].column("restorePoint").to_pylist())) == ["1", "2", "2"]
     assert set(tables[topic_name].column("partitions").to_pylist()) == {2}
     session.sql(f"OPTIMIZE delta.`{url}/{topic_name}`")  # other files, the same rows
-    # as if a restore had been killed when it had read them: it goes on, whatever became of the tables
-    target = {"bootstrap.servers": broker.bootstrap}
-    restore_id, new = f"killed-{topic_name}", f"back-{topic_name}"
-    made = DeltaImport(
-        Destination.at(url, S3Options()),
-        Restore(topics=(topic_name,)),
-        Backup(segment_bytes=100),
-        "",
-        restore_id,
-    )
-    made.run(target, made.staging, lambda: spark, Silent())
-    shutil.rmtree(f"{url}/{topic_name}")
-    restore = ("restore", "--from-delta", url, "-t", topic_name, "--map", f"{topic_name}={new}")
-    long_before = ("--to-time", "2024-01-01T00:00:00Z")  # the backups, not the records
-    done = kbackup(*restore, *long_before, "--restore-id", restore_id)
-    assert done.code == 0, done.err
-    assert_restored(read_topic(broker.bootstrap, topic_name), read_topic(broker.bootstrap, new))
 
 
 def test_unusable_arguments_fail_with_their_exit_codes(
@@ -248,11 +187,6 @@ def test_unusable_arguments_fail_with_their_exit_codes(
     for arguments, code in (
         (("export", "--archive", str(tmp_path)), 2),
         (("export", "--archive", str(tmp_path), "--delta", str(tmp_path / "d")), 10),
-        (("restore", "--from-delta", str(tmp_path / "nothing")), 10),
-        (("restore", "--from-delta", zoo_table, "-t", "no-such-topic"), 2),
-        (("restore", "--from-delta", zoo_table, "--with", "acls"), 2),
-        (("restore", "--from-delta", zoo_table, "-g", "somebody"), 2),
-        (("restore", str(tmp_path), "--from-delta", zoo_table), 2),
         (("backup", "--archive", str(tmp_path), "--follow", "--delta", str(tmp_path / "d")), 2),
     ):
         assert kbackup(*arguments).code == code, arguments

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
+from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
@@ -219,7 +220,8 @@ def commit_point(
         new = new_point(manifest, ref, segments)
 
         def operation(state: State) -> State:
-            return end_run(add_point(skip_numbers(state, number), writing.run, new), writing.run)
+            state = replace(state, next_point=max(number, state.next_point))
+            return end_run(add_point(state, writing.run, new), writing.run)
 
         writing.commit(operation, "backup", "test")
         writing.refresh_derived()

@@ -102,11 +102,6 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
     )
 
 
-def skip_numbers(state: State, number: int) -> State:
-    """Raise the number of the next restore point to `number`, where it is lower."""
-    return replace(state, next_point=max(number, state.next_point))
-
-
 def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> Any:
     """Return the incarnations after restore point `number`, which has the `present` ones: other living incarnations
     ended before it."""

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kbackup.formats.arrow import filled, octets, pc
+from kbackup.formats.arrow import pc
 from kbackup.formats.block import heads
 from kbackup.formats.layout import Layout, gather, layout
-from kbackup.formats.record import encode
-from kbackup.types import RECORDS, Int64Array, RecordBlock
+from kbackup.types import Int64Array, RecordBlock
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.large_binary())])
 _FIELDS: list[pa.Field[Any]] = [
@@ -105,9 +104,8 @@ def _texts(raw: Any) -> pa.Array[Any]:
     return text
 
 
-# Records as exported tables hold them: columns of `tables`, what those can't hold of a record, and where it is from.
-#
-# Nothing is lost on the way: `from_export_batch` gives the records back as they were archived (`formats/delta.md`).
+# Records as exported tables hold them (`formats/delta.md`): the columns above, what those can't hold of a record, and
+# where it is from. Nothing of a record is lost.
 
 
 _EXPORT_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -168,25 +166,6 @@ def to_export_batch(
     )
 
 
-def from_export_batch(batch: pa.RecordBatch) -> RecordBlock:
-    """Return the rows of one partition, in order of rising offsets, as they were archived. `UsageError` for a row that
-    is no record."""
-    micros: Any = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).view(pa.int64())
-    stamps = pc.coalesce(batch.column("rawTimestamp"), pc.divide(micros, pa.scalar(1000, pa.int64())))
-    types = filled(batch.column("timestampType"), -1)
-    there = stamps.is_valid().to_numpy(zero_copy_only=False)
-    types = np.where((types == 0) & ~there, -2, types)
-    columns: list[Any] = [
-        batch.column("offset").cast(pa.int64()),
-        pa.array(types, pa.int8()),
-        stamps,
-        batch.column("key").cast(pa.large_binary()),
-        batch.column("value").cast(pa.large_binary()),
-        _headers_of_export(batch.column("headers"), batch.column("rawHeaderKeys")),
-    ]
-    return encode(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
-
-
 def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
     """Return the header keys of the records that have one which is not UTF-8; null for all others."""
     fields = layout(block, segment, 0)
@@ -197,26 +176,3 @@ def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
     odd = np.diff(before[fields.header_starts]) > 0
     starts: Any = pa.array(fields.header_starts, pa.int32())
     return pa.ListArray.from_arrays(starts, raw.cast(pa.binary()), mask=pa.array(~odd))
-
-
-def _headers_of_export(shown: Any, raw: Any) -> Any:
-    """Make a column of `RECORDS` from the two columns of headers."""
-    counts = filled(pc.list_value_length(shown), 0).astype(np.int64)
-    starts: Any = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
-    keys, values = shown.flatten().flatten()
-    names = keys.cast(pa.binary())
-    odd = raw.is_valid().to_numpy(zero_copy_only=False)
-    if odd.any():
-        names = pc.replace_with_mask(names, pa.array(np.repeat(odd, counts)), raw.flatten())
-    kind: Any = RECORDS.field("headers").type
-    columns = [_unchecked(names), values.cast(pa.large_binary())]
-    pairs: Any = pa.StructArray.from_arrays(columns, fields=list(kind.value_type))
-    return pa.ListArray.from_arrays(starts, pairs, type=kind)
-
-
-def _unchecked(names: Any) -> Any:
-    """Return binary[n] as string[n], UTF-8 or not: Kafka takes any bytes, and `encode` does not look at them."""
-    edges = np.concatenate(([0], np.cumsum(filled(pc.binary_length(names), 0)))).astype(np.int32)
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(names)], pa.int32()), names), b"")
-    text = joined[0].as_py() if len(names) else b""
-    return pa.Array.from_buffers(pa.string(), len(names), [None, octets(edges), pa.py_buffer(text)])

@@ -158,6 +158,16 @@ def key_options(*paths: str) -> Callable[[F], F]:
     return options(*map(key_option, paths))
 
 
+def removed_option(path: str, *names: str) -> Callable[[F], F]:
+    """Return an option of the release before, hidden from help. The configuration refuses its key by name."""
+
+    def record(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.ensure_object(State).settings.append(Setting(path, value, Origin("flag", names[0])))
+
+    return click.option(*names, hidden=True, expose_value=False, callback=record)
+
+
 def client_file_option(section: str) -> Callable[[F], F]:
     """Return the option `--<section>-config`."""
     return click.option(

@@ -101,10 +101,7 @@ class Destination:
 
     @cached_property
     def own(self) -> Store:
-        return self.sub(FOLDER)
-
-    def sub(self, folder: str, key: str = "") -> Store:
-        return open_store(f"{self.url}/{folder}", self.s3, key, key_class=layout.key_class)
+        return open_store(f"{self.url}/{FOLDER}", self.s3, key_class=layout.key_class)
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[HeldLease]:
@@ -179,18 +176,12 @@ class Destination:
 
     def reached(self, due: Reached) -> int:
         """Return the restore point that all tables of the selection of `due` are at, as far as is known."""
-        noted = self.noted()
-        if noted is None:
+        try:
+            noted = load(Reached, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
+        except (NotFoundError, CorruptError):
             return 0
         same = (noted.archive_id, noted.topics, noted.exclude_topics)
         return noted.restore_point if same == (due.archive_id, due.topics, due.exclude_topics) else 0
-
-    def noted(self) -> Reached | None:
-        """Return the note of the last finished export; None without one."""
-        try:
-            return load(Reached, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
-        except (NotFoundError, CorruptError):
-            return None
 
     def note_reached(self, reached: Reached) -> None:
         self.own.put(_REACHED, dump(reached))

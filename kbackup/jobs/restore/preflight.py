@@ -251,7 +251,7 @@ def check_segments(store: Store, segments: Sequence[Segment]) -> None:
 
 
 _ANOTHER = "give another --restore-id to restore it again"
-_FREE = ("restore_id", "state", "from_delta", "transactions", "transaction_bytes")
+_FREE = ("restore_id", "state", "transactions", "transaction_bytes")
 """Keys of `[restore]` that do not decide what is restored."""
 _ORDERED = ("map_regex",)
 

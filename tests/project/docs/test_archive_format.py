@@ -60,7 +60,6 @@ from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.before import Captures, GroupBefore
 from kbackup.jobs.groups.plan import map_groups
-from kbackup.jobs.importing.job import Import
 from kbackup.jobs.mirror.flow import write_status
 from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.points import label, pin
@@ -237,7 +236,6 @@ def test_files_beside_exports_are_valid() -> None:
                 ),
             ),
         ),
-        "export_import": Import(topics=("orders",), exclude_topics=(), backup="latest"),
     }
     assert documents.keys() == {name for name in DOCUMENTS if name.startswith("export")}
     for name, document in documents.items():

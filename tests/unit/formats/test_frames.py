@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.formats import frames, record
-from kbackup.formats.index import index_of
 from kbackup.util.system import BufferPool
 from tests.support.frames import compress, make_records, pieces, plain
+from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import Record, to_batch
 from tests.unit.formats.strategies import records
 

@@ -16,8 +16,8 @@ from kbackup.formats.index import (
     decode_partition_index,
     encode_index,
     encode_partition_index,
-    index_of,
 )
+from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import Record, encode_record, to_batch
 from tests.unit.formats.strategies import records
 

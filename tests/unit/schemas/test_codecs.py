@@ -48,17 +48,10 @@ def test_protobuf_of_types_that_are_not_googles() -> None:
         (Schema("AVRO", '{"type": "record"}'), "no Avro schema"),
         (Schema("AVRO", '["null", "shop.Money"]'), "no Avro schema: .*shop.Money"),
         (Schema("AVRO", '"A0"', tuple(AVRO_CHAIN)), "no Avro schema: RecursionError"),
-        (Schema("JSON", '{"type": 5}'), "no JSON Schema"),
         (Schema("JSON", "nothing"), "no JSON Schema"),
         (Schema("JSON", "5"), "no JSON Schema"),
         (Schema("JSON", "null"), "no JSON Schema"),
-        (Schema("JSON", '{"$schema": []}'), "no JSON Schema"),
-        (Schema("JSON", '{"$schema": 5}'), "no JSON Schema"),
         (Schema("JSON", '{"not": ' * 5000 + "true" + "}" * 5000), "no JSON Schema: RecursionError"),
-        *(
-            (Schema("JSON", '{"$ref": "a.json"}', (("a.json", text),)), r"a\.json, .*, is no JSON Schema")
-            for text in ('{"pattern": "("}', '{"type": "foo"}', '{"multipleOf": 0}', "5", '{"$schema": 5}')
-        ),
         (Schema("PROTOBUF", "message"), "can't be compiled"),
         (Schema("PROTOBUF", PROTO), r"can't be compiled: .*money\.proto"),
         (Schema("PROTOBUF", PROTO, (("../money.proto", MONEY),)), "leads out of its folder"),

@@ -245,7 +245,7 @@ class Machine(RuleBasedStateMachine):
                     lambda: operations.pin_points(self.state, [number], AT),
                     lambda: operations.release_points(self.state, [number]),
                     lambda: operations.label_point(self.state, "a", number),
-                    lambda: operations.skip_numbers(self.state, self.state.next_point + 2),
+                    lambda: replace(self.state, next_point=self.state.next_point + 2),
                 ]
             )
         )
