@@ -22,7 +22,7 @@ from kbackup.jobs.backup.job import backup
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.registry import Silent
 from kbackup.spark.session import build_session
@@ -155,8 +155,7 @@ def _large(bench: Bench, options: argparse.Namespace, rows: Rows) -> dict[str, A
         rates["apply"].append(size / took)
         choice = Restore(map={bench.topic: f"{bench.topic}-{number}"})
         client = bench.broker.client()
-        job = RestoreJob(choice, client, bench.store, bench.store, bench.spark, Silent())
-        took, _ = _timed(partial(restore, job))
+        took, _ = _timed(partial(restore, choice, client, bench.store, bench.store, bench.spark, Silent()))
         rates["restore"].append(size / took)
         _say(f"large round {number}: " + ", ".join(f"{name} {r[-1]:.0f} MiB/s" for name, r in rates.items()))
     rows += [(f"{name} of {size:.0f} MiB, best", f"{max(found):.0f} MiB/s") for name, found in rates.items()]

@@ -22,7 +22,7 @@ from kbackup.archive.query.overview import list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.job import backup
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.registry import Silent
 from kbackup.spark.session import build_session
@@ -139,7 +139,7 @@ def _there_and_back(broker: Broker, records: int) -> tuple[int, float]:
             verified = verify(store, "all", False, lambda: session, Silent())
             assert (verified.findings, verified.read_records) == ((), records), verified.findings
             options = Restore(topics=(_TOPIC,), map={_TOPIC: _BACK}, into_existing=True)
-            restored = restore(RestoreJob(options, cluster, store, store, lambda: session, Silent()))
+            restored = restore(options, cluster, store, store, lambda: session, Silent())
             assert restored.records == records, restored
             return tree.peaks().get("worker", 0), time.monotonic() - began
     finally:
