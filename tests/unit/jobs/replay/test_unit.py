@@ -72,7 +72,7 @@ def store() -> Store:
 @pytest.fixture
 def small_then_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Segment, Segment]:
     """Records 0 to 4, and 100 to 299 in some twenty blocks; only the second must be checked first."""
-    monkeypatch.setattr(segment_io, "SPAN", 600)
+    monkeypatch.setattr(segment_io, "FETCH_SPAN", 600)
     monkeypatch.setattr(restore_read, "SMALL", 0)
     (small,), (large,) = (
         write(store, target(threshold=1 << 20), offsets) for offsets in (range(5), range(100, 300))
