@@ -172,11 +172,13 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
             else store
         )
         show_connecting(frame, "target")
-        from kbackup.jobs.restore.job import RestoreJob, restore  # while the JVM starts
+        from kbackup.jobs.restore.job import restore  # while the JVM starts
         from kbackup.jobs.restore.report import count_restore
 
-        job = RestoreJob(options, config.target, store, state, session, shown, show_plan, show_with)
-        report = restore(job, dry_run)
+        ends = config.target, store, state
+        report = restore(
+            options, *ends, session, shown, dry_run=dry_run, show_plan=show_plan, show_settings=show_with
+        )
     if not dry_run:
         count_restore(report)
         _show_report(report, reporter)

@@ -72,7 +72,7 @@ def _uv(*arguments: str) -> None:
 _ARCHIVE = str(ROOT / "tests" / "golden" / "java" / "archive")
 _IMPORTS = (
     "import kbackup.kafka.native, kbackup.web.app, kbackup.zookeeper, delta, moto;"
-    "import kbackup.schemas.avro, kbackup.schemas.protobuf, kbackup.schemas.json_schema, jq"
+    "import kbackup.schemas.avro, kbackup.schemas.protobuf, jq"
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.errors import ClusterError, RefusedError
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting
@@ -95,7 +95,7 @@ def test_resumed_from_another_archive(
     other = FileStore(tmp_path / "other")
     backup(options(shop), shop.broker.client(), other, lambda: spark, Counting())
     with pytest.raises(RefusedError, match="was begun from another archive"):
-        restore(RestoreJob(trip.options, shop.broker.client(), other, state, lambda: spark, Counting()))
+        restore(trip.options, shop.broker.client(), other, state, lambda: spark, Counting())
 
 
 def test_a_resume_after_its_progress_is_gone_is_refused(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.config.models import Restore
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting
 from tests.faults.dying import Wish
@@ -45,7 +45,7 @@ def test_killed_and_resumed(
     assert dead.code == -9, dead.err
     # what is asked for now does not matter: the plan stands
     options = Restore(restore_id=id_, from_time="2h ago", no_groups=True, transaction_bytes=4000)
-    report = restore(RestoreJob(options, shop.broker.client(), store, store, lambda: spark, Counting()))
+    report = restore(options, shop.broker.client(), store, store, lambda: spark, Counting())
     assert report.choice is not None
     assert (report.choice.from_time, report.choice.to_time) == (LOW, HIGH)
 

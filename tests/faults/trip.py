@@ -12,7 +12,7 @@ from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores import offset_map
 from kbackup.config.models import Restore
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
@@ -70,20 +70,18 @@ class Trip:
             wish,
             folder,
             lambda mortal: restore(
-                RestoreJob(
-                    self.options,
-                    target,
-                    mortal if state is None else self.store,
-                    mortal,
-                    lambda: spark,
-                    Counting(),
-                )
+                self.options,
+                target,
+                mortal if state is None else self.store,
+                mortal,
+                lambda: spark,
+                Counting(),
             ),
         )
 
     def resume(self, spark: SparkSession) -> None:
         report = restore(
-            RestoreJob(self.options, self.broker.client(), self.store, self.store, lambda: spark, Counting())
+            self.options, self.broker.client(), self.store, self.store, lambda: spark, Counting()
         )
         assert report.status == "restored"
 

@@ -17,7 +17,7 @@ from kbackup.config.models import Backup, Restore
 from kbackup.errors import DeniedError, UnreachableError
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.backup.run import BackupReport
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
@@ -172,7 +172,7 @@ def test_a_reader_restores(vault: Vault, broker: Broker, spark: SparkSession, tm
     options = Restore(map={vault.topic: f"{vault.topic}-back"}, no_groups=True)
     target = {"bootstrap.servers": broker.bootstrap}
     state = open_store(str(tmp_path / "state"))
-    report = restore(RestoreJob(options, target, vault.store("reader"), state, lambda: spark, Silent()))
+    report = restore(options, target, vault.store("reader"), state, lambda: spark, Silent())
     assert report.records == 190
     assert_restored(
         read_topic(broker.bootstrap, vault.topic), read_topic(broker.bootstrap, f"{vault.topic}-back")

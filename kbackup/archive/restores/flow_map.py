@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,10 +19,10 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.models import Document, load
-from kbackup.archive.restores.offset_map import OffsetMap, decode, encode
+from kbackup.archive.restores.offset_map import OffsetMap, Runs, decode, encode, join_runs, split_runs
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
-from kbackup.types import Int64Array, TopicPartition
+from kbackup.types import TopicPartition
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("topic", pa.string(), nullable=False),
@@ -39,9 +38,6 @@ MAP_SCHEMA = pa.schema(_FIELDS)
 
 _PREVIOUS = b"kbackup.previous"
 _FILE = re.compile(r"^(folded-)?([0-9]{10,})-([0-9a-f]+)\.parquet\Z")
-
-Runs = tuple[Int64Array, Int64Array, Int64Array]
-"""Source, target, count: int64[n] each."""
 
 
 class MappedPartition(NamedTuple):
@@ -74,34 +70,16 @@ class Files(NamedTuple):
 
 
 def runs_table(runs: Mapping[MappedPartition, Runs]) -> pa.Table:
-    """Return runs as a table (`SCHEMA`), in order of partition and incarnation."""
-    tables = [
-        pa.Table.from_arrays(
-            [
-                pa.array([key.remote.topic] * len(source), pa.string()),
-                pa.array(np.full(len(source), key.remote.partition, np.int32)),
-                pa.array(np.full(len(source), key.incarnation, np.int32)),
-                *(pa.array(column, pa.int64()) for column in (source, target, count)),
-            ],
-            schema=MAP_SCHEMA,
-        )
-        for key, (source, target, count) in sorted(runs.items())
-    ]
-    return pa.concat_tables(tables) if tables else MAP_SCHEMA.empty_table()
+    """Return runs as a table (`MAP_SCHEMA`), in order of partition and incarnation."""
+    return join_runs(
+        (((*key.remote, key.incarnation), columns) for key, columns in sorted(runs.items())), MAP_SCHEMA
+    )
 
 
 def by_incarnation(table: pa.Table) -> Iterator[tuple[MappedPartition, Runs]]:
     """Yield the runs of each partition and incarnation, which stand together in a table."""
-    if not len(table):
-        return
-    topics: Any = table.column("topic").combine_chunks().dictionary_encode()
-    codes = topics.indices.to_numpy()
-    partitions, incarnations = (table.column(name).to_numpy() for name in ("partition", "incarnation"))
-    source, target, count = (table.column(name).to_numpy() for name in ("source", "target", "count"))
-    moved = (np.diff(codes) != 0) | (np.diff(partitions) != 0) | (np.diff(incarnations) != 0)
-    for a, b in pairwise([0, *(np.flatnonzero(moved) + 1).tolist(), len(table)]):
-        remote = TopicPartition(topics.dictionary[int(codes[a])].as_py(), int(partitions[a]))
-        yield MappedPartition(remote, int(incarnations[a])), (source[a:b], target[a:b], count[a:b])
+    for topic, (partition, incarnation), runs in split_runs(table, "partition", "incarnation"):
+        yield MappedPartition(TopicPartition(topic, partition), incarnation), runs
 
 
 def folder(source: str, target: str, slot: int) -> str:

@@ -22,6 +22,9 @@ from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
 
+Runs = tuple[Int64Array, Int64Array, Int64Array]
+"""Source, target, count: int64[n] each."""
+
 How = Literal["exact", "next record", "log end", "log start", "empty", "expired"]
 
 
@@ -142,35 +145,47 @@ class Committed(NamedTuple):
     cut: Cut
 
 
-def runs_table(runs: Mapping[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]) -> pa.Table:
-    """Runs (source, target, count) by target partition, as a table."""
+def runs_table(runs: Mapping[TopicPartition, Runs]) -> pa.Table:
+    """Runs by target partition, as a table."""
+    return join_runs(runs.items(), SCHEMA)
+
+
+def join_runs(runs: Iterable[tuple[tuple[str, *tuple[int, ...]], Runs]], schema: pa.Schema) -> pa.Table:
+    """Return runs as one table of `schema`. Each comes with the values of the columns before its own: a topic, then
+    int32 numbers."""
     tables = [
         pa.Table.from_arrays(
             [
-                pa.array([tp.topic] * len(source), pa.string()),
-                pa.array([tp.partition] * len(source), pa.int32()),
-                *(pa.array(column, pa.int64()) for column in (source, target, count)),
+                pa.array([topic] * len(columns[0]), pa.string()),
+                *(pa.array(np.full(len(columns[0]), number, np.int32)) for number in numbers),
+                *(pa.array(column, pa.int64()) for column in columns),
             ],
-            schema=SCHEMA,
+            schema=schema,
         )
-        for tp, (source, target, count) in runs.items()
+        for (topic, *numbers), columns in runs
     ]
-    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def by_partition(
-    table: pa.Table,
-) -> Iterator[tuple[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]]:
+def by_partition(table: pa.Table) -> Iterator[tuple[TopicPartition, Runs]]:
     """The runs of a table in which each target partition's stand together, as in every map and part."""
+    for topic, (partition,), runs in split_runs(table, "partition"):
+        yield TopicPartition(topic, partition), runs
+
+
+def split_runs(table: pa.Table, *names: str) -> Iterator[tuple[str, tuple[int, ...], Runs]]:
+    """Yield the runs of each stretch of rows that have one topic and the same numbers in the columns `names`: with the
+    topic and the numbers."""
     if not len(table):
         return
     topics: Any = table.column("topic").combine_chunks().dictionary_encode()
-    codes, numbers = topics.indices.to_numpy(), table.column("partition").to_numpy()
+    codes = topics.indices.to_numpy()
+    numbers = [table.column(name).to_numpy() for name in names]
     source, target, count = (table.column(name).to_numpy() for name in ("source", "target", "count"))
-    edges = (np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1).tolist()
-    for a, b in pairwise([0, *edges, len(table)]):
-        tp = TopicPartition(topics.dictionary[int(codes[a])].as_py(), int(numbers[a]))
-        yield tp, (source[a:b], target[a:b], count[a:b])
+    changed = np.any([np.diff(column) != 0 for column in (codes, *numbers)], axis=0)
+    for a, b in pairwise([0, *(np.flatnonzero(changed) + 1).tolist(), len(table)]):
+        topic = topics.dictionary[int(codes[a])].as_py()
+        yield topic, tuple(int(column[a]) for column in numbers), (source[a:b], target[a:b], count[a:b])
 
 
 def _part_key(restore_id: str, unit: int, name: MapPartName) -> str:

@@ -33,7 +33,7 @@ from kbackup.errors import (
 from kbackup.jobs.compare.job import CompareRequest, verify_against
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.drill.report import DrillError, DrillReport, Result
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.kafka.admin.cluster import Cluster
@@ -272,7 +272,7 @@ class DrillRun:
 
     def restore(self) -> None:
         ends = self._options(), self.target, self.store, self.state
-        self.restored = restore(RestoreJob(*ends, self.spark, self.listener, show_plan=self._begin))
+        self.restored = restore(*ends, self.spark, self.listener, show_plan=self._begin)
         self.phases.seconds |= {f"restore: {name}": s for name, s in self.restored.seconds.items()}
         self.warnings += self.restored.warnings
 

@@ -50,20 +50,18 @@ class Findings:
         )
 
 
-def check_target(
-    cluster: Cluster, brokers: int, planned: Sequence[PlannedTopic], content: Content, into_existing: bool
-) -> Findings:
+def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Content) -> Findings:
     """Check existing topics, sizes, timestamps, retention, replication, and whether the broker would create what is
-    missing."""
+    missing. Raise `RefusedError` with every problem."""
     findings = Findings()
-    existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in planned})
+    existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics})
     defaults = cluster.broker_configs()
     archived = {t.name: t for t in content.topics}
-    for topic in planned:
+    for topic in plan.topics:
         there = existing.get(topic.target)
         if there is not None:
             partitions = [TopicPartition(topic.target, p) for p in there.partitions]
-            _check_existing(findings, topic, cluster, partitions, into_existing)
+            _check_existing(findings, topic, cluster, partitions, plan.into_existing)
             configs = cluster.all_topic_configs(topic.target)
         else:
             findings.create.append(topic.target)
@@ -71,7 +69,15 @@ def check_target(
             configs = _effective(topic.configs, defaults)
         _check_sizes(findings, topic, archived[topic.source], configs)
         _check_times(findings, topic, archived[topic.source], configs)
+    findings.warnings += content.warnings
+    findings.raise_problems()
     return findings
+
+
+def missing_topics(cluster: Cluster, plan: RestorePlan) -> list[str]:
+    """Return the topics of a plan that the target lacks."""
+    existing = set(cluster.topic_names())
+    return [t.target for t in plan.topics if t.target not in existing]
 
 
 def _check_existing(

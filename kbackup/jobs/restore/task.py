@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from kbackup.archive import layout
 from kbackup.archive.restores.offset_map import (
     NOTHING,
     Committed,
@@ -18,7 +19,7 @@ from kbackup.archive.restores.offset_map import (
     runs_table,
     write_map_part,
 )
-from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.restores.plan import RestorePlan, UnitRange
 from kbackup.errors import ClusterError
 from kbackup.jobs.replay import Reached, UnitRun, first_committed
 from kbackup.kafka.client import Properties
@@ -76,6 +77,19 @@ class RestoreWork:
         yield UnitResult(
             task.number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel()
         )
+
+
+def restore_work(plan: RestorePlan, target: Properties, store: Store, state: Store) -> RestoreWork:
+    """Return the work of the plan's units: without the plan itself, which may be too large for every task."""
+    return RestoreWork(
+        target=target,
+        store=store,
+        state=state,
+        restore_id=plan.restore_id,
+        group=layout.progress_group(plan.restore_id),
+        transactions=plan.transactions,
+        transaction_bytes=plan.transaction_bytes,
+    )
 
 
 @dataclass

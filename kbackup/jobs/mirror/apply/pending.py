@@ -17,13 +17,12 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map import (
     MAP_SCHEMA,
     MapPartName,
-    Runs,
     SlotMap,
     by_incarnation,
     read_flow,
     slot_of,
 )
-from kbackup.archive.restores.offset_map import runs_table
+from kbackup.archive.restores.offset_map import Runs, runs_table
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.table import (
     SCHEMA,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import Target
 from kbackup.cli.drill.page import drill_page
 from kbackup.config.models import Restore
@@ -23,7 +24,6 @@ from kbackup.jobs.drill import job as drill_scratch
 from kbackup.jobs.drill import job as run
 from kbackup.jobs.drill.job import Drill, drill
 from kbackup.jobs.drill.report import DrillReport
-from kbackup.jobs.restore.job import RestoreJob
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.kafka.groups.admin import GroupInfo
 from kbackup.metrics.registry import Silent
@@ -77,12 +77,14 @@ class Restoring:
         self.late: set[str] = set()
         self.refused = False
 
-    def __call__(self, job: RestoreJob) -> Any:
-        plan = plan_restore(job.options, self.content, "target")
+    def __call__(
+        self, options: Restore, *_ends: object, show_plan: Callable[[RestorePlan, list[str]], None]
+    ) -> Any:
+        plan = plan_restore(options, self.content, "target")
         self.cluster.topics |= self.early
         if self.refused:
             raise ClusterError("the preflight said no")
-        job.show_plan(plan, [])
+        show_plan(plan, [])
         self.cluster.topics |= {t.target for t in plan.topics} | self.late
         self.cluster.names |= {g.target for g in plan.groups}
         raise ClusterError("the target gave up")

@@ -11,7 +11,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import dump
 from kbackup.config.models import Restore
 from kbackup.jobs.restore import job as prepare
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.metrics.registry import Silent
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
@@ -32,14 +32,15 @@ def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "Cluster", lambda *_: cluster)
     monkeypatch.setattr(prepare, "compare_settings", lambda *_: None)
     monkeypatch.setattr(prepare, "warn_of_members", lambda *_: ["group g has members"])
-    job = RestoreJob(
+    report = restore(
         Restore(restore_id="r"),
         {},
         store,
         store,
         lambda: pytest.fail("Spark"),
         Recorder(),
-        lambda _plan, warnings: events.extend(warnings),
+        dry_run=True,
+        show_plan=lambda _plan, warnings: events.extend(warnings),
     )
-    assert restore(job, dry_run=True).status == "planned"
+    assert report.status == "planned"
     assert events == ["connect", "plan", "preflight", "group g has members"]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.restores import flow_map as module
-from kbackup.archive.restores.flow_map import EXACT, SHARE, SLACK, Runs, thin
-from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.archive.restores.flow_map import EXACT, SHARE, SLACK, thin
+from kbackup.archive.restores.offset_map import OffsetMap, Runs
 
 
 def offset_map(runs: Runs) -> OffsetMap:
