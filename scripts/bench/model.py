@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.config.models import Backup
-from kbackup.jobs.backup.plan import PACK_PARTITIONS
+from kbackup.jobs.backup.task import PACK_PARTITIONS
 from kbackup.store.options import S3Options
 
 MIB = 1 << 20

@@ -15,8 +15,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from kbackup.config.models import Backup
-from kbackup.jobs.backup.plan import make_tasks
-from kbackup.jobs.backup.task import BackupWork
+from kbackup.jobs.backup.task import BackupWork, make_tasks
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store import S3Options, open_store
 from kbackup.types import OffsetRange

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.archive.segments.read import FETCH_SPAN
-from kbackup.jobs.backup.plan import PACK_PARTITIONS
+from kbackup.jobs.backup.task import PACK_PARTITIONS
 from scripts.bench import __main__ as pairs
 from scripts.bench import grid
 from scripts.bench.model import PREFIX_RATES, PRICES, Cluster
