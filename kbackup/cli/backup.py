@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from kbackup.config.models import Follow
     from kbackup.jobs.backup.follow import FollowReport
+    from kbackup.jobs.backup.job import BackupReport
     from kbackup.jobs.backup.plan import Plan
-    from kbackup.jobs.backup.run import BackupReport
     from kbackup.metrics.server import Health
     from kbackup.spark.session import SparkSession
     from kbackup.store import Store

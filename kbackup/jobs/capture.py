@@ -1,4 +1,4 @@
-"""Topics and partitions as the source cluster shows them at a capture."""
+"""What a backup knows before it reads records: the source cluster, and the restore point that it goes on from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.documents import IsolationLevel
 from kbackup.archive.models import Group, Groups, Manifest, Metadata
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
+from kbackup.archive.reader import Archive
+from kbackup.archive.run import WritingRun
+from kbackup.config.models import Backup
 from kbackup.jobs.groups.before import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin_protocol.session import Session
+from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
 from kbackup.kafka.security_types import AclRule, Setting, Untold
 from kbackup.metadata.entities import (
@@ -27,11 +32,58 @@ from kbackup.metadata.entities import (
     TopicMetadata,
     not_carried_entry,
 )
+from kbackup.metadata.sources import Sources
 from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.metadata_requests import Reader
+
+
+@dataclass(frozen=True)
+class SourceCluster:
+    """The cluster that a backup reads, connected; the sources of its metadata; and how its records are read."""
+
+    cluster: Cluster
+    id: str
+    brokers: int
+    sources: Sources
+    isolation_level: IsolationLevel
+    poll_timeout: float
+
+    @property
+    def properties(self) -> Properties:
+        """The properties of a Kafka client, for consumers beside `cluster`."""
+        return self.sources.kafka
+
+
+def connect(properties: Properties, options: Backup) -> SourceCluster:
+    cluster = Cluster(properties, "source")
+    cluster_id, brokers = cluster.connect()
+    sources = Sources.of(properties)
+    return SourceCluster(
+        cluster, cluster_id, brokers, sources, options.isolation_level, options.poll_timeout_seconds
+    )
+
+
+@dataclass
+class Base:
+    """What a backup goes on from: its run, and the newest restore point with its groups and settings, None without
+    one. A commit moves it on."""
+
+    run: WritingRun
+    head: Manifest | None = None
+    groups: Groups | None = None
+    settings: Metadata | None = None
+
+    @property
+    def archive(self) -> Archive:
+        return self.run.archive
+
+    @property
+    def group(self) -> str:
+        """The consumer group of all readers of the run."""
+        return layout.reader_group("backup", self.run.run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Backup, Config
 from kbackup.errors import EXIT_OK, KbackupError, LockedError, NoArchiveError, StoreError
 from kbackup.jobs import capture
-from kbackup.jobs.backup.run import check_cluster
+from kbackup.jobs.backup.job import check_cluster
 from kbackup.jobs.capture import LiveTopic, capture_settings
 from kbackup.jobs.metadata import sources_beside
 from kbackup.kafka.admin.cluster import Cluster, Topic

@@ -255,12 +255,12 @@ class Phases:
     """Announces each named step to the listener and keeps how long it took, in seconds."""
 
     def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+        self.listener = listener
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        self._listener.phase(name)
+        self.listener.phase(name)
         began = time.monotonic()
         try:
             yield

@@ -18,21 +18,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, dump
+from kbackup.archive.new_point import check_written
 from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.backup.job import commit, refresh, reserve
-from kbackup.jobs.backup.plan import PACK_PARTITIONS, make_plan, make_tasks, without
-from kbackup.jobs.backup.run import Captured, Read, Run
-from kbackup.jobs.capture import Live, LiveTopic
+from kbackup.jobs.backup.job import Captured, commit, draft_point, refresh, reserve
+from kbackup.jobs.backup.plan import make_plan
+from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
+from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.metadata.entities import TopicMetadata
+from kbackup.metadata.sources import Sources
 from kbackup.metrics.registry import Phases, Silent
 from kbackup.store.options import S3Options
 from kbackup.types import OffsetRange, TopicPartition
@@ -302,27 +306,31 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             writing = begin_writing(store, lease, "backup")
             head = writing.archive.head
             number = writing.next_point
-        state = Run(options, {}, writing, cast(Any, None), "simulated", 100, head, False)
+        base = Base(writing, head)
+        cluster = cast(Any, SimpleNamespace(topics=lambda names: {}))
+        source = SourceCluster(cluster, "simulated", 100, Sources(kafka={}), options.isolation_level, 1.0)
         with run.step("plan", "make_plan, without, make_tasks"):
             numbers = partial(next_incarnation, writing.archive.state)
             plan = make_plan(head, live, [t.name for t in live], numbers)
-            tasks = make_tasks(without(plan.ranges, {}), options.split_records, options.pack_records)
+            tasks = make_tasks(without(plan.ranges, ()), options.split_records, options.pack_records)
         with run.step("reserve", "incarnations in the catalog"):
-            captured = Captured(now(), plan, groups, metadata)
-            reserve(state, plan)
+            captured = Captured(now(), live, [t.name for t in live], groups, metadata)
+            reserve(writing, plan)
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)
         with run.step("commit", "groups.json, metadata.json, manifest.json, tables, catalog"):
             read = Read(found, lasts=last_records(found))
-            commit(state, captured, read, True)
+            check_written(store, found)
+            draft = draft_point(source, base, captured, plan, read)
+            commit(base, draft, captured, "", last=True)
         with run.step("refresh", "partition indexes, group offset files"):
-            refresh(state, Phases(Silent()))
+            refresh(writing, Phases(Silent()))
     run.requests = dict(store.requests - asked)
-    point = state.archive.state.point(number)
+    point = base.archive.state.point(number)
     for key in point.documents if point is not None else ():
         run.sizes[key.rpartition("/")[2]] = store.stat(key).size
     tables = [
-        ref for refs in state.archive.state.tables().values() for ref in refs.chunks if ref.ref is not None
+        ref for refs in base.archive.state.tables().values() for ref in refs.chunks if ref.ref is not None
     ]
     run.sizes["tables"] = sum(chunk.ref.size for chunk in tables if chunk.ref is not None)
 

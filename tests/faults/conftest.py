@@ -16,8 +16,7 @@ from kbackup.archive import layout
 from kbackup.archive.lease import read_lease
 from kbackup.config.models import Backup
 from kbackup.errors import NotFoundError
-from kbackup.jobs.backup.job import backup
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.faults.shop import Shop, open_shop, sell

@@ -15,8 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import DeniedError, UnreachableError
-from kbackup.jobs.backup.job import backup
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.jobs.restore.job import restore
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.registry import Silent

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError
 from kbackup.jobs.backup.follow import Follower, FollowReport
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
 from kbackup.metrics.registry import Silent
 from kbackup.metrics.server import Health

@@ -16,13 +16,29 @@ from kbackup.archive.query.selection import Selections
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
-from kbackup.jobs.backup import run as metering
-from kbackup.jobs.backup.job import begin, capture_cluster, connect, refresh, selections_of, take
+from kbackup.jobs.backup.job import (
+    BackupReport,
+    archive_records,
+    backed_up,
+    backup_begins,
+    begin,
+    capture_cluster,
+    commit,
+    draft_point,
+    has_news,
+    lag,
+    lag_of,
+    plan_records,
+    refresh,
+    report_of,
+    selections_of,
+    topic_lag,
+)
 from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, Plan, held_back, hold_back, new_bytes, waiting
-from kbackup.jobs.backup.run import BackupReport, Run
+from kbackup.jobs.capture import Base, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.kafka.client import Properties
-from kbackup.metrics.registry import Listener, Phases, counted, failed
+from kbackup.metrics.registry import ROUNDS, Listener, Phases, counted, failed
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition, TopicPartition
@@ -87,7 +103,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         self.report = FollowReport(self.store.url)
-        self._run: Run | None = None
+        self._connected: tuple[SourceCluster, Base] | None = None
         self._follows = True
         self._since: dict[IncarnationPartition, float] = {}
         rhythm = self.rhythm
@@ -103,69 +119,73 @@ class Follower:
         """
         began = self.clock()
         self._follows = not self.stop.asked
-        metering.backup_begins()
+        backup_begins()
         if self._follows:
-            metering.following_begins()
-        connected = connect(self.source)
+            for (
+                result
+            ) in ROUNDS:  # alerts know a follower by its rounds, also one whose first round never ends
+                counted.add("kbackup_rounds_total", 0, result)
+        source = connect(self.source, self.options)
         open_or_create(self.store)
         pause = self.stop.wait if self._follows else time.sleep
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds, pause) as lease:
-            self._run = begin(self.options, self.source, self.store, *connected, lease)
-            self.report.restore_point = self._run.parent
+            base = begin(self.options, self.store, source.id, lease)
+            self._connected = source, base
+            self.report.restore_point = base.head.number if base.head is not None else None
             run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
         self.report.seconds = round(self.clock() - began, 3)
         return self.report
 
     def _attempt(self, lease: HeldLease, last: bool) -> None:
         lease.check()
-        run = self._run = self._run or self._open(lease)
+        source, base = self._connected = self._connected or self._connect(lease)
         due = self.clock() + self.rhythm.interval_seconds
-        self._round(run, last)
+        self._round(source, base, last)
         if not last:
-            self._wait(run, due)
+            self._wait(source, base, due)
 
-    def _open(self, lease: HeldLease) -> Run:
-        connected = connect(self.source)
-        return begin(self.options, self.source, self.store, *connected, lease)
+    def _connect(self, lease: HeldLease) -> tuple[SourceCluster, Base]:
+        source = connect(self.source, self.options)
+        return source, begin(self.options, self.store, source.id, lease)
 
     def _failed(self, error: KbackupError, pause: float) -> None:
-        self._run = None
+        self._connected = None
         self.report.retries += 1
         failed(error)
         counted.add("kbackup_retries_total")
         self._count_round("failed")
         self.watcher.failed(error, pause)
 
-    def _round(self, run: Run, last: bool) -> None:
+    def _round(self, source: SourceCluster, base: Base, last: bool) -> None:
+        phases = Phases(self.listener)
+        selections = self.selections or selections_of(self.options)
+        captured = capture_cluster(source, base, selections, phases, now(), later=True)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
-        phases = Phases(self.listener)
-        captured = capture_cluster(
-            run,
-            phases,
-            now(),
-            self.selections or selections_of(self.options),
-            lambda plan: self._choose(plan, patience),
-            later=True,
+        plan = self._hold_back(
+            plan_records(source, base, captured, phases, self.options.adopt_topics), patience
         )
-        if captured.says_more_than(run):
-            report = take(run, captured, phases, self.spark, self.listener, last=last)
-            self._since = {place: self._since[place] for place in held_back(captured.plan)}
-            self._committed(report)
-            refresh(run, phases)
+        if has_news(base, captured, plan):
+            read = archive_records(source, base, plan, self.options, self.spark, phases)
+            with phases.step("commit"):
+                draft = draft_point(source, base, captured, plan, read)
+                manifest = commit(base, draft, captured, "", last)
+            self._since = {place: self._since[place] for place in held_back(plan)}
+            self._committed(report_of(manifest, captured, plan, self.store.url, phases))
+            refresh(base.run, phases)
         else:
             self._count_round("unchanged")
             if last:
-                run.writing.end()
+                base.run.end()
         self.report.rounds += 1
         self.watcher.well()
 
     def _committed(self, report: BackupReport) -> None:
         self.report.add(report)
-        metering.backed_up(report)
+        backed_up(report)
         self._count_round("committed")
         if self.rhythm.topic_metrics:
-            metering.topic_lag(metering.lag_of(report.topics))
+            topic_lag(lag_of(report.topics))
         self.watcher.committed(report)
 
     def _count_round(self, result: str) -> None:
@@ -173,36 +193,36 @@ class Follower:
         if self._follows:
             counted.add("kbackup_rounds_total", 1, result)
 
-    def _choose(self, plan: Plan, patience: Patience) -> Plan:
+    def _hold_back(self, plan: Plan, patience: Patience) -> Plan:
         moment = self.clock()
         self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
         return hold_back(plan, patience, self._since, moment)
 
-    def _wait(self, run: Run, due: float) -> None:
+    def _wait(self, source: SourceCluster, base: Base, due: float) -> None:
         """Wait until the next round is `due`, a whole segment has come in, or a stop is requested."""
         every = min(self.rhythm.interval_seconds, _LOG_ENDS_EVERY)
         while (remaining := due - self.clock()) > 0:
-            if self.stop.wait(min(remaining, every)) or self._a_segment_came_in(run):
+            if self.stop.wait(min(remaining, every)) or self._has_whole_segment(source, base):
                 return
 
-    def _a_segment_came_in(self, run: Run) -> bool:
+    def _has_whole_segment(self, source: SourceCluster, base: Base) -> bool:
         """Return whether a partition has a whole segment of new records, and update the lag in the metrics."""
-        assert run.head is not None  # noqa: S101 (a round went well)
+        assert base.head is not None  # noqa: S101 (a round went well)
         known = {
             TopicPartition(t.name, p.partition): p
-            for t in run.head.topics
+            for t in base.head.topics
             if t.state == "present"
             for p in t.partitions
         }
         try:
-            ends = run.cluster.log_ends(known, self.options.isolation_level)
+            ends = source.cluster.log_ends(known, self.options.isolation_level)
         except ClusterError:
             return True  # a topic is gone, for instance: the round finds out
         new = {tp: max(0, ends[tp] - p.end) for tp, p in known.items()}
         by_topic: dict[str, list[int]] = {}
         for tp, count in new.items():
             by_topic.setdefault(tp.topic, []).append(count)
-        metering.lag(by_topic)
+        lag(by_topic)
         if self.rhythm.topic_metrics:
-            metering.topic_lag(by_topic)
+            topic_lag(by_topic)
         return any(new_bytes(count, known[tp]) >= self.options.segment_bytes for tp, count in new.items())

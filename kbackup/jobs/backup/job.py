@@ -1,10 +1,14 @@
-"""Committing a restore point, and what follows from it."""
+"""The backup job: take the lease, capture the cluster, archive its records, commit one restore point.
+
+Readers see nothing of it before the new catalog version, which is the commit. `follow` runs the same phases repeatedly.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 
 from kbackup.archive import layout
@@ -18,286 +22,109 @@ from kbackup.archive.catalog.operations import (
 )
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, Loss, Manifest
+from kbackup.archive.models import Capture, Groups, Loss, Manifest, Metadata, TopicState, Totals
 from kbackup.archive.new_point import Draft, check_written, new_point, put_manifest
 from kbackup.archive.query.selection import Selection, Selections
 from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.secrets import as_archived
-from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup
-from kbackup.errors import KbackupError, RefusedError
+from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedError
 from kbackup.jobs import capture
-from kbackup.jobs.backup import run as metering
-from kbackup.jobs.backup.log_check import compare_logs, is_compacted, of_another_history
+from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import (
     Plan,
+    clamp,
     held_back,
     make_plan,
-    make_tasks,
     next_states,
     retention_loss,
     same_groups,
     same_settings,
-    without,
+    says_more,
 )
-from kbackup.jobs.backup.run import (
-    BackupReport,
-    Captured,
-    Read,
-    Run,
-    check_cluster,
-    check_identity,
-    check_same_topics,
-)
-from kbackup.jobs.backup.task import BackupWork, LastRead, recover
-from kbackup.jobs.capture import settings_warnings
+from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without
+from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
-from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.kafka.consume import Vanished
-from kbackup.kafka.kernel import Kernel
-from kbackup.metadata.sources import Sources
-from kbackup.metrics.registry import Listener, Phases
-from kbackup.spark.tasks import Spark, run_counted
+from kbackup.metrics.registry import LOSSES, Listener, Phases, counted
+from kbackup.spark.tasks import Spark
 from kbackup.store import for_writing
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import OffsetRange
+from kbackup.util.text import join_names
 from kbackup.util.times import now
 
 
-def commit(
-    run: Run,
-    captured: Captured,
-    read: Read,
-    last: bool,
-) -> Manifest:
-    """Commit the restore point of a capture. Afterwards `run` continues from it, and has ended if this is the `last`
-    restore point."""
-    plan, groups, segments = captured.plan, captured.groups, read.segments
-    writing, number = run.writing, run.writing.next_point
-    check_written(writing.store, segments)
-    losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
-    not_carried = [
-        f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()
-    ]
-    compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
-    topics = next_states(number, plan, segments, read.lasts, compacted)
-    older = {t.captured for t in topics} - {number}
-    draft = Draft(
-        number=number,
-        started_at=captured.started_at,
-        committed_at=now(),
-        cluster_id=run.cluster_id,
-        isolation_level=run.options.isolation_level,
-        topics=topics,
-        segments=segments,
-        losses=losses,
-        warnings=(*plan.warnings, *not_carried, *settings_warnings(captured.settings)),
-        captures=(
-            *(c for c in (run.head.captures if run.head is not None else ()) if c.number in older),
-            _capture(run, captured, number),
-        ),
-        groups=len(groups.groups),
-        captured_topics=len(plan.topics),
-        captured_partitions=sum(len(t.partitions) for t in plan.topics),
-    )
-    manifest, ref = put_manifest(writing, draft)
-    new = new_point(manifest, ref, segments)
+@dataclass(frozen=True)
+class BackupReport:
+    """Report of a backup. `seconds` are by step; `held_back` counts the partitions whose new records wait.
 
-    def operation(state: State) -> State:
-        added = add_point(state, writing.run, new)
-        added = label_point(added, run.label, number) if run.label else added
-        return end_run(added, writing.run) if last else added
-
-    records = manifest.totals.records
-    writing.commit(operation, "backup", f"restore point {number}: {records} records added")
-    run.head, run.groups, run.settings = manifest, captured.groups, captured.settings
-    run.interrupted = False
-    return manifest
-
-
-def _capture(run: Run, captured: Captured, number: int) -> Capture:
-    """Write the documents of the capture. A document that equals the newest restore point's is not written again."""
-    old = (
-        next((c for c in run.head.captures if c.number == run.head.number), None)
-        if run.head is not None
-        else None
-    )
-    writing = run.writing
-    if old is not None and run.groups is not None and same_groups(run.groups, captured.groups):
-        groups = old.groups
-    else:
-        groups = writing.put_document(number, layout.GROUPS, captured.groups)
-    if old is not None and run.settings is not None and same_settings(run.settings, captured.settings):
-        metadata = old.metadata
-    else:
-        metadata = writing.put_document(number, layout.METADATA, captured.settings)
-    return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
-
-
-def refresh(run: Run, phases: Phases) -> None:
-    """Write what follows from the restore point just taken."""
-    try:
-        with phases.step("refresh derived files"):
-            run.writing.refresh_derived()
-    except KbackupError as error:
-        raise type(error)(
-            f"restore point {run.parent} is committed, but not all derived files are written: {error.message}",
-            f"the next backup writes them; {error.hint}",
-        ) from error
-
-
-def report(run: Run, manifest: Manifest, captured: Captured, phases: Phases) -> BackupReport:
-    return BackupReport(
-        restore_point=manifest.number,
-        parent=manifest.previous,
-        committed_at=manifest.committed_at,
-        archive=run.archive.store.url,
-        totals=manifest.totals,
-        topics=manifest.topics,
-        losses=manifest.losses,
-        warnings=manifest.warnings,
-        held_back=len(held_back(captured.plan)),
-        damage=captured.damage,
-        seconds=phases.seconds,
-    )
-
-
-# Make one restore point, step by step. The new catalog version is the commit; readers see nothing before it.
-
-
-def capture_cluster(
-    run: Run,
-    phases: Phases,
-    started_at: str,
-    selections: Selections,
-    choose: Callable[[Plan], Plan] = lambda plan: plan,
-    later: bool = False,
-) -> Captured:
-    """Capture the cluster and plan what to archive.
-
-    `choose` may hold partitions of the plan back. `later`: selected groups, and topics that regular expressions
-    select, may be created later.
+    `damage` names the corrupt sources of metadata: the restore point lacks what only they have.
     """
-    options, cluster = run.options, run.cluster
-    with phases.step("discover"):
-        topics, existing = capture.discover(cluster, selections.topics, run.head, later)
-    with phases.step("capture groups"):
-        # before the end offsets, so that no group points past what is archived
-        groups = capture.groups(cluster, selections.groups, set(topics), run.groups, later)
-    with phases.step("resolve ranges"):
-        live = capture.live_topics(cluster, topics, options.isolation_level)
-        names = [group.group for group in groups.groups]
-        reading = capture.read_brokers(cluster, topics, run.cluster_id, names)
-        whole = with_sources(reading, run.brokers, run.sources)
-        settings = as_archived(whole.metadata, run.archive.info)  # which is what the next run compares with
-    with phases.step("compare logs"):
-        check_identity(run.head, live, options.adopt_topics)
-        diverged, warnings = compare_logs(run, live)
-    with phases.step("plan"):
-        numbers = partial(next_incarnation, run.archive.state)
-        plan = make_plan(run.head, live, existing, numbers, diverged)
-        plan = choose(replace(plan, warnings=(*plan.warnings, *warnings, *whole.warnings)))
-    return Captured(started_at, plan, groups, settings, whole.damage)
+
+    restore_point: int
+    parent: int | None
+    committed_at: str
+    archive: str
+    totals: Totals
+    topics: tuple[TopicState, ...]
+    losses: tuple[Loss, ...]
+    warnings: tuple[str, ...]
+    held_back: int = 0
+    damage: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
-def take(
-    run: Run, captured: Captured, phases: Phases, spark: Spark, listener: Listener, *, last: bool = False
-) -> BackupReport:
-    """Commit a restore point of the capture, without its derived files (`refresh`). `last`: the run ends with it."""
-    plan = captured.plan
-    with phases.step("plan"):
-        reserve(run, plan)
-    with phases.step("run"):
-        recovered = recover(run, plan, spark, lambda segments: of_another_history(run, segments))
-        read = _read(run, plan, recovered, spark, listener)
-    with phases.step("commit"):
-        check_same_topics(run.cluster, plan)
-        manifest = commit(run, captured, read, last)
-    return report(run, manifest, captured, phases)
+@dataclass(frozen=True)
+class Captured:
+    """What the cluster showed: selected topics, names of all topics, committed offsets, and settings.
 
+    `damage` names the corrupt sources of metadata.
+    """
 
-def reserve(run: Run, plan: Plan) -> None:
-    """Give new incarnations their numbers before the first segment is written in their folders."""
-    lives = run.archive.state.lives
-    new = {(t.name, t.incarnation): t.id for t in plan.topics if (t.name, t.incarnation) not in lives}
-    if new:
-        run.writing.commit(
-            lambda state: reserve_incarnations(state, run.writing.run, new),
-            "begin",
-            f"backup found {len(new)} new topics",
-        )
-
-
-def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener: Listener) -> Read:
-    intervals: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for segment in taken:
-        intervals.setdefault(TopicPartition(segment.topic, segment.partition), []).append(
-            (segment.first, segment.last)
-        )
-    ranges = without(plan.ranges, intervals)
-    tasks = make_tasks(ranges, run.options.split_records, run.options.pack_records)
-    if not tasks:
-        return Read(taken)
-    expected = sum(r.end - r.start for r in ranges)
-    read = {r.topic for r in ranges}
-    work = BackupWork(
-        source=run.source,
-        store=for_writing(run.writing.plain),
-        isolation=run.options.isolation_level,
-        group=layout.reader_group("backup", run.writing.run),
-        segment_bytes=run.options.segment_bytes,
-        compression=run.options.compression,
-        poll_timeout=run.options.poll_timeout_seconds,
-        incarnations={t.name: t.incarnation for t in plan.topics if t.name in read},
-        since=run.writing.since(),
-        salvage=may_salvage(run.archive.state),
-    )
-    results = run_counted(spark, tasks, work, listener, expected)
-    kernel.say(r for r in results if isinstance(r, Kernel))
-    segments = [r for r in results if isinstance(r, Segment)]
-    lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.records[-1].offset)
-    return Read(
-        [*taken, *segments],
-        [r for r in results if isinstance(r, Vanished)],
-        {r.tp: r.records for r in lasts},
-    )
-
-
-# The backup job: connect, take the lease, make a restore point.
-
-
-__all__ = ["BackupReport", "Plan", "backup", "begin", "begin_point", "connect"]
+    started_at: str
+    topics: Sequence[LiveTopic]
+    existing: Sequence[str]
+    groups: Groups
+    settings: Metadata
+    warnings: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
 
 
 def backup(
     options: Backup,
-    source: Properties,
+    properties: Properties,
     store: Store,
     spark: Spark,
     listener: Listener,
     show_plan: Callable[[Plan], None] = lambda plan: None,
     label: str = "",
 ) -> BackupReport:
-    """Take one restore point of the cluster, with `label` (`points.check_label` permits it). Raises a `KbackupError`
-    where no restore point was taken."""
-    metering.backup_begins()
+    """Take one restore point of the cluster, with `label` (`points.check_label` permits it).
+
+    Raises a `KbackupError` where no restore point was taken.
+    """
+    backup_begins()
     phases = Phases(listener)
     started_at = now()
     with phases.step("connect"):
-        cluster, cluster_id, brokers = connect(source)
+        source = connect(properties, options)
         open_or_create(store)
     pause = time.sleep if options.wait else None
     with HeldLease(store, "kbackup backup", options.lease_seconds, pause) as lease:
         with phases.step("connect"):
-            run = begin(options, source, store, cluster, cluster_id, brokers, lease)
-        run.label = label
-        captured = capture_cluster(run, phases, started_at, selections_of(options))
-        show_plan(captured.plan)
-        report = take(run, captured, phases, spark, listener, last=True)
-        metering.backed_up(report)
-        refresh(run, phases)
+            base = begin(options, store, source.id, lease)
+        captured = capture_cluster(source, base, selections_of(options), phases, started_at)
+        plan = plan_records(source, base, captured, phases, options.adopt_topics)
+        show_plan(plan)
+        read = archive_records(source, base, plan, options, spark, phases)
+        with phases.step("commit"):
+            draft = draft_point(source, base, captured, plan, read)
+            manifest = commit(base, draft, captured, label, last=True)
+        report = report_of(manifest, captured, plan, store.url, phases)
+        backed_up(report)
+        refresh(base.run, phases)
     return report
 
 
@@ -309,31 +136,13 @@ def selections_of(options: Backup) -> Selections:
     )
 
 
-def connect(source: Properties) -> tuple[Cluster, str, int]:
-    """Return the source, its id, and the number of its brokers."""
-    cluster = Cluster(source, "source")
-    return cluster, *cluster.connect()
-
-
-def begin(
-    options: Backup,
-    source: Properties,
-    store: Store,
-    cluster: Cluster,
-    cluster_id: str,
-    brokers: int,
-    lease: HeldLease,
-) -> Run:
+def begin(options: Backup, store: Store, cluster_id: str, lease: HeldLease) -> Base:
     """Fence off every other run, and read what the newest restore point says."""
-    writing = begin_point(options, store, cluster_id, lease)
-    sources = Sources.of(source)
-    head, interrupted = writing.archive.head, writing.interrupted
-    run = Run(
-        options, sources.kafka, writing, cluster, cluster_id, brokers, head, interrupted, sources=sources
-    )
-    if run.head is not None:
-        run.groups, run.settings = run.archive.groups(run.head), run.archive.metadata(run.head)
-    return run
+    run = begin_point(options, store, cluster_id, lease)
+    head = run.archive.head
+    if head is None:
+        return Base(run)
+    return Base(run, head, run.archive.groups(head), run.archive.metadata(head))
 
 
 def begin_point(options: Backup, store: Store, cluster_id: str, lease: HeldLease) -> WritingRun:
@@ -346,3 +155,303 @@ def begin_point(options: Backup, store: Store, cluster_id: str, lease: HeldLease
         )
     check_cluster(archive.head, cluster_id, store.url, options.adopt_cluster)
     return begin_writing(store, lease, "backup", options.isolation_level)
+
+
+def capture_cluster(
+    source: SourceCluster,
+    base: Base,
+    selections: Selections,
+    phases: Phases,
+    started_at: str,
+    later: bool = False,
+) -> Captured:
+    """Capture topics, groups and settings of the cluster.
+
+    `later`: selected groups, and topics that regular expressions select, may be created later.
+    """
+    cluster = source.cluster
+    with phases.step("discover"):
+        topics, existing = capture.discover(cluster, selections.topics, base.head, later)
+    with phases.step("capture groups"):
+        # before the end offsets, so that no group points past what is archived
+        groups = capture.groups(cluster, selections.groups, set(topics), base.groups, later)
+    with phases.step("resolve ranges"):
+        live = capture.live_topics(cluster, topics, source.isolation_level)
+        names = [group.group for group in groups.groups]
+        reading = capture.read_brokers(cluster, topics, source.id, names)
+        merged = with_sources(reading, source.brokers, source.sources)
+    settings = as_archived(merged.metadata, base.archive.info)  # which is what the next run compares with
+    return Captured(started_at, live, existing, groups, settings, merged.warnings, merged.damage)
+
+
+def plan_records(
+    source: SourceCluster, base: Base, captured: Captured, phases: Phases, adopt_topics: bool
+) -> Plan:
+    """Plan what to archive. Topics whose log was cut begin anew."""
+    with phases.step("compare logs"):
+        check_identity(base.head, captured.topics, adopt_topics)
+        diverged, warnings = compare_logs(source, base, captured.topics)
+    with phases.step("plan"):
+        numbers = partial(next_incarnation, base.archive.state)
+        plan = make_plan(base.head, captured.topics, captured.existing, numbers, diverged)
+    return replace(plan, warnings=(*plan.warnings, *warnings, *captured.warnings))
+
+
+def archive_records(
+    source: SourceCluster, base: Base, plan: Plan, options: Backup, spark: Spark, phases: Phases
+) -> Read:
+    """Write the segments of the plan, by tasks on Spark, and look at each of them."""
+    run = base.run
+    with phases.step("plan"):
+        reserve(run, plan)
+    with phases.step("run"):
+        salvaged = recover(run, plan, spark, partial(truncated_partitions, source, base))
+        taken = [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged]
+        ranges = without(plan.ranges, taken)
+        tasks = make_tasks(ranges, options.split_records, options.pack_records)
+        if not tasks:
+            read = Read(salvaged)
+        else:
+            topics = {r.topic for r in ranges}
+            incarnations = {t.name: t.incarnation for t in plan.topics if t.name in topics}
+            read = read_records(work_of(source, base, options, incarnations), tasks, spark, phases.listener)
+            read = replace(read, segments=[*salvaged, *read.segments])
+        check_written(run.store, read.segments)
+    return read
+
+
+def work_of(source: SourceCluster, base: Base, options: Backup, incarnations: dict[str, int]) -> BackupWork:
+    """Return what all tasks are told: of the topics, the ones that they read."""
+    return BackupWork(
+        source=source.properties,
+        store=for_writing(base.run.plain),
+        isolation=source.isolation_level,
+        group=base.group,
+        segment_bytes=options.segment_bytes,
+        compression=options.compression,
+        poll_timeout=source.poll_timeout,
+        incarnations=incarnations,
+        since=base.run.since(),
+        salvage=may_salvage(base.archive.state),
+    )
+
+
+def reserve(run: WritingRun, plan: Plan) -> None:
+    """Give new incarnations their numbers before the first segment is written in their folders."""
+    lives = run.archive.state.lives
+    new = {(t.name, t.incarnation): t.id for t in plan.topics if (t.name, t.incarnation) not in lives}
+    if new:
+        run.commit(
+            lambda state: reserve_incarnations(state, run.run, new),
+            "begin",
+            f"backup found {len(new)} new topics",
+        )
+
+
+def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
+    """Return whether a restore point of this capture would differ from the newest one."""
+    if says_more(plan, base.head) or base.groups is None or base.settings is None:
+        return True
+    # a group that moves on in what is held back is none the better for a restore point
+    groups = clamp(captured.groups, plan), clamp(base.groups, plan)
+    return not (same_groups(*groups) and same_settings(captured.settings, base.settings))
+
+
+def draft_point(source: SourceCluster, base: Base, captured: Captured, plan: Plan, read: Read) -> Draft:
+    """Write the documents of the capture, and draft the manifest. `ClusterError` for a topic created anew meanwhile."""
+    check_same_topics(source.cluster, plan)
+    number, groups = base.run.next_point, captured.groups
+    losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
+    not_carried = [
+        f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()
+    ]
+    compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
+    topics = next_states(number, plan, read.segments, read.lasts, compacted)
+    older = {t.captured for t in topics} - {number}
+    earlier = base.head.captures if base.head is not None else ()
+    return Draft(
+        number=number,
+        started_at=captured.started_at,
+        committed_at=now(),
+        cluster_id=source.id,
+        isolation_level=source.isolation_level,
+        topics=topics,
+        segments=read.segments,
+        losses=losses,
+        warnings=(*plan.warnings, *not_carried, *settings_warnings(captured.settings)),
+        captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
+        groups=len(groups.groups),
+        captured_topics=len(plan.topics),
+        captured_partitions=sum(len(t.partitions) for t in plan.topics),
+    )
+
+
+def put_documents(base: Base, captured: Captured) -> Capture:
+    """Write the documents of the capture. A document that equals the newest restore point's is not written again."""
+    run, number, head = base.run, base.run.next_point, base.head
+    old = next((c for c in head.captures if c.number == head.number), None) if head is not None else None
+    if old is not None and base.groups is not None and same_groups(base.groups, captured.groups):
+        groups = old.groups
+    else:
+        groups = run.put_document(number, layout.GROUPS, captured.groups)
+    if old is not None and base.settings is not None and same_settings(base.settings, captured.settings):
+        metadata = old.metadata
+    else:
+        metadata = run.put_document(number, layout.METADATA, captured.settings)
+    return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
+
+
+def commit(base: Base, draft: Draft, captured: Captured, label: str, last: bool) -> Manifest:
+    """Commit the restore point, and move `base` on to it. The run ends with its `last` restore point."""
+    run, number = base.run, draft.number
+    manifest, ref = put_manifest(run, draft)
+    new = new_point(manifest, ref, draft.segments)
+
+    def operation(state: State) -> State:
+        added = add_point(state, run.run, new)
+        added = label_point(added, label, number) if label else added
+        return end_run(added, run.run) if last else added
+
+    run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
+    base.head, base.groups, base.settings = manifest, captured.groups, captured.settings
+    run.interrupted = False
+    return manifest
+
+
+def refresh(run: WritingRun, phases: Phases) -> None:
+    """Write what follows from the restore point just taken."""
+    try:
+        with phases.step("refresh derived files"):
+            run.refresh_derived()
+    except KbackupError as error:
+        newest = run.next_point - 1
+        raise type(error)(
+            f"restore point {newest} is committed, but not all derived files are written: {error.message}",
+            f"the next backup writes them; {error.hint}",
+        ) from error
+
+
+def report_of(
+    manifest: Manifest, captured: Captured, plan: Plan, archive: str, phases: Phases
+) -> BackupReport:
+    return BackupReport(
+        restore_point=manifest.number,
+        parent=manifest.previous,
+        committed_at=manifest.committed_at,
+        archive=archive,
+        totals=manifest.totals,
+        topics=manifest.topics,
+        losses=manifest.losses,
+        warnings=manifest.warnings,
+        held_back=len(held_back(plan)),
+        damage=captured.damage,
+        seconds=phases.seconds,
+    )
+
+
+# Check that an archive belongs to the cluster and the topics that a backup would go on with.
+
+
+_SHOWN = 5
+
+
+def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
+    """Raise `MismatchError` where the newest restore point is of another cluster than `cluster_id`.
+
+    An unknown id ('') fits every cluster: an adopted folder and some sources have none.
+    """
+    if head is None or adopt or not head.cluster_id or not cluster_id or head.cluster_id == cluster_id:
+        return
+    raise MismatchError(
+        f"archive {archive} is of cluster {head.cluster_id}, the source is cluster {cluster_id}",
+        "check bootstrap.servers, or back up this cluster to an address of its own; "
+        "where it is the same cluster, rebuilt, run one backup with --adopt-cluster",
+    )
+
+
+def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: bool) -> None:
+    """Raise `RefusedError` where the archive has a topic without an id (after an adoption, or a repair without it) and
+    the cluster has the topic with an id: records of another topic of that name would follow."""
+    if head is None or adopt:
+        return
+    unknown = {t.name for t in head.topics if not t.id}
+    unidentified = [t.name for t in selected if t.id and t.name in unknown]
+    if not unidentified:
+        return
+    raise RefusedError(
+        f"nothing in the archive tells whether topic {join_names(unidentified, _SHOWN)} of the source is "
+        "the one that it has records of",
+        "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
+        "--adopt-topics",
+    )
+
+
+def check_same_topics(cluster: Cluster, plan: Plan) -> None:
+    """Raise `ClusterError` where a topic was created anew during the read: its records may be of either topic."""
+    now_there = cluster.topics(t.name for t in plan.topics)
+    for topic in plan.topics:
+        present = now_there.get(topic.name)
+        if present is not None and present.id != topic.id:
+            raise ClusterError(
+                f"topic {topic.name} was deleted and created again while it was backed up",
+                "run the backup once more: it archives the topic as a new incarnation; nothing is committed",
+            )
+
+
+# Count backups for Prometheus: what was added, the losses, and the lag behind the cluster.
+
+
+_FROM_THE_START = (
+    "kbackup_records_total",
+    "kbackup_bytes_total",
+    "kbackup_stored_bytes_total",
+    "kbackup_segments_total",
+    "kbackup_restore_points_total",
+    "kbackup_retries_total",
+    "kbackup_lost_offsets_total",
+)
+
+
+def backup_begins() -> None:
+    """Set the counters to 0 at the start, so that the first loss is seen as an increase."""
+    for name in _FROM_THE_START:
+        counted.add(name, 0)
+    for kind in LOSSES:
+        counted.add("kbackup_losses_total", 0, kind)
+
+
+def backed_up(report: BackupReport) -> None:
+    totals = report.totals
+    counted.add("kbackup_restore_points_total")
+    counted.add("kbackup_records_total", totals.records)
+    counted.add("kbackup_bytes_total", totals.bytes)
+    counted.add("kbackup_stored_bytes_total", totals.stored_bytes)
+    counted.add("kbackup_segments_total", totals.segments)
+    counted.put("kbackup_restore_point", report.restore_point)
+    committed = datetime.fromisoformat(report.committed_at).timestamp()
+    counted.put("kbackup_restore_point_timestamp_seconds", committed)
+    counted.put("kbackup_topics", totals.topics)
+    counted.put("kbackup_partitions", totals.partitions)
+    counted.put("kbackup_groups", totals.groups)
+    counted.put("kbackup_held_back_partitions", report.held_back)
+    for loss in report.losses:
+        counted.add("kbackup_losses_total", 1, loss.kind)
+        if loss.start is not None and loss.end is not None:
+            counted.add("kbackup_lost_offsets_total", loss.end - loss.start)
+    lag(lag_of(report.topics))
+
+
+def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
+    """Return, by topic, the records that each of its partitions lacked at its last capture; only topics that are
+    captured."""
+    return {t.name: [max(0, p.log_end - p.end) for p in t.partitions] for t in topics if t.state == "present"}
+
+
+def lag(by_topic: Mapping[str, Iterable[int]]) -> None:
+    every = [n for partitions in by_topic.values() for n in partitions]
+    counted.put("kbackup_lag_offsets", sum(every))
+    counted.put("kbackup_lag_max_offsets", max(every, default=0))
+
+
+def topic_lag(by_topic: Mapping[str, Iterable[int]]) -> None:
+    counted.replace("kbackup_topic_lag_offsets", {name: sum(lags) for name, lags in by_topic.items()})

@@ -1,7 +1,14 @@
-"""Tell a cut from compaction and retention, where a log lacks the last archived record.
+"""Check that each log still holds the last archived records.
 
-Without compaction, every offset of a log has a record or a marker. With compaction, the log's batch at the offset can
-show another history, and so can the leader epochs that the archive knows.
+A log can be cut (an unclean leader election, a disk or machine that was rolled back) and grow past the archived end
+afterwards. Its end offset does not show that. Its records at the offsets of the last archived records do:
+
+- The records are the same, the last one with the same leader epoch: no record below it was replaced.
+- A record is another one, has another epoch, or is missing in the archive: the log has another history, from this
+  offset or from before.
+- The last record is not there: compaction, retention or a cut. Without compaction, every offset of a log has a record
+  or a marker. With compaction, the log's batch at the offset can show another history, and so can the leader epochs
+  that the archive knows.
 """
 
 from __future__ import annotations
@@ -11,15 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.last_record import FEW, digest_of, last_records, read_last_records
 from kbackup.archive.models import EpochEnd, LastRecord, Manifest, PartitionState, TopicState
 from kbackup.archive.query.overview import lost_ranges
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.backup.run import Run
-from kbackup.jobs.capture import Live, LiveTopic
+from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.consume import EpochPosition, RangeReader, validate_epochs
 from kbackup.kafka.security_types import Untold
@@ -28,6 +33,13 @@ from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.log_batches import LogBatch
+
+
+BATCH = 500
+"""Partitions that are read together."""
+_FETCH_BYTES = 64 << 10
+"""A partition's share of a fetch: the batch with the last record is wanted, not all that came since."""
+TUNING = {"fetch.message.max.bytes": _FETCH_BYTES, "fetch.wait.max.ms": 10}
 
 
 class Expected(NamedTuple):
@@ -43,127 +55,6 @@ class Expected(NamedTuple):
     @property
     def last(self) -> LastRecord:
         return self.archived[-1]
-
-
-def compare_missing(
-    run: Run, unseen: Sequence[Expected], *, committed: bool
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions whose log was cut, each with an offset that differs; and warnings.
-
-    `unseen` are logs without the last archived record; `committed`: the archive has no aborted record.
-    """
-    if not unseen:
-        return {}, []
-    # retention and DeleteRecords may have taken them since the log starts were read
-    starts = run.cluster.log_starts([each.range.tp for each in unseen])
-    missing = [each for each in unseen if starts[each.range.tp] <= each.last.offset]
-    compacted = _compacted(run, {each.range.topic for each in missing})
-    cut = {each.range.tp: each.last.offset for each in missing if each.range.topic not in compacted}
-    missing = [each for each in missing if each.range.topic in compacted]
-    replaced, warnings = _compare_batches(run, missing, committed=committed)
-    missing = [each for each in missing if each.range.tp not in replaced]
-    truncated, unanswered = _compare_epochs(run, missing, starts)
-    return {**cut, **replaced, **truncated}, [*warnings, *unanswered]
-
-
-def is_compacted(policy: str | None) -> bool:
-    """Return whether a cleanup.policy compacts the log."""
-    return "compact" in (policy or "")
-
-
-def _compacted(run: Run, topics: Set[str]) -> Set[str]:
-    """Return the topics whose records compaction may have taken since the newest restore point."""
-    if not topics:
-        return set()
-    now = run.cluster.one_config(topics, "cleanup.policy")
-    before = {t.name: t.configs.get("cleanup.policy") for t in run.settings.topics} if run.settings else {}
-    return {name for name in topics if is_compacted(now[name]) or is_compacted(before.get(name))}
-
-
-def _compare_batches(
-    run: Run, missing: Sequence[Expected], *, committed: bool
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions whose log has a batch of another history at the last archived record; and a warning."""
-    if not missing:
-        return {}, []
-    last = {each.range.tp: each.last for each in missing}
-    batches = log_batches(run.cluster.connection, {tp: record.offset for tp, record in last.items()})
-    if isinstance(batches, Untold):
-        why, batches = batches.why, {}
-    else:
-        why = "no answer of their leaders"
-    cut = {tp: last[tp].offset for tp, b in batches.items() if is_replaced(last[tp], b, committed=committed)}
-    if not (silent := sorted(last.keys() - batches.keys())):
-        return cut, []
-    return cut, [
-        f"{plural(len(silent), 'log')} ({silent[0]}, …) that compaction may have changed "
-        f"were compared with the archive by leader epochs alone: {why}"
-    ]
-
-
-def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
-    """Return whether `batch` shows that the log never had the record `last`, which it lacks.
-
-    `committed`: the archive has no record of an aborted transaction.
-    """
-    if not batch.first <= last.offset <= batch.last:
-        return False
-    other_epoch = last.leader_epoch is not None and batch.leader_epoch != last.leader_epoch
-    return batch.control or other_epoch or (committed and batch.aborted)
-
-
-def _compare_epochs(
-    run: Run, missing: Sequence[Expected], starts: Mapping[TopicPartition, int]
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions whose log was cut below an archived record whose epoch is known; and warnings."""
-    truncated: dict[TopicPartition, int] = {}
-    unanswered: set[TopicPartition] = set()
-    known = {each.range.tp: positions(each, starts[each.range.tp]) for each in missing}
-    for depth in range(max(map(len, known.values()), default=0)):
-        asked = {tp: ends[depth] for tp, ends in known.items() if depth < len(ends) and tp not in truncated}
-        cut, silent = validate_epochs(
-            run.source,
-            asked,
-            layout.reader_group("backup", run.writing.run),
-            run.options.poll_timeout_seconds,
-        )
-        truncated |= {tp: asked[tp].offset - 1 for tp in cut}
-        unanswered |= silent
-    return truncated, [
-        f"the log of {tp} was not compared with the archive: the cluster did not validate its leader epoch in time"
-        for tp in sorted(unanswered - truncated.keys())
-    ]
-
-
-def positions(expected: Expected, start: int) -> list[EpochPosition]:
-    """Return the offset after the last known record of each leader epoch, the newest epoch first.
-
-    A log that begins at `start` has forgotten earlier epochs.
-    """
-    last = expected.last
-    ends = [] if last.leader_epoch is None else [EpochPosition(last.offset + 1, last.leader_epoch)]
-    ends += [
-        EpochPosition(e.offset + 1, e.leader_epoch) for e in reversed(expected.epochs) if e.offset >= start
-    ]
-    return ends
-
-
-# Check that each log still holds the last archived records.
-#
-# A log can be cut (an unclean leader election, a disk or machine that was rolled back) and grow past the archived end
-# afterwards. Its end offset does not show that. Its records at the offsets of the last archived records do:
-#
-# - The records are the same, the last one with the same leader epoch: no record below it was replaced.
-# - A record is another one, has another epoch, or is missing in the archive: the log has another history, from this
-#   offset or from before.
-# - The last record is not there: see `missing_records`.
-
-
-BATCH = 500
-"""Partitions that are read together."""
-_FETCH_BYTES = 64 << 10
-"""A partition's share of a fetch: the batch with the last record is wanted, not all that came since."""
-TUNING = {"fetch.message.max.bytes": _FETCH_BYTES, "fetch.wait.max.ms": 10}
 
 
 class Seen(NamedTuple):
@@ -185,26 +76,28 @@ class Comparison(NamedTuple):
     unseen: list[Expected]
 
 
-def compare_logs(run: Run, live: Sequence[LiveTopic]) -> tuple[dict[TopicPartition, int], list[str]]:
+def compare_logs(
+    source: SourceCluster, base: Base, live: Sequence[LiveTopic]
+) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log differs from the archive, each with an offset that differs; and warnings.
 
-    Adds the last records that could be read to the newest restore point of `run`.
+    Adds the last records that could be read to the newest restore point, `base.head`.
     """
-    if run.head is None:
+    if base.head is None:
         return {}, []
-    run.head, warnings = with_last_records(run.archive, run.head, live)
-    exact = may_salvage(run.archive.state)
-    expected = _without_losses(run, run.head, expectations(run.head, live, exact=exact))
-    diverged, unanswered = _compare(run, expected, exact=exact)
+    base.head, warnings = with_last_records(base.archive, base.head, live)
+    exact = may_salvage(base.archive.state)
+    expected = _without_losses(base.archive, base.head, expectations(base.head, live, exact=exact))
+    diverged, unanswered = _compare(source, base, expected)
     return diverged, [*warnings, *unanswered]
 
 
-def _without_losses(run: Run, head: Manifest, expected: Sequence[Expected]) -> Sequence[Expected]:
+def _without_losses(archive: Archive, head: Manifest, expected: Sequence[Expected]) -> Sequence[Expected]:
     """Leave out the ranges that have no record in the archive only because it lost them."""
     if all(each.archived for each in expected):
         return expected
     incarnations = {topic.name: topic.incarnation for topic in head.topics}
-    lost = lost_ranges(run.archive, head)
+    lost = lost_ranges(archive, head)
 
     def is_lost(of: OffsetRange) -> bool:
         ranges = lost.get((of.topic, incarnations[of.topic], of.partition), ())
@@ -213,7 +106,9 @@ def _without_losses(run: Run, head: Manifest, expected: Sequence[Expected]) -> S
     return [each for each in expected if each.archived or not is_lost(each.range)]
 
 
-def of_another_history(run: Run, segments: Sequence[Segment]) -> Set[TopicPartition]:
+def truncated_partitions(
+    source: SourceCluster, base: Base, segments: Sequence[Segment]
+) -> Set[TopicPartition]:
     """Return the partitions whose log was cut after an earlier run read `segments`.
 
     A partition whose last segment can't be read is among them.
@@ -221,39 +116,30 @@ def of_another_history(run: Run, segments: Sequence[Segment]) -> Set[TopicPartit
     newest: dict[TopicPartition, Segment] = {}
     for segment in sorted(segments, key=lambda s: s.last):
         newest[TopicPartition(segment.topic, segment.partition)] = segment
-    records = last_records(run.archive.store, newest)
+    records = last_records(base.archive.store, newest)
     expected = [
         Expected(OffsetRange(*tp, few[0].offset, few[-1].offset + 1), few)
         for tp, few in records.items()
         if not isinstance(few, str)
     ]
-    diverged, _ = _compare(run, expected, exact=may_salvage(run.archive.state))
+    diverged, _ = _compare(source, base, expected)
     return diverged.keys() | {tp for tp, why in records.items() if isinstance(why, str)}
 
 
 def _compare(
-    run: Run, expected: Sequence[Expected], *, exact: bool
+    source: SourceCluster, base: Base, expected: Sequence[Expected]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions whose log differs, each with an offset that differs; and warnings.
-
-    `exact`: all runs of the archive, this one too, read with the same isolation level.
-    """
+    """Return the partitions whose log differs, each with an offset that differs; and warnings."""
     if not expected:
         return {}, []
-    isolation = run.options.isolation_level if exact else "read_uncommitted"
-    reader = RangeReader(
-        run.source,
-        isolation,
-        layout.reader_group("backup", run.writing.run),
-        run.options.poll_timeout_seconds,
-        BATCH,
-        tuning=TUNING,
-    )
+    exact = may_salvage(base.archive.state)  # all runs, this one too, read with the same isolation level
+    isolation = source.isolation_level if exact else "read_uncommitted"
+    reader = RangeReader(source.properties, isolation, base.group, source.poll_timeout, BATCH, tuning=TUNING)
     try:
         diverged, unseen = compare(reader, expected, exact=exact)
     finally:
         reader.close()
-    missing, warnings = compare_missing(run, unseen, committed=isolation == "read_committed")
+    missing, warnings = compare_missing(source, base, unseen, committed=isolation == "read_committed")
     return {**diverged, **missing}, warnings
 
 
@@ -377,3 +263,104 @@ def read_seen(reader: RangeReader, ranges: Iterable[OffsetRange]) -> Mapping[Top
         added = {int(block.offsets[n]): digest_of(block, n) for n in more}
         seen[tp] = Seen({**digests, **added}, records + len(block), reader.epochs.get(tp, -1))
     return seen
+
+
+# Where a log lacks the last archived record: tell a cut from compaction and retention.
+
+
+def compare_missing(
+    source: SourceCluster, base: Base, unseen: Sequence[Expected], *, committed: bool
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the partitions whose log was cut, each with an offset that differs; and warnings.
+
+    `unseen` are logs without the last archived record; `committed`: the archive has no aborted record.
+    """
+    if not unseen:
+        return {}, []
+    # retention and DeleteRecords may have taken them since the log starts were read
+    starts = source.cluster.log_starts([each.range.tp for each in unseen])
+    missing = [each for each in unseen if starts[each.range.tp] <= each.last.offset]
+    compacted = _compacted(source, base, {each.range.topic for each in missing})
+    cut = {each.range.tp: each.last.offset for each in missing if each.range.topic not in compacted}
+    missing = [each for each in missing if each.range.topic in compacted]
+    replaced, warnings = _compare_batches(source, missing, committed=committed)
+    missing = [each for each in missing if each.range.tp not in replaced]
+    truncated, unanswered = _compare_epochs(source, base.group, missing, starts)
+    return {**cut, **replaced, **truncated}, [*warnings, *unanswered]
+
+
+def is_compacted(policy: str | None) -> bool:
+    """Return whether a cleanup.policy compacts the log."""
+    return "compact" in (policy or "")
+
+
+def _compacted(source: SourceCluster, base: Base, topics: Set[str]) -> Set[str]:
+    """Return the topics whose records compaction may have taken since the newest restore point."""
+    if not topics:
+        return set()
+    now = source.cluster.one_config(topics, "cleanup.policy")
+    before = {t.name: t.configs.get("cleanup.policy") for t in base.settings.topics} if base.settings else {}
+    return {name for name in topics if is_compacted(now[name]) or is_compacted(before.get(name))}
+
+
+def _compare_batches(
+    source: SourceCluster, missing: Sequence[Expected], *, committed: bool
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the partitions whose log has a batch of another history at the last archived record; and a warning."""
+    if not missing:
+        return {}, []
+    last = {each.range.tp: each.last for each in missing}
+    batches = log_batches(source.cluster.connection, {tp: record.offset for tp, record in last.items()})
+    if isinstance(batches, Untold):
+        why, batches = batches.why, {}
+    else:
+        why = "no answer of their leaders"
+    cut = {tp: last[tp].offset for tp, b in batches.items() if is_replaced(last[tp], b, committed=committed)}
+    if not (silent := sorted(last.keys() - batches.keys())):
+        return cut, []
+    return cut, [
+        f"{plural(len(silent), 'log')} ({silent[0]}, …) that compaction may have changed "
+        f"were compared with the archive by leader epochs alone: {why}"
+    ]
+
+
+def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
+    """Return whether `batch` shows that the log never had the record `last`, which it lacks.
+
+    `committed`: the archive has no record of an aborted transaction.
+    """
+    if not batch.first <= last.offset <= batch.last:
+        return False
+    other_epoch = last.leader_epoch is not None and batch.leader_epoch != last.leader_epoch
+    return batch.control or other_epoch or (committed and batch.aborted)
+
+
+def _compare_epochs(
+    source: SourceCluster, group: str, missing: Sequence[Expected], starts: Mapping[TopicPartition, int]
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the partitions whose log was cut below an archived record whose epoch is known; and warnings."""
+    truncated: dict[TopicPartition, int] = {}
+    unanswered: set[TopicPartition] = set()
+    known = {each.range.tp: positions(each, starts[each.range.tp]) for each in missing}
+    for depth in range(max(map(len, known.values()), default=0)):
+        asked = {tp: ends[depth] for tp, ends in known.items() if depth < len(ends) and tp not in truncated}
+        cut, silent = validate_epochs(source.properties, asked, group, source.poll_timeout)
+        truncated |= {tp: asked[tp].offset - 1 for tp in cut}
+        unanswered |= silent
+    return truncated, [
+        f"the log of {tp} was not compared with the archive: the cluster did not validate its leader epoch in time"
+        for tp in sorted(unanswered - truncated.keys())
+    ]
+
+
+def positions(expected: Expected, start: int) -> list[EpochPosition]:
+    """Return the offset after the last known record of each leader epoch, the newest epoch first.
+
+    A log that begins at `start` has forgotten earlier epochs.
+    """
+    last = expected.last
+    ends = [] if last.leader_epoch is None else [EpochPosition(last.offset + 1, last.leader_epoch)]
+    ends += [
+        EpochPosition(e.offset + 1, e.leader_epoch) for e in reversed(expected.epochs) if e.offset >= start
+    ]
+    return ends

@@ -1,17 +1,20 @@
-"""Spark task of a backup: read ranges of the source, write segments, return their index entries."""
+"""Archive records on Spark: distribute the offsets over tasks, read ranges of the source, write segments."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.last_record import last_of, with_epoch
 from kbackup.archive.models import LastRecord
+from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.salvage import (
     RecordsObject,
     drop_overlaps,
@@ -22,18 +25,14 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, Target
 from kbackup.errors import CorruptError, StoreError
 from kbackup.jobs.backup.plan import Plan, TopicPlan
-from kbackup.jobs.backup.run import Run
+from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader, Vanished
 from kbackup.kafka.kernel import Kernel, selected_kernel
-from kbackup.spark.tasks import ProgressSender, run_tasks
+from kbackup.metrics.registry import Listener
+from kbackup.spark.tasks import ProgressSender, Spark, run_counted, run_tasks
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
 
 
 class LastRead(NamedTuple):
@@ -214,6 +213,89 @@ def _loss_between(vanished: Sequence[Vanished], tp: TopicPartition, last: int, f
     return any(v.tp == tp and last < v.end <= first for v in vanished)
 
 
+@dataclass(frozen=True)
+class Read:
+    """Archived data of a run: segments, records that retention deleted meanwhile, and last records by partition."""
+
+    segments: Sequence[Segment]
+    vanished: Sequence[Vanished] = ()
+    lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = field(default_factory=dict)
+
+
+def read_records(
+    work: BackupWork, tasks: Sequence[Sequence[OffsetRange]], spark: Spark, listener: Listener
+) -> Read:
+    """Run the tasks on Spark, which write the segments."""
+    results = run_counted(spark, tasks, work, listener, sum(r.end - r.start for task in tasks for r in task))
+    kernel.say(r for r in results if isinstance(r, Kernel))
+    lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.records[-1].offset)
+    return Read(
+        [r for r in results if isinstance(r, Segment)],
+        [r for r in results if isinstance(r, Vanished)],
+        {r.tp: r.records for r in lasts},
+    )
+
+
+# Distribute the offsets that a backup reads over Spark tasks. Pure.
+
+
+PACK_PARTITIONS = 256  # partitions that share a task and its consumer, at most
+
+
+def without(ranges: Iterable[OffsetRange], taken: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return `ranges` without the offsets that are `taken`, in ranges that don't overlap."""
+    by_partition: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
+    for each in taken:
+        by_partition[each.tp].append(each)
+    remaining: list[OffsetRange] = []
+    for offsets in ranges:
+        at = offsets.start
+        for each in sorted(by_partition[offsets.tp]):
+            if each.start > at:
+                remaining.append(offsets._replace(start=at, end=min(each.start, offsets.end)))
+            at = max(at, each.end)
+        remaining.append(offsets._replace(start=min(at, offsets.end)))
+    return [r for r in remaining if r.start < r.end]
+
+
+def make_tasks(
+    ranges: Iterable[OffsetRange], split_records: int, pack_records: int
+) -> list[list[OffsetRange]]:
+    """Distribute ranges over tasks.
+
+    A range of more than `split_records` offsets is cut; ranges of fewer than `pack_records` share a task. `ranges` of
+    one partition are neighbours; no task has two of them, since its consumer reads one range of a partition.
+    Sizes are in offsets, since the records of a range are unknown before it is read. Big tasks come first, so that no
+    long task runs alone at the end.
+    """
+    alone: list[list[OffsetRange]] = []
+    packs: list[list[OffsetRange]] = []
+    room = 0
+    for offsets in ranges:
+        size = offsets.end - offsets.start
+        if size >= pack_records:
+            alone += [[stretch] for stretch in _cut(offsets, split_records)]
+        elif size > 0:
+            if (
+                not packs
+                or size > room
+                or len(packs[-1]) == PACK_PARTITIONS
+                or packs[-1][-1].tp == offsets.tp
+            ):
+                packs.append([])
+                room = pack_records
+            packs[-1].append(offsets)
+            room -= size
+    return sorted(alone + packs, key=lambda task: -sum(r.end - r.start for r in task))
+
+
+def _cut(offsets: OffsetRange, split_records: int) -> list[OffsetRange]:
+    size = offsets.end - offsets.start
+    count = -(-size // split_records)
+    marks = [offsets.start + size * i // count for i in range(count + 1)]
+    return [offsets._replace(start=a, end=b) for a, b in pairwise(marks)]
+
+
 # Salvage of the segments of an interrupted run: whole segments are taken over, others stay where they are.
 #
 # Runs under the lease, after the fence. Each incarnation has one topic id, so segments in its folder are of that
@@ -236,15 +318,15 @@ class SalvageWork:
 
 
 def recover(
-    run: Run,
+    run: WritingRun,
     plan: Plan,
-    spark: Callable[[], SparkSession],
-    differing: Callable[[Sequence[Segment]], Collection[TopicPartition]],
+    spark: Spark,
+    truncated: Callable[[Sequence[Segment]], Collection[TopicPartition]],
 ) -> list[Segment]:
     """Return the segments of an interrupted run that `plan` can use.
 
     The other segments stay: the tasks use other names, and a sweep deletes them once they lie below the end.
-    `differing` returns the partitions whose log was cut since; their segments are not used.
+    `truncated` returns the partitions whose log was cut since; their segments are not used.
     """
     if not run.interrupted or not may_salvage(run.archive.state):
         return []
@@ -253,8 +335,8 @@ def recover(
     if not orphans:
         return []
     tasks = [orphans[i : i + _PER_TASK] for i in range(0, len(orphans), _PER_TASK)]
-    kept = _fitting(plan, run_tasks(spark(), tasks, SalvageWork(run.writing.plain)))
-    cut = differing(kept)
+    kept = _fitting(plan, run_tasks(spark(), tasks, SalvageWork(run.plain)))
+    cut = truncated(kept)
     return [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]
 
 

@@ -8,7 +8,7 @@ from kbackup.archive.query.groups import GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview
 from kbackup.cli.init.command import InitReport
 from kbackup.jobs.backup.follow import FollowReport
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.check import CheckReport
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.copy import CopyReport, PromoteReport

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from kbackup.archive.catalog.operations import begin_run, next_incarnation, rese
 from kbackup.archive.catalog.retention import expire_records
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.reader import Archive
-from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup import task as module
 from kbackup.jobs.backup.plan import PartitionPlan, Plan, TopicPlan
@@ -58,18 +56,6 @@ def no_logs(segments: Sequence[Segment]) -> Any:
     pytest.fail("logs are read for nothing")
 
 
-@dataclass
-class Interrupted:
-    """A run as `recover` needs it: it began after another run that was interrupted."""
-
-    writing: WritingRun
-    interrupted: bool = True
-
-    @property
-    def archive(self) -> Archive:
-        return self.writing.archive
-
-
 def interrupt(store: FaultyStore, isolation_level: IsolationLevel = "read_committed") -> None:
     """A run begins and is never heard of again."""
     open_or_create(store)
@@ -86,9 +72,8 @@ def again(
     spark: Any = object
     with HeldLease(store, "kbackup test", 60) as lease:
         writing = begin_writing(store, lease, "backup", isolation_level)
-        run: Any = Interrupted(writing, writing.interrupted)
-        assert run.interrupted
-        return recover(run, selection, spark, lambda segments: cut)
+        assert writing.interrupted
+        return recover(writing, selection, spark, lambda segments: cut)
 
 
 def keys(store: FaultyStore) -> set[str]:
@@ -104,8 +89,7 @@ def test_without_interrupted_runs_nobody_looks(store: FaultyStore) -> None:
     strays = write(store, target(), range(9))
     with HeldLease(store, "kbackup test", 60) as lease:
         writing = begin_writing(store, lease, "backup")
-        run: Any = Interrupted(writing, writing.interrupted)
-        assert recover(run, plan((0, 9)), no_spark, no_logs) == []
+        assert recover(writing, plan((0, 9)), no_spark, no_logs) == []
     assert keys(store) == both(strays)
 
 

@@ -16,7 +16,7 @@ from kbackup.cli.common.session import spark_session
 from kbackup.config import Config
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup import job as backup_job
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.spark import session as spark
 from tests.support.archives import make_archive
 

@@ -17,7 +17,7 @@ from kbackup.cli.common.output import Reporter
 from kbackup.cli.mirror.run import ApplyRoundReporter, Building, TakeRoundReporter
 from kbackup.config.load import Origin, Setting
 from kbackup.errors import UnreachableError
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.halves.apply import RoundReport

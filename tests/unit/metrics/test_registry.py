@@ -13,7 +13,7 @@ from kbackup import __version__
 from kbackup.archive.models import Loss, PartitionState, TopicState, Totals
 from kbackup.cli import main
 from kbackup.errors import UnreachableError
-from kbackup.jobs.backup.run import BackupReport, backed_up, backup_begins, lag_of, topic_lag
+from kbackup.jobs.backup.job import BackupReport, backed_up, backup_begins, lag_of, topic_lag
 from kbackup.metrics.registry import METRICS, Counted, counted, failed
 from kbackup.metrics.server import MetricsFile, samples, text
 

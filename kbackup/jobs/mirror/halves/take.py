@@ -15,8 +15,7 @@ from kbackup.archive.query.selection import Selection, Selections
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
-from kbackup.jobs.backup.job import selections_of
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport, selections_of
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics

@@ -13,7 +13,7 @@ from kbackup.cli.common.notify import Notifier
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Origin, Setting
 from kbackup.errors import UnreachableError
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.util.times import now
 from tests.support.webhook import FakeWebhook, webhook
 

@@ -15,7 +15,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.errors import LockedError, NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.adopt import adopt
-from kbackup.jobs.backup.run import check_identity
+from kbackup.jobs.backup.job import check_identity
 from kbackup.jobs.capture import LiveTopic
 from kbackup.jobs.repair.rebuild import RepairReport
 from kbackup.jobs.verify.job import verify

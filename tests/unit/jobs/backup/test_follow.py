@@ -13,7 +13,8 @@ from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, UnreachableError
 from kbackup.jobs.backup import follow
 from kbackup.jobs.backup.follow import Follower
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
+from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.common import Stop
 from kbackup.metrics.registry import ROUNDS, Silent, counted
 from tests.support.memory_store import MemoryStore
@@ -37,14 +38,14 @@ class Watcher:
 def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """Of rounds that find nothing new."""
     lease = SimpleNamespace(check=lambda: None)
-    run = SimpleNamespace(writing=SimpleNamespace(end=lambda: None), parent=41)
-    monkeypatch.setattr(follow, "connect", lambda *_: ())
+    base = SimpleNamespace(run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41))
+    monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c"))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
     monkeypatch.setattr(follow, "HeldLease", lambda *_: nullcontext(lease))
-    monkeypatch.setattr(follow, "begin", lambda *_: run)
-    monkeypatch.setattr(
-        follow, "capture_cluster", lambda *_, **__: SimpleNamespace(says_more_than=lambda _: False)
-    )
+    monkeypatch.setattr(follow, "begin", lambda *_: base)
+    monkeypatch.setattr(follow, "capture_cluster", lambda *_, **__: None)
+    monkeypatch.setattr(follow, "plan_records", lambda *_: Plan((), (), (), ()))
+    monkeypatch.setattr(follow, "has_news", lambda *_: False)
     counted.begin("mirror")
     with closing(Stop()) as made:
         yield made

@@ -9,16 +9,16 @@ from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup
 from kbackup.errors import MismatchError
 from kbackup.jobs.backup.job import begin
-from kbackup.jobs.backup.run import Run
+from kbackup.jobs.capture import Base
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 
 
-def begun(store: MemoryStore, cluster_id: str, *, adopt: bool = False) -> Run:
+def begun(store: MemoryStore, cluster_id: str, *, adopt: bool = False) -> Base:
     options = Backup(adopt_cluster=adopt)
     with HeldLease(store, "kbackup backup", 60) as lease:
         open_or_create(store)
-        return begin(options, {}, store, None, cluster_id, 1, lease)  # type: ignore[arg-type]
+        return begin(options, store, cluster_id, lease)
 
 
 def test_another_cluster_is_refused_before_anything_is_written() -> None:
@@ -36,7 +36,7 @@ def test_another_cluster_is_refused_before_anything_is_written() -> None:
 def test_same_and_rebuilt_clusters_continue_the_archive() -> None:
     store = MemoryStore()
     make_archive(store)
-    assert begun(store, "source").writing.next_point == 3
-    assert begun(store, "other", adopt=True).writing.next_point == 3
-    assert begun(store, "").writing.next_point == 3, "a source that tells no id"
-    assert begun(MemoryStore(), "other").writing.next_point == 1, "an archive without a restore point"
+    assert begun(store, "source").run.next_point == 3
+    assert begun(store, "other", adopt=True).run.next_point == 3
+    assert begun(store, "").run.next_point == 3, "a source that tells no id"
+    assert begun(MemoryStore(), "other").run.next_point == 1, "an archive without a restore point"

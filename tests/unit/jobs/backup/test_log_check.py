@@ -11,9 +11,8 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.last_record import digest_of
-from kbackup.archive.models import LastRecord, Manifest, PartitionState
+from kbackup.archive.models import LastRecord, Manifest, Metadata, PartitionState
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup
 from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup.log_check import (
     Expected,
@@ -23,7 +22,8 @@ from kbackup.jobs.backup.log_check import (
     expectations,
     with_last_records,
 )
-from kbackup.jobs.capture import Live, LiveTopic
+from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
+from kbackup.metadata.sources import Sources
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.archives import make_archive
 from tests.support.made_segments import TOPIC, block, target, write
@@ -186,16 +186,15 @@ class Source:
         return dict.fromkeys(names, self._policy)
 
 
-def run_of(source: Source | None = None, **more: Any) -> Any:
+def source_of(cluster: Source | None = None) -> SourceCluster:
+    made: Any = cluster or Source("delete", {})
+    return SourceCluster(made, "c", 1, Sources(kafka={"bootstrap.servers": "b:1"}), "read_committed", 7)
+
+
+def base_of(head: Manifest | None = None, settings: Metadata | None = None, **archive: Any) -> Base:
     state = SimpleNamespace(isolation_levels={"read_committed"})
-    return SimpleNamespace(
-        source={"bootstrap.servers": "b:1"},
-        archive=SimpleNamespace(state=state, **more),
-        **{"head": None, "settings": None},
-        cluster=source or Source("delete", {}),
-        options=Backup(poll_timeout_seconds=7),
-        writing=SimpleNamespace(run="r"),
-    )
+    run: Any = SimpleNamespace(run="r", archive=SimpleNamespace(state=state, **archive))
+    return Base(run, head, None, settings)
 
 
 def test_an_older_archive_tells_its_last_records_itself() -> None:
@@ -244,6 +243,10 @@ def test_segments_of_an_unfinished_run_are_held_against_the_log(monkeypatch: pyt
     tps = [TopicPartition(TOPIC, p) for p in (0, 1, 3)]
     reader = Reader({tps[0]: [range(29, 30)], tps[1]: [range(30, 31)], tps[2]: []})
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
-    run = run_of(store=store)
-    assert log_check.of_another_history(run, segments) == {tps[1], tps[2], TopicPartition(TOPIC, 2)}
+    base = base_of(store=store)
+    assert log_check.truncated_partitions(source_of(), base, segments) == {
+        tps[1],
+        tps[2],
+        TopicPartition(TOPIC, 2),
+    }
     assert reader.asked == [3]

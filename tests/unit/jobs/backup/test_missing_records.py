@@ -17,7 +17,16 @@ from kbackup.kafka.consume import EpochPosition, Validation
 from kbackup.kafka.security_types import Untold
 from kbackup.types import TopicPartition
 from tests.support.made_segments import block
-from tests.unit.jobs.backup.test_log_check import EXPECTED, LAST, UNKNOWN, Reader, Source, head, run_of
+from tests.unit.jobs.backup.test_log_check import (
+    EXPECTED,
+    LAST,
+    UNKNOWN,
+    Reader,
+    Source,
+    base_of,
+    head,
+    source_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +65,12 @@ def compared(
     tps = [TopicPartition("orders", p) for p in range(5)]
     logs: dict[TopicPartition, list[range]] = {tp: [] for tp in tps[:4]} | {tps[4]: [range(9, 10)]}
     last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
-    run = run_of(source)
-    run.head, run.settings = head(*[last] * 5), settings
+    connected, base = source_of(source), base_of(head(*[last] * 5), settings)
     asked: list[Any] = []
 
     def validate(*arguments: Any) -> Validation:
         asked.append(arguments[1])
-        assert arguments[0] is run.source
+        assert arguments[0] is connected.properties
         assert arguments[2:] == ("kbackup-backup-r", 7)
         return Validation(
             frozenset({tps[0]} & arguments[1].keys()), frozenset({tps[2]} & arguments[1].keys())
@@ -73,7 +81,7 @@ def compared(
     known = batches if isinstance(batches, Untold) else {tps[p]: b for p, b in (batches or {}).items()}
     monkeypatch.setattr(log_check, "log_batches", lambda *_: known)
     live = [LiveTopic("orders", "A", dict.fromkeys(range(5), Live(0, 40, 40)))]
-    diverged, warnings = log_check.compare_logs(run, live)
+    diverged, warnings = log_check.compare_logs(connected, base, live)
     return {tp.partition: at for tp, at in diverged.items()}, warnings, [sorted(a) for a in asked]
 
 

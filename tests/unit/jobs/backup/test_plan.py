@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Manifest, PartitionState, TopicState, Totals
-from kbackup.jobs.backup.plan import Plan, make_tasks, without
+from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.plan import make_plan as plan_of
+from kbackup.jobs.backup.task import make_tasks, without
 from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.types import OffsetRange, TopicPartition
 
@@ -165,17 +166,17 @@ def test_an_unknown_topic_id_is_not_taken_for_another_one() -> None:
     ("taken", "remaining"),
     [
         ([], [(0, 100)]),
-        ([(0, 99)], []),
-        ([(0, 9), (50, 59)], [(10, 50), (60, 100)]),
-        ([(10, 19), (20, 29)], [(0, 10), (30, 100)]),
-        ([(90, 99)], [(0, 90)]),
+        ([(0, 100)], []),
+        ([(0, 10), (50, 60)], [(10, 50), (60, 100)]),
+        ([(10, 20), (20, 30)], [(0, 10), (30, 100)]),
+        ([(90, 100)], [(0, 90)]),
     ],
 )
 def test_salvaged_ranges_are_not_read_again(
     taken: list[tuple[int, int]], remaining: list[tuple[int, int]]
 ) -> None:
     whole = OffsetRange("t", 0, 0, 100)
-    assert without([whole], {TopicPartition("t", 0): taken}) == [
+    assert without([whole], [OffsetRange("t", 0, a, b) for a, b in taken]) == [
         OffsetRange("t", 0, a, b) for a, b in remaining
     ]
 
@@ -203,7 +204,7 @@ def test_tasks_cover_every_range_once_and_keep_their_bounds(sizes: list[int], sp
 def test_no_task_has_two_ranges_of_a_partition() -> None:
     """The rest of a partition around salvaged segments may be several small ranges."""
     remaining = without(
-        [OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 9)], {TopicPartition("t", 0): [(10, 79)]}
+        [OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 9)], [OffsetRange("t", 0, 10, 80)]
     )
     assert make_tasks(remaining, 1000, 100) == [
         [OffsetRange("t", 0, 80, 90), OffsetRange("t", 1, 0, 9)],

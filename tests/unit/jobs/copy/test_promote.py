@@ -53,9 +53,9 @@ def begun(store: Store) -> int:
     """A backup begins: the number of its restore point."""
     store.delete([layout.LOCK])
     with HeldLease(store, "kbackup backup", 60) as lease:
-        run = begin(Backup(), {}, store, None, "c", 0, lease)  # type: ignore[arg-type]
-        assert run.writing.interrupted == (run.archive.state.isolation_levels > {"read_committed"})
-        return run.writing.next_point
+        run = begin(Backup(), store, "c", lease).run
+        assert run.interrupted == (run.archive.state.isolation_levels > {"read_committed"})
+        return run.next_point
 
 
 def test_backups_go_on_in_a_promoted_copy() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.errors import KbackupError, UnreachableError
 from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves import take
 from kbackup.jobs.mirror.internal import InternalTopics
