@@ -1,4 +1,4 @@
-"""Check that a store's encryption key fits the archive: a key where it is encrypted, none where it is not."""
+"""What archive.json says of an archive: that it is one, its id, and whether the store's key fits it."""
 
 from __future__ import annotations
 

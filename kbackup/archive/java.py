@@ -1,4 +1,4 @@
-"""One segment of a folder of the Java tool: which of its records are whole, whatever a killed sink left of it."""
+"""The segments of a folder of the Java tool, and which of their records are whole, whatever a killed sink left."""
 
 from __future__ import annotations
 

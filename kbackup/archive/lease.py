@@ -1,4 +1,4 @@
-"""The process that holds a lease: in words, and whether it is dead."""
+"""The lease of an archive: one writer holds it, renews it while it lives, and another may take over from a dead one."""
 
 from __future__ import annotations
 

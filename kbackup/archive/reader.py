@@ -1,4 +1,4 @@
-"""Opening an archive and reading what its catalog promises. An opened archive stays at the catalog it was opened at."""
+"""Open an archive and read what its catalog promises. An opened archive stays at the catalog it was opened at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbackup backup --follow`: write restore points until stopped."""
+"""`kbackup backup`: write one restore point, or with --follow one after the other until stopped."""
 
 from __future__ import annotations
 

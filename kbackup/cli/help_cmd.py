@@ -1,4 +1,4 @@
-"""`kbackup help`: show the help of a command."""
+"""`kbackup help` and `kbackup completion`."""
 
 from __future__ import annotations
 

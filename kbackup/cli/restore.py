@@ -1,4 +1,4 @@
-"""Show the settings that a restore changes, and undo these changes."""
+"""`kbackup restore`: restore records, group offsets and settings, or undo the settings of a restore."""
 
 from __future__ import annotations
 

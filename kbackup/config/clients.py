@@ -1,4 +1,4 @@
-"""Reading Java's `.properties` files, as `java.util.Properties.load` documents them."""
+"""The properties of Kafka clients: from Java's `.properties` files, with JAAS lines, to librdkafka's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the client properties of a configuration, before any cluster is asked."""
+"""Load the configuration from file, environment and flags, and check it before any cluster is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of values that several sections of the configuration have."""
+"""The sections of the configuration as frozen models."""
 
 from __future__ import annotations
 

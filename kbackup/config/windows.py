@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Sizes, durations and windows of time as people write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The seek table of the *zstd seekable format* (contrib/seekable_format of the zstd project).
+"""Frames of compressed segments: the seek table of the *zstd seekable format* (contrib/seekable_format of zstd), and
+reads by it.
 
 A skippable frame that ends the file; ours has no checksums, as every frame carries zstd's own.
 """

@@ -1,4 +1,4 @@
-"""Segment and partition indexes. Encodings: `formats/README.md`."""
+"""Segment and partition indexes, and searches for offsets in them. Encodings: `formats/README.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first byte of every binary file of the format, and the words in which damage is reported."""
+"""The layout of the binary files: magic bytes, versions, and a walk over records that names damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block's records one by one, for those who print them: found by vector steps, cut out as they are asked for."""
+"""Records of a block: one by one for those who print them, and as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index from record bytes alone: the repair path, one record at a time (about 5 µs each)."""
+"""An index made from record bytes alone, as repairs need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a check: each is tried, told and remembered, and a failed one does not end the check."""
+"""Check before a run: each step is tried, told and remembered, and a failed one does not end the check."""
 
 from __future__ import annotations
 

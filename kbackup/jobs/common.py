@@ -1,4 +1,4 @@
-"""Request a stop from a signal handler or another thread, and wait for it."""
+"""What jobs share: a request to stop, rounds until then, and numbered captures in the archive."""
 
 from __future__ import annotations
 

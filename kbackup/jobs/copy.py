@@ -1,4 +1,4 @@
-"""Objects from one store to another as they are stored, checked against what the archive says of them on the way."""
+"""The copy job: an archive's objects to another store, checked on the way; and copies made independent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Select the restore points that a policy keeps, by restic's rules. Pure."""
+"""Let restore points go by a policy with restic's rules, and records by age; and take it back."""
 
 from __future__ import annotations
 

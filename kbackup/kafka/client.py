@@ -1,4 +1,4 @@
-"""Properties of a cluster that its admin client has for itself: carried among those of the other clients."""
+"""Clients of a cluster and their properties, and what a refused request says about missing rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol by which `RangeReader` reads from a source of records: compiled or in Python."""
+"""What readers and producers ask of a kernel, compiled or in Python."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""confluent-kafka's message objects as a source of records for `RangeReader`: a Python object a record, and columns of
-them at a time. It reads wherever confluent-kafka runs, and is what the kernel is compared with.
+"""The kernel in Python: records by confluent-kafka's message objects, where the compiled one can't be used.
 
 Header names with NUL bytes are cut at the first one by confluent-kafka, which does not tell.
 """

@@ -1,4 +1,4 @@
-"""Read the committed progress of a producer."""
+"""Produce record blocks: exactly once by transactions with committed progress, or at least once without them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tokens for OAUTHBEARER from a function of the user's own, by its name: it is looked up where a client is made, in the
-driver and in each executor.
-"""
+"""Client properties that need care: callbacks for OAUTHBEARER tokens by name, and properties that are refused."""
 
 from __future__ import annotations
 

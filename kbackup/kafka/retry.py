@@ -1,4 +1,4 @@
-"""Calls of librdkafka that may never come back."""
+"""Deadlines and retries around calls of librdkafka that may never come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counters of this process, for Prometheus. Counting needs no library: `exposition` writes them as text.
+"""The counters of this process, for Prometheus, and the events that they count.
 
 Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets,
 but for `archive` (one a process; each of a mirror), `topic` (only where that is asked for), and those of a mirror's

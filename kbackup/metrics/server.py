@@ -1,4 +1,4 @@
-"""Write the counters in Prometheus' text format: as a file for node_exporter's textfile collector, or as bytes."""
+"""The counters in Prometheus' text format: as a file for node_exporter's textfile collector, or by HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of Python as JSON can say them, without losing any of them."""
+"""Avro: records by their schemas, as values that JSON can say without losing any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec of a schema."""
+"""Decode keys and values by schemas from files or a registry, framed as Confluent's serializers do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report the progress of tasks to the driver by datagrams on loopback; lost datagrams do no harm.
+"""Hand tasks to Spark: how they are packed, how they report progress, and how their errors come back.
 
 Only for local masters: elsewhere executors can't be assumed to reach the driver by other ways than Spark's own.
 """

@@ -1,4 +1,4 @@
-"""Addresses of stores: what a URL or a path names, and whether two of them share objects."""
+"""What every store promises, and the addresses by which stores are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Text of others (names of topics and groups, what brokers and stores say) as it may be shown."""
+"""Text of others (names of topics and groups, what brokers and stores say) as it may be shown, and lists of names in a
+line."""
 
 from __future__ import annotations
 

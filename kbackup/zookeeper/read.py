@@ -1,4 +1,4 @@
-"""Decode single znodes: JSON documents and encoded names. `CorruptError` names the znode."""
+"""The metadata of a cluster from its znodes. `CorruptError` names a znode that can't be decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session with ZooKeeper, on a connection that `connection` makes."""
+"""A session with ZooKeeper, and reads of trees of znodes in few round trips."""
 
 from __future__ import annotations
 

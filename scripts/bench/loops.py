@@ -27,7 +27,7 @@ from kbackup.archive import layout
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import KbackupError
 from kbackup.jobs.backup.job import backup
-from kbackup.jobs.restore.job import RestoreJob, restore
+from kbackup.jobs.restore.job import restore
 from kbackup.kafka.consume import RangeReader
 from kbackup.spark.session import build_session
 from kbackup.store import S3Options, Store, open_store
@@ -292,7 +292,7 @@ def _run_restore(spec: Spec, session: SparkSession) -> Done:
     renamed = {spec["topic"]: spec["target"]}
     options = Restore(topics=(spec["topic"],), map=renamed, **spec.get("options", {}))
     store = _store(spec)
-    report = restore(RestoreJob(options, _cluster(spec), store, store, lambda: session, _Reporter()))
+    report = restore(options, _cluster(spec), store, store, lambda: session, _Reporter())
     return report.seconds, {"records": report.records}
 
 

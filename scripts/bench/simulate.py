@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from types import SimpleNamespace
 from typing import Any, cast
 
 from kbackup.archive.catalog.operations import next_incarnation

@@ -16,7 +16,7 @@ from kbackup.archive.catalog.tables import encode
 from kbackup.archive.models import Document, dump
 from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
-from kbackup.formats.index import encode_index, index_of
+from kbackup.formats.index import encode_index
 from kbackup.formats.stream import scan
 from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Record
 from kbackup.kafka.metadata_log.log import encode_batch
@@ -29,6 +29,7 @@ from kbackup.store.crypt.frames import (
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.keyring import new_file
 from kbackup.types import TopicPartition
+from tests.support.record_blocks import index_of
 
 _VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
 ROWS = 3

@@ -1,4 +1,4 @@
-"""Open the newest catalog."""
+"""Commit a new catalog, and open the newest one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a copy's source without what does not come to the copy. Pure."""
+"""The state that a copy gets of its source, and the merge of what an independent copy added since. Pure."""
 
 from __future__ import annotations
 

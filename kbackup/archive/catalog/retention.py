@@ -1,4 +1,4 @@
-"""Operations that let restore points and records go, and that take them back. Pure."""
+"""Let restore points and records go, and take them back within the grace period. Pure."""
 
 from __future__ import annotations
 

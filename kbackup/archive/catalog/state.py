@@ -1,4 +1,4 @@
-"""The state of an archive as a value, and look-ups in it. Pure: no store, no clock.
+"""The state of an archive as a value: restore points, segments, and the runs that hold them. Pure: no store, no clock.
 
 Operations (`operations`, `retention`, `recovery`) make one state from another; `commit` writes a state.
 """

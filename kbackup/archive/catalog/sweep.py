@@ -1,4 +1,4 @@
-"""Find orphans: objects that no catalog refers to and that no reader may still have open."""
+"""Find and delete orphans: objects that no catalog refers to and that no reader may still have open."""
 
 from __future__ import annotations
 

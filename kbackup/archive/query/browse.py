@@ -1,4 +1,4 @@
-"""Looking into an archive: what there is, and pages of records, in bounded memory and few requests."""
+"""Look into an archive: what there is, and pages of records, in bounded memory and few requests."""
 
 from __future__ import annotations
 

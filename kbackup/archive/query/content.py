@@ -1,4 +1,5 @@
-"""The content that can be restored: topics with their segments and their groups' offsets, of any kind of archive."""
+"""What can be restored: topics with their segments and groups' offsets, of any kind of archive, as of a time or
+restore point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups as a restore point has them."""
+"""Consumer groups of a restore point: members' topics, offsets, and their lag over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over the segments of partitions."""
+"""Figures of an archive: records, bytes and times by topic, partition and restore point, what was lost, and growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which restore point added a segment that is found in a store and that no catalog lists. Pure."""
+"""Find out which restore point added a segment that no catalog lists, and which segments are lost. Pure."""
 
 from __future__ import annotations
 

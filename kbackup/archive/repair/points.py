@@ -1,4 +1,4 @@
-"""The topics of a restore point that is made of segments, or whose manifest is lost. Pure."""
+"""Restore points made of the segments that are there, where no catalog lists them or their manifest is lost. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading segments back without trusting a catalogue: each records object by itself, and its index against it."""
+"""Read segments back without trusting a catalog, and put those of each partition into order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The files of a flow's offset map: parts, each written before a transaction is committed, and folded tables.
+"""The offset map of a flow: parts, each written before its transaction commits, and the tables that they are folded
+into.
 
 mirrors/<source>/<target>/map/<slot>/<number>-<attempt>.parquet is a part, `folded-<number>-<attempt>.parquet` a table
 of everything up to the part of that name. The numbers of a slot's parts rise from 1; of several parts of one number

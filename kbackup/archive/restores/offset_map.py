@@ -1,6 +1,4 @@
-"""From committed offsets of the source to offsets of the target, by the broker's own word on where records
-went. Pure.
-"""
+"""Offsets of the source to offsets of the target, by the broker's own word on where each record went."""
 
 from __future__ import annotations
 

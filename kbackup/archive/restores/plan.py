@@ -1,4 +1,4 @@
-"""The plan of a restore: restores/<id>/plan.json."""
+"""The plan of a restore, restores/<id>/plan.json, and which restores are finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of an object read ahead by a few threads, into buffers that are used again."""
+"""Read a segment's records: ranges fetched ahead by a few threads, checked, and cut at records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a Parquet table within bounds of memory, which its own footer and its dictionaries tell before it is decoded.
+"""The table of an archive's segments, read within bounds of memory and checked against its keys.
 
 A few kilobytes can say that they are billions of equal rows, or one long name in each of ten thousand. Tables of an
 archive are none of these: a row of theirs takes bytes of its own, and names are short.

@@ -1,4 +1,4 @@
-"""The segments of the catalog against the manifests' vectors of offsets. Pure."""
+"""Verify an archive against its catalog: documents, tables, every object's existence, and what follows from them."""
 
 from __future__ import annotations
 

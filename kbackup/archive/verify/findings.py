@@ -1,4 +1,4 @@
-"""The results of a verification: findings, which fail it, and notes, which do not."""
+"""The results of a verification: findings, which fail it, and notes, which do not; and the check of one segment."""
 
 from __future__ import annotations
 

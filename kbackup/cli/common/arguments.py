@@ -1,4 +1,4 @@
-"""Addresses in an archive and times, as arguments of commands."""
+"""Addresses in an archive, times and windows, as arguments of commands."""
 
 from __future__ import annotations
 

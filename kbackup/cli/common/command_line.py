@@ -1,4 +1,4 @@
-"""Write a command line that sets keys of the configuration: printable, and quoted for POSIX shells."""
+"""Command lines to copy: printable, quoted for POSIX shells, with the options that this run was given."""
 
 from __future__ import annotations
 

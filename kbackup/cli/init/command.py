@@ -1,4 +1,4 @@
-"""Write new files, all or none of them."""
+"""`kbackup init`: ask for a backup's configuration, try it, and write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a configuration as TOML."""
+"""The questions of `kbackup init`, and the configuration that the answers make."""
 
 from __future__ import annotations
 

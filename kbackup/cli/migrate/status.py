@@ -1,4 +1,4 @@
-"""Format the state of a migration for people and for `--json`."""
+"""`kbackup migrate status`: show the state of a migration and the next step, once or until stopped."""
 
 from __future__ import annotations
 

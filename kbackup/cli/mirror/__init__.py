@@ -1,4 +1,4 @@
-"""The command `kbackup mirror` and its subcommands."""
+"""`kbackup mirror` and its subcommands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbackup mirror FILE --dry-run`: show what a mirror would do."""
+"""`kbackup mirror FILE`: run the halves of a mirror, or show by --dry-run what they would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan a backup run: the offsets to read, from the archived state and the captured cluster. Pure."""
+"""Plan a backup: the offsets to read, from the archived state and the captured cluster. Pure."""
 
 from __future__ import annotations
 

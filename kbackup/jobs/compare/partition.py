@@ -1,4 +1,4 @@
-"""Align two sequences of records that differ: find where they agree again, and pair their records. Pure.
+"""Compare two sequences of records: where they differ, where they agree again, and which records pair. Pure.
 
 Records are given as digests: equal digests stand for equal records.
 """

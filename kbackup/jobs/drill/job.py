@@ -1,4 +1,4 @@
-"""Options of a drill's restore: the drill's selection under scratch names, whatever is archived meanwhile."""
+"""The drill job: restore under scratch names, compare with the archive, and report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report of a drill: drills/<id>/report.json, and the same as an HTML page."""
+"""The report of a drill, drills/<id>/report.json, and the reports that an archive keeps."""
 
 from __future__ import annotations
 

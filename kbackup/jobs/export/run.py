@@ -1,4 +1,4 @@
-"""Plan an export: the segments that each restore point added. Reads metadata alone."""
+"""Plan an export and read its records: the segments that each restore point added."""
 
 from __future__ import annotations
 

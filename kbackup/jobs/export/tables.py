@@ -1,4 +1,4 @@
-"""Append restore points to one Delta table, each once."""
+"""The export job: append restore points to Delta tables or Parquet files, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Store the committed offsets of groups before they are changed: restores/<id>/groups-before-<n>.json.
+"""The offsets of groups before they are changed: captured, and stored as restores/<id>/groups-before-<n>.json.
 
 Captured and stored before each write, so that it can be undone; numbered from 1, created and never replaced.
 """

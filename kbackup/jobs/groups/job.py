@@ -1,6 +1,4 @@
-"""Set consumer groups on the target to the same records as in the source. Their committed offsets are captured
-before (`groups_before`).
-"""
+"""Set consumer groups on the target to the same records as in the source, and undo it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Map groups of an archive to groups of a target. Pure."""
+"""Plan offsets of groups on a target: which groups, by which mapping, at which records. Pure."""
 
 from __future__ import annotations
 

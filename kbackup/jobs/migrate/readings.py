@@ -1,4 +1,4 @@
-"""Find the state of a migration at a restore point, by the znodes that it holds."""
+"""Read the witnesses of a migration: metrics, znodes, metadata logs, addresses, and what an archive holds of them."""
 
 from __future__ import annotations
 

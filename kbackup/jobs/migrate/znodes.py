@@ -1,4 +1,5 @@
-"""Describe the situation of a rollback: the state, the two znodes, the controllers, the brokers, the archive."""
+"""What ZooKeeper tells of a migration: its findings for the preflight, its witness for the state, and what a rollback
+needs."""
 
 from __future__ import annotations
 

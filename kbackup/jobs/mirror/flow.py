@@ -1,4 +1,4 @@
-"""The settings of a flow from one source to one target, as the properties file has them (`infra/docs/mirroring.md`)."""
+"""A flow from one source to one target: its settings and its status document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name the internal topics of a flow and the cluster of each. Pure."""
+"""MirrorMaker 2's internal topics: names, heartbeats, checkpoints and offset syncs, as a flow writes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Translation as MirrorMaker 2's `OffsetSyncStore` (Kafka 4.3.1) answers, for `kbackup.checkpoints = mm2` and for
-comparing.
+"""Positions of groups in a target, translated as MirrorMaker 2 does or exactly, and synced to the target's groups.
 
 The store keeps 64 offset syncs of a partition, dense near the newest one and ever sparser before it. It answers with
 the newest kept sync at or before an offset, plus 1 where they differ: records behind the sync may be missing.

@@ -1,4 +1,4 @@
-"""Set the configs of remote topics by the flow's filter."""
+"""Configs and ACLs of remote topics, as the flow's filters let them through."""
 
 from __future__ import annotations
 

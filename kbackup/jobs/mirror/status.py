@@ -1,4 +1,4 @@
-"""Measure how far a flow is behind its archive."""
+"""How far each flow is: lag, rounds, holds on restore points, and the overview of an archive."""
 
 from __future__ import annotations
 

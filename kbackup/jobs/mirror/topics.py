@@ -1,4 +1,4 @@
-"""The replication policies of MirrorMaker 2, Default and Identity, quirks included."""
+"""Names of remote topics by MirrorMaker 2's policies, quirks included, and topics that would go in a circle."""
 
 from __future__ import annotations
 

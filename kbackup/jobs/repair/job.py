@@ -1,4 +1,4 @@
-"""archive.json and lock.json, made anew where they are lost or damaged."""
+"""The repair job: find what is lost, make it anew from what is there, and commit."""
 
 from __future__ import annotations
 

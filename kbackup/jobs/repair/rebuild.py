@@ -1,4 +1,4 @@
-"""A repair under way, and what it reports."""
+"""Make documents anew and read segments back, and report it."""
 
 from __future__ import annotations
 

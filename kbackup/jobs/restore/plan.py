@@ -1,4 +1,4 @@
-"""Plan a restore: names on the target and units of work. Pure."""
+"""Plan a restore: names on the target, windows of time, and units of work. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of settings, as a plan, a report and an undo have them. Pure."""
+"""Plan changes of topics' configs, ACLs, users and quotas on a target. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making changes of settings on a target."""
+"""Make the planned changes of settings on a target, and undo them."""
 
 from __future__ import annotations
 

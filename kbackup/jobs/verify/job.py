@@ -1,4 +1,4 @@
-"""Check the files of drills in an archive: a report, and the page that it names."""
+"""The verification job: every object of an archive, with the files of drills, restores and verifications."""
 
 from __future__ import annotations
 

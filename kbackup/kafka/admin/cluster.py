@@ -1,4 +1,4 @@
-"""The brokers of a cluster as the admin API shows them: which there are, their configs, partitions without a leader."""
+"""A cluster as the admin API shows it: brokers, topics, partitions and their configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of groups that do not exist, to ask every coordinator of groups whether it is ready.
+"""Committed offsets and descriptions of consumer groups, read and set.
 
 A broker that has just started lists no group of a partition that it does not lead yet, and reports no error. Asked for
 the offsets of one group, it answers with an error until it has loaded the group's partition.

@@ -1,5 +1,4 @@
-"""The binding of what is asked about groups: librdkafka's functions, from the library that confluent-kafka brings, over
-the client that it made.
+"""Calls about groups through librdkafka's own functions, which confluent-kafka does not bind.
 
 Types are those of `rdkafka.h`, its public and stable interface. That a client's `rd_kafka_t *` is the first thing in
 its Python object is not: `client_of` checks it.

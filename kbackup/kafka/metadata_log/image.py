@@ -1,4 +1,4 @@
-"""Kafka's words for the numbers that records hold."""
+"""The cluster metadata that the records of a metadata log add up to, in Kafka's own words."""
 
 from __future__ import annotations
 

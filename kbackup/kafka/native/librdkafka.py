@@ -1,4 +1,4 @@
-"""The binding: librdkafka's C functions, from the library that confluent-kafka brings.
+"""The binding: librdkafka's C functions, from the library that confluent-kafka brings, and its transactions.
 
 What is here is called a few times a block; what is called for every record is in `machine`. Types are those of
 `rdkafka.h`: `rd_kafka_message_t`, `rd_kafka_vu_t` and every function named below are its public, stable interface.

@@ -1,4 +1,4 @@
-"""Translate Spark's filters on topic, partition, segment, offset and timestamp into segments and windows to read."""
+"""Options and filters of the data source, translated to segments and windows to read."""
 
 from __future__ import annotations
 

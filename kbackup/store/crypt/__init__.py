@@ -1,4 +1,4 @@
-"""Read ranges of encrypted objects: fetch the frames around a range, decrypt and cut them."""
+"""An encrypted store: objects are encrypted before they reach the store below, and decrypted by ranges."""
 
 from __future__ import annotations
 

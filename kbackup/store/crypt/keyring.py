@@ -1,4 +1,4 @@
-"""The files under keys/: each holds data keys of an archive, wrapped by one key-encryption key."""
+"""The data keys of an archive, wrapped by key-encryption keys in the files under keys/, and their rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publish files in a directory: write to a temporary file, sync, then name the file in one step.
+"""A store in a directory: files are written beside their place, synced, and named in one step.
 
 Creates use `link`, which fails where the name is taken. Conditional replaces and, where the file system knows no
 links, creates take one lock file, which orders them among all processes of this tool. It is held for a comparison

@@ -1,6 +1,5 @@
-"""The SDK's clients, one a process for each set of options: making one takes 0.1 s of CPU, and every task gets
-a store of its own.
-"""
+"""Requests to one bucket, by the SDK's clients: one per process for each set of options, as making one takes 0.1 s of
+CPU."""
 
 from __future__ import annotations
 

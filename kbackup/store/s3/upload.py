@@ -1,4 +1,4 @@
-"""A request's body made of views of the callers' memory, which reach the socket without a copy."""
+"""Upload objects in parts, from views of the callers' memory that reach the socket without a copy."""
 
 from __future__ import annotations
 

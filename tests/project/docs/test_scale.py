@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.config.models import Backup
-from kbackup.jobs.backup.plan import PACK_PARTITIONS
+from kbackup.jobs.backup.task import PACK_PARTITIONS
 from scripts.bench.requests import table
 from scripts.bench.simulate import (
     CORES,

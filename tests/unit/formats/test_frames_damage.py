@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError
 from kbackup.formats import frames, record
-from kbackup.formats.index import SegmentIndex, index_of
+from kbackup.formats.index import SegmentIndex
 from tests.support.frames import compress, make_records, pieces, plain
+from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import to_batch
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError
 from kbackup.formats import record
-from kbackup.formats.index import SegmentIndex, index_of
+from kbackup.formats.index import SegmentIndex
 from kbackup.types import RecordBlock
+from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import Record, encode_record, to_batch
 from tests.unit.formats.strategies import records
 

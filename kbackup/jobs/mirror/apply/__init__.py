@@ -1,4 +1,4 @@
-"""The apply half of a flow: one round a restore point."""
+"""The apply half of a flow: one round per restore point."""
 
 from __future__ import annotations
 

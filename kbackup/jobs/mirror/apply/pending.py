@@ -1,4 +1,4 @@
-"""The result of a round of the apply half."""
+"""What is still to be applied in a round: topics missing, made anew or lost, positions, and the round's result."""
 
 from __future__ import annotations
 

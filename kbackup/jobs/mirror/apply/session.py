@@ -1,4 +1,4 @@
-"""Room in remote topics for incarnations that had more partitions than the newest one."""
+"""A session of the apply half: rooms in remote topics, and the Spark tasks that fill them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names, the offset map and the notes of one slot of a flow (`exactly_once.unit.Ledger`)."""
+"""The slots of a flow: each with its names, offset map and notes, so that every record is applied once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the duties of a flow are due: each on a clock of its own."""
+"""The apply half of a mirror: its timetable, its rounds, and the reports by which others see that it is alive."""
 
 from __future__ import annotations
 

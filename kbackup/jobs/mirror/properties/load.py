@@ -1,4 +1,4 @@
-"""The keys of MirrorMaker 2's properties file: their defaults, those that mean nothing here, those that are refused."""
+"""Load MirrorMaker 2's properties file: its keys, their defaults, and those that are refused or mean nothing here."""
 
 from __future__ import annotations
 

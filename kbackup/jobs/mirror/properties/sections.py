@@ -1,4 +1,4 @@
-"""Resolve references to values, `${env:NAME}` and `${file:/path:key}`, as Kafka's config providers do."""
+"""The sections of the properties file by cluster and flow, with references to values resolved."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def _segment(first: int, last: int, data: bytes, key: str) -> Segment:
 
 
 def backup(store: Store, end: int, cut: int = 2) -> None:
-    """A backup of offsets up to `end` in segments of `cut` records, as `jobs.backup`, `jobs.recover` and
-    `jobs.backup_task` do it."""
+    """A backup of offsets up to `end` in segments of `cut` records, as `jobs.backup.job` and
+    `jobs.backup.task` do it."""
     writing = begin_writing(store, LEASE, "backup")
     archive = writing.archive
     head = archive.head
