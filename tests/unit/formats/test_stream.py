@@ -11,8 +11,7 @@ from kbackup.errors import CorruptError
 from kbackup.formats import record
 from kbackup.formats.index import SegmentIndex, index_of
 from kbackup.types import RecordBlock
-from tests.unit.formats.reference import Record, encode_record, to_batch
-from tests.unit.formats.strategies import records
+from tests.unit.formats.reference import Record, encode_record, records, to_batch
 
 
 def segment(made: list[Record]) -> tuple[bytes, SegmentIndex]:

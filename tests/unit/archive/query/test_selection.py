@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import date
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
 
 from kbackup.archive.models import Group, Groups
 from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.segments.rows import EXPORT_SCHEMA, from_export_batch, to_export_batch
 from kbackup.errors import UsageError
+from kbackup.formats.stream import scan
 from kbackup.jobs import capture
 from kbackup.kafka.admin.cluster import Cluster
+from kbackup.types import RecordBlock
 from tests.support.archives import group_at
+from tests.unit.formats.reference import Record, encode_record, records
 
 TOPICS = ["orders", "payments", "__consumer_offsets"]
 
@@ -143,3 +151,85 @@ def test_a_follower_waits_for_groups_and_for_topics_that_a_pattern_selects() -> 
             capture.discover(source, Selection.of(["odrers"], []), None, later)
     with pytest.raises(UsageError, match="no topic in the source cluster matches"):
         capture.discover(source, Selection.of(["/later.*/"], []), None)
+
+
+# Rows of exported tables hold all of a record: what came out of one goes back into it, byte for byte.
+
+
+YEAR_9999 = 253_402_300_799_999
+
+
+def block_of(*sequence: Record) -> RecordBlock:
+    return scan(b"".join(map(encode_record, sequence)), name="test")
+
+
+def rows_of(block: RecordBlock) -> pa.RecordBatch:
+    return to_export_batch(block, "orders", 3, "topics/orders/segment", 2, 12, 41)
+
+
+def column(batch: pa.RecordBatch, name: str) -> list[Any]:
+    return batch.column(name).to_pylist()
+
+
+def stamped(offset: int, kind: int, timestamp: int | None) -> Record:
+    return Record(offset, kind, timestamp, b"k", b"v", [])
+
+
+@given(records())
+def test_exported_batches_convert_back_to_the_same_records(sequence: list[Record]) -> None:
+    block = block_of(*sequence)
+    batch = rows_of(block)
+    batch.validate(full=True)
+    assert batch.schema == EXPORT_SCHEMA
+    back = from_export_batch(batch)
+    assert back.data.tobytes() == block.data.tobytes()
+    half = len(sequence) // 2
+    rest = from_export_batch(batch.slice(half))
+    assert rest.data.tobytes() == b"".join(map(encode_record, sequence[half:]))
+
+
+def test_where_a_record_is_from() -> None:
+    batch = rows_of(block_of(stamped(5, 0, 86_400_000), stamped(9, 1, 86_399_999)))
+    assert column(batch, "topic") == ["orders"] * 2
+    assert column(batch, "partition") == [3, 3]
+    assert column(batch, "offset") == [5, 9]
+    assert column(batch, "incarnation") == [2, 2]
+    assert column(batch, "partitions") == [12, 12]
+    assert column(batch, "restorePoint") == [41, 41]
+    assert column(batch, "date") == [date(1970, 1, 2), date(1970, 1, 1)]
+
+
+def test_times_that_a_table_has_no_place_for() -> None:
+    block = block_of(
+        stamped(0, 0, YEAR_9999),
+        stamped(1, 0, YEAR_9999 + 1),
+        stamped(2, 1, 2**63 - 1),
+        stamped(3, 0, -1),
+        stamped(4, -1, None),
+        stamped(5, -2, None),
+    )
+    batch = rows_of(block)
+    assert column(batch, "date") == [date(9999, 12, 31), None, None, None, None, None]
+    assert [t is None for t in column(batch, "timestamp")] == [False, *[True] * 5]
+    assert column(batch, "rawTimestamp") == [None, YEAR_9999 + 1, 2**63 - 1, -1, None, None]
+    assert column(batch, "timestampType") == [0, 0, 1, 0, -1, 0]
+    assert from_export_batch(batch).data.tobytes() == block.data.tobytes()
+
+
+def test_header_keys_that_are_no_text() -> None:
+    good = encode_record(Record(0, 0, 1, b"k", None, [("ä", b"1"), ("", None)]))
+    plain = encode_record(Record(1, 0, 1, None, b"v", [("ok", b"2"), ("zyx", b"3")]))
+    odd = plain.replace(b"zyx", b"k\xff\xfe")
+    block = scan(good + odd + encode_record(stamped(2, 0, 1)), name="test")
+    batch = rows_of(block)
+    assert column(batch, "headers")[1] == [{"key": "ok", "value": b"2"}, {"key": "k��", "value": b"3"}]
+    assert column(batch, "rawHeaderKeys") == [None, [b"ok", b"k\xff\xfe"], None]
+    for start in range(3):
+        rest = from_export_batch(batch.slice(start))
+        assert rest.data.tobytes() == block.data[int(block.positions[start]) :].tobytes()
+
+
+def test_rows_twice_are_refused() -> None:
+    batch = rows_of(block_of(stamped(0, 0, 1), stamped(1, 0, 1)))
+    with pytest.raises(UsageError, match="impossible offset"):
+        from_export_batch(batch.take(pa.array(np.array([0, 1, 1]))))
