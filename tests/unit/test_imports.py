@@ -1,14 +1,20 @@
-"""Check the imports of kbackup's jobs: which package may use which, and by which modules."""
+"""Check the imports of kbackup's jobs, and that whatever is named by a dotted name exists."""
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import grimp
+import pytest
 
 JOBS = "kbackup.jobs"
+ROOT = Path(__file__).parents[2]
+_DOTTED = re.compile(r"(?<![\w./@-])kbackup(?:\.[A-Za-z_]\w*)+")
 
 USES = {
     ("adopt", "repair"): "an adopted folder is read back as a repair reads orphan segments",
@@ -49,61 +55,6 @@ USES = {
 }
 """Which package uses which, and why; every package may use `common`."""
 
-ENTRIES = {
-    ("backup", "follow"): "a second job, of many restore points",
-    ("backup", "identity"): "a check asks whether the cluster is the archive's",
-    ("capture", "cluster"): "a library of several jobs",
-    ("capture", "live"): "a library of several jobs",
-    ("capture", "settings"): "a library of several jobs",
-    ("check", "trials"): "a second job, of parts of a configuration",
-    ("common", "numbered_captures"): "a library of several jobs",
-    ("common", "rounds"): "a library of several jobs",
-    ("common", "stop"): "a library of several jobs",
-    ("compare", "plan"): "commands take the request before they load the job, while the JVM starts",
-    ("compare", "report"): "drill pages show reports without the job; a drill doesn't count its comparison",
-    ("compare", "result"): "commands show results without the job",
-    ("drill", "report"): "pages and a status read reports without the job",
-    ("drill", "run"): "commands take the options before they load the job, while the JVM starts",
-    ("drill", "stored"): "pages and a status read stored reports without the job",
-    ("export", "delta_table"): "an import reads a table that an export wrote",
-    ("export", "destination"): "an import finds the tables of a destination",
-    ("groups", "apply"): "a restore applies groups by its own plan",
-    ("groups", "before"): "captures keep offsets in the form of groups; a verification reads them",
-    ("groups", "mapping"): "a restore plans groups by its own topics",
-    ("metadata", "compare"): "a library of several jobs",
-    ("metadata", "merge"): "a library of several jobs",
-    ("metadata", "read"): "a library of several jobs",
-    ("migrate", "archive"): "a job of its own",
-    ("migrate", "bootstrap"): "a job of its own",
-    ("migrate", "preflight"): "a job of its own",
-    ("migrate", "rollback"): "a job of its own",
-    ("migrate", "states"): "a job of its own",
-    ("migrate", "verify"): "a job of its own",
-    ("mirror", "dry_run"): "a job of its own",
-    ("mirror", "flow"): "commands name flows",
-    ("mirror", "halves"): "the two jobs of a mirror",
-    ("mirror", "positions"): "a job of its own",
-    ("mirror", "properties"): "commands read the properties file before they choose a job",
-    ("mirror", "status"): "a job of its own; a retention reads it as well",
-    ("repair", "read_back"): "an adoption reads segments back",
-    ("replay", "earlier_commits"): "a library of several jobs",
-    ("replay", "prefetch"): "a library of several jobs",
-    ("replay", "read"): "a library of several jobs",
-    ("replay", "unit"): "a library of several jobs",
-    ("restore", "content"): "comparisons, drills and pages plan a restore without running it",
-    ("restore", "plan"): "a comparison packs units as a restore does",
-    ("restore", "report"): "a verification reads reports without the job; a drill doesn't count its restore",
-    ("settings", "before"): "a verification reads captures",
-    ("settings", "changes"): "reports of several jobs name settings",
-    ("settings", "plan"): "a restore plans settings by its own topics",
-    ("settings", "restore"): "a part of a restore",
-    ("settings", "undo"): "the job of its package",
-    ("status", "report"): "the command shows reports without the job",
-    ("verify", "report"): "a status reads reports without the job",
-}
-"""The modules beside `job` that others import, and why `job` is not enough. A job's values and reports come from `job`
-where nothing speaks against it."""
-
 
 @functools.cache
 def _graph() -> grimp.ImportGraph:
@@ -136,13 +87,41 @@ def test_packages_use_one_another_in_one_direction() -> None:
     assert remaining == set()
 
 
-def test_packages_are_entered_by_named_modules() -> None:
-    entered = {tuple(module.split(".")[2:4]) for _, module in _imports()}
-    assert {entry for entry in entered if entry[1:] not in ((), ("job",))} == {*ENTRIES}
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = _graph()
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(imported) > 100
     TopologicalSorter(imported).prepare()  # CycleError names a circle
+
+
+@pytest.mark.parametrize(
+    "folder", ["kbackup", "tests", "scripts", "infra", "formats", "README.md", "pyproject.toml"]
+)
+def test_dotted_names_exist(folder: str) -> None:
+    top = ROOT / folder
+    files = [top] if top.is_file() else [*top.rglob("*.py"), *top.rglob("*.md")]
+    names = {(name, file) for file in files for text in _texts(file) for name in _DOTTED.findall(text)}
+    stale = [f"{file.relative_to(ROOT)}: {name}" for name, file in sorted(names) if not _exists(name)]
+    assert not stale, "these names are of no module of kbackup, and of nothing in one: " + ", ".join(stale)
+
+
+def _texts(file: Path) -> list[str]:
+    """Return a document's text, of a program only the strings: imports are Python's to check."""
+    text = file.read_text()
+    if file.suffix != ".py":
+        return [text]
+    constants = (n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant))
+    return [value for value in constants if isinstance(value, str)]
+
+
+def _exists(name: str) -> bool:
+    """Whether a name is of a module or of something in one; `kbackup.toml` and its like are no such names."""
+    place, (package, *rest) = ROOT / "kbackup", name.split(".")[1:]
+    if not (place / package).is_dir():
+        return True
+    place /= package
+    while rest and (place / rest[0]).is_dir():
+        place /= rest.pop(0)
+    is_module = bool(rest) and (place / f"{rest[0]}.py").exists()
+    module = place / f"{rest.pop(0)}.py" if is_module else place / "__init__.py"
+    return not rest or (module.exists() and re.search(rf"\b{rest[0]}\b", module.read_text()) is not None)

@@ -350,8 +350,7 @@ def test_buffers_are_used_again_but_never_while_they_are_held(store: FaultyStore
 )
 def test_any_spans_give_the_records(rows: list[Record], span: int, compression: str, indexed: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("fetch", "read"):
-            patch.setattr(f"kbackup.archive.segments.{module}.SPAN", span)
+        patch.setattr(read, "FETCH_SPAN", span)
         store = MemoryStore()
         with PartitionWriter(store, target(3, 1 << 20, compression)) as writer:
             writer.append(encode_fetch(to_batch_fetch(rows)))
