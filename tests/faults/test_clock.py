@@ -1,4 +1,4 @@
-"""Clocks that step: an archive keeps its order by its numbers. (Leases: tests/unit/archive/lease/test_hold.py.)"""
+"""Clocks that step: an archive keeps its order by its numbers. (Leases: tests/unit/archive/test_lease.py.)"""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Fetched]:
 
 
 def even(size: int) -> list[Span]:
-    """Divide an object of `size` bytes into spans of `SPAN`."""
+    """Divide an object of `size` bytes into spans of `FETCH_SPAN`."""
     return [(start, min(start + FETCH_SPAN, size)) for start in range(0, size, FETCH_SPAN)]
 
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.documents import Catalog, Latest, TableRef, Tables
 from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.derived import derived_files
 from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.query.content import group_offsets
 from kbackup.archive.query.groups import groups_overview
-from kbackup.archive.reader import open_archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import begin_writing, open_or_create
-from kbackup.errors import NoArchiveError, UsageError
+from kbackup.errors import CorruptError, NoArchiveError, UsageError
 from kbackup.kafka.groups.admin import _GROUP as ADMIN_GROUP
 from kbackup.kafka.groups.admin import probe_groups
 from tests.support.faulty_store import FaultyStore
-from tests.support.made_segments import committed, state, target, write
+from tests.support.made_segments import TOPIC, committed, state, target, write
 
 
 def test_nothing_there(store: FaultyStore) -> None:
@@ -118,3 +128,196 @@ def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
     assert [g.group for g in groups_overview(archive, head).groups] == theirs
     (file,) = (data for key, data in derived_files(archive).items() if "consumer_offsets" in key)
     assert json.loads(file) == offsets, "files that a former version derived stay valid"
+
+
+# Readers refuse documents and tables that were changed, swapped, lost or cut.
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": "other"}, "says format 'other'"),
+        ({"version": 9}, "has version 9, known is "),
+        ({"number": 9}, "does not match its own checksum"),
+        ({"surprise": 1}, "surprise"),
+        ({"origin": "great"}, "great"),
+    ],
+)
+def test_a_manifest_that_was_changed_is_refused(
+    change: dict[str, object], why: str, store: FaultyStore
+) -> None:
+    archive, _ = committed(store, 1, None)
+    key = archive.restore_points[0].documents[0]
+    store.put(key, json.dumps(json.loads(store.get(key)) | change).encode())
+    with pytest.raises(CorruptError, match=why) as raised:
+        open_archive(store).restore_point(1)
+    assert key in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": "other"}, "says format 'other'"),
+        ({"version": 9}, "has version 9, known is "),
+        ({"next_point": 9}, "does not match its own checksum"),
+        ({"surprise": 1}, "surprise"),
+        ({"pins": {}}, "pins"),
+    ],
+)
+def test_a_catalog_that_was_changed_is_refused(
+    change: dict[str, object], why: str, store: FaultyStore
+) -> None:
+    archive, _ = committed(store, 1, None)
+    key = layout.catalog_key(archive.state.number)
+    store.put(key, json.dumps(json.loads(store.get(key)) | change).encode())
+    with pytest.raises(CorruptError, match=why) as raised:
+        open_archive(store)
+    assert key in raised.value.message
+
+
+@pytest.mark.parametrize("key", [layout.ARCHIVE, layout.LATEST, layout.catalog_key(2)])
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
+def test_documents_without_a_json_object_are_refused(data: bytes, key: str, store: FaultyStore) -> None:
+    archive, _ = committed(store, 1, None)
+    assert archive.state.number == 2
+    store.put(key, data)
+    with pytest.raises(CorruptError, match=f"file {key}"):
+        open_archive(store)
+
+
+def test_a_manifest_of_another_number_or_archive_is_refused(store: FaultyStore) -> None:
+    committed(store, 1, None)
+    archive, _ = committed(store, 2, 1)
+    one, two = (point.documents[0] for point in archive.restore_points)
+    whole = store.get(two)
+    store.put(two, store.get(one))
+    with pytest.raises(CorruptError, match="is not the manifest that the catalog names"):
+        open_archive(store).restore_point(2)
+    store.put(two, whole)
+    open_archive(store).restore_point(2)
+    info = ArchiveInfo(id="0" * 32, created_at="2020-01-01T00:00:00.000Z")
+    with pytest.raises(CorruptError, match="belongs to archive"):
+        Archive(store, info, archive.committed).restore_point(2)
+
+
+def test_a_catalog_of_another_number_or_archive_is_refused(store: FaultyStore) -> None:
+    committed(store, 1, None)
+    archive, _ = committed(store, 2, 1)
+    number = archive.state.number
+    store.put(layout.catalog_key(number), store.get(layout.catalog_key(number - 1)))
+    with pytest.raises(CorruptError, match=f"is of catalog {number - 1}"):
+        open_archive(store)
+    store.put(layout.ARCHIVE, dump(ArchiveInfo(id="0" * 32, created_at="2020-01-01T00:00:00.000Z")))
+    with pytest.raises(CorruptError, match="belongs to archive"):
+        open_archive(store)
+
+
+def test_a_lost_catalog_is_never_taken_for_one_that_was_not_committed(store: FaultyStore) -> None:
+    committed(store, 1, None)
+    archive, _ = committed(store, 2, 1)
+    key = layout.catalog_key(archive.state.number)
+    store.delete([key])
+    with pytest.raises(CorruptError, match=rf"file {key} is missing, catalog/latest\.json names it"):
+        open_archive(store)
+
+
+@pytest.mark.parametrize("hint", [None, 1, 2, 3])
+def test_an_old_hint_or_none_leads_to_the_newest_catalog(hint: int | None, store: FaultyStore) -> None:
+    committed(store, 1, None)
+    archive, _ = committed(store, 2, 1)
+    store.delete([layout.LATEST])
+    if hint is not None:
+        store.put(layout.LATEST, dump(Latest(archive_id=archive.info.id, number=hint)))
+    assert open_archive(store).state.number == archive.state.number > 3
+
+
+@pytest.mark.parametrize("name", ["table", layout.GROUPS, layout.METADATA])
+def test_the_files_beside_a_manifest_are_those_it_names(name: str, store: FaultyStore) -> None:
+    first = write(store, target(0), range(30))
+    archive, point = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
+    catalog = archive.committed.catalog
+    assert catalog is not None
+    reads: dict[str, Callable[[], object]] = {
+        "table": lambda: open_archive(store).added(0, 1),
+        layout.GROUPS: lambda: archive.groups(point),
+        layout.METADATA: lambda: archive.metadata(point),
+    }
+    (key,) = (
+        [ref.key for ref in catalog.tables.segments]
+        if name == "table"
+        else [key for key in archive.restore_points[0].documents if key.endswith(name)]
+    )
+    data = store.get(key)
+    reads[name]()
+    store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CorruptError, match=r"is not what its (manifest|catalog) says"):
+        reads[name]()
+    store.delete([key])
+    with pytest.raises(CorruptError, match="is missing"):
+        reads[name]()
+
+
+def with_segments_table(store: FaultyStore, data: bytes, rows: int) -> Archive:
+    """An archive whose catalog refers to `data` as its table of segments."""
+    archive, _ = committed(store, 1, None)
+    key = layout.table_key(archive.state.number, "0" * 32, 99)
+    store.put(key, data)
+    catalog = archive.committed.catalog
+    assert catalog is not None
+    ref = TableRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=rows)
+    fields: dict[str, Any] = {name: getattr(catalog, name) for name in catalog.__struct_fields__}
+    fields |= {"checksum": "", "tables": Tables(points=catalog.tables.points, segments=(ref,))}
+    store.put(layout.catalog_key(catalog.number), dump(Catalog(**fields)))
+    return open_archive(store)
+
+
+def test_a_table_with_more_rows_than_its_catalog_says_is_not_read(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its footer tells: rows that are all alike take few bytes."""
+    columns = [
+        pa.array([""] * 50_000) if pa.types.is_string(f.type) else pa.array(np.zeros(50_000, np.int64))
+        for f in SEGMENTS
+    ]
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns, names=SEGMENTS.names).cast(SEGMENTS), sink, compression="zstd")
+    archive = with_segments_table(store, sink.getvalue(), rows=7)
+
+    def not_now(*_: object, **__: object) -> None:
+        pytest.fail("rows are read before they are counted")
+
+    monkeypatch.setattr(pq.ParquetFile, "read", not_now)
+    with pytest.raises(CorruptError, match="has 50000 rows, its document says 7"):
+        archive.added(0, 1)
+
+
+def test_a_table_with_fewer_rows_than_its_catalog_says_is_refused(store: FaultyStore) -> None:
+    sink = io.BytesIO()
+    pq.write_table(SEGMENTS.empty_table(), sink)
+    archive = with_segments_table(store, sink.getvalue(), rows=7)
+    with pytest.raises(CorruptError, match="has 0 rows, its catalog says 7"):
+        archive.added(0, 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"no table at all"])
+def test_a_table_that_is_none_is_refused(data: bytes, store: FaultyStore) -> None:
+    archive = with_segments_table(store, data, rows=1)
+    with pytest.raises(CorruptError, match="is not a Parquet table"):
+        archive.added(0, 1)
+
+
+def test_the_segments_that_a_restore_point_stands_on(store: FaultyStore) -> None:
+    first = write(store, target(1), range(9)) + write(store, target(0), range(30))
+    committed(store, 1, None, first, [state((0, 0, 30), (1, 0, 9), number=1)])
+    second = write(store, target(0), range(30, 40)) + write(store, target(0, incarnation=2), range(5))
+    point = [state((0, 0, 40), (1, 0, 9), number=2)]
+    committed(store, 2, 1, second, point)
+    archive = open_archive(store)
+    segments = archive.segments(archive.restore_point(2))
+    ours = [s for s in [*first, *second] if s.incarnation == 1]
+    assert segments == sorted(ours, key=lambda s: (s.partition, s.first))
+    assert archive.segments(archive.restore_point(1)) == sorted(first, key=lambda s: (s.partition, s.first))
+    renewed = [state((0, 0, 5), number=2, incarnation=2)]
+    assert [s.incarnation for s in archive.segments(archive.restore_point(2), renewed)] == [2]
+    assert archive.segments(archive.restore_point(2), []) == []
+    assert {s.topic for s in segments} == {TOPIC}

@@ -1,16 +1,61 @@
-"""Layers, their precedence, and what is refused with which words."""
+"""Load configurations of a test's working directory."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kbackup.config import Config, Files, Origin, settings_in_effect
+from kbackup.config import (
+    Config,
+    Files,
+    Loaded,
+    Origin,
+    Range,
+    Restore,
+    Setting,
+    load,
+    parse_duration,
+    parse_range,
+    parse_rule,
+    parse_size,
+    parse_time,
+    settings_in_effect,
+)
 from kbackup.config.clients import CONTROLLED
 from kbackup.errors import UsageError
 from kbackup.store.options import S3Options
-from tests.unit.config.loading import FLAG, loaded, refused
+
+FLAG = Origin("flag", "--set")
+
+
+def loaded(
+    text: str = "",
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    files: Files | None = None,
+) -> Loaded:
+    if text:
+        Path("kbackup.toml").write_text(text, encoding="utf-8")
+    settings = [Setting(path, value, FLAG) for path, value in (flags or {}).items()]
+    return load(settings, files or Files(), environ or {})
+
+
+def refused(
+    text: str = "", environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
+) -> UsageError:
+    with pytest.raises(UsageError) as raised:
+        loaded(text, environ, flags)
+    assert raised.value.exit_code == 2
+    return raised.value
+
+
+# Layers, their precedence, and what is refused with which words.
 
 
 def test_defaults() -> None:
@@ -223,3 +268,281 @@ def test_settings_in_effect_have_every_key_and_entry() -> None:
         "source.client.rack",
     ]
     assert {setting.path for setting in settings} == set(result.origins)
+
+
+# Configurations that are refused: properties of Kafka clients, and files that others can write.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "hint"),
+    [
+        (
+            'bootstrap.server = "b:1"',
+            "librdkafka has no property bootstrap.server",
+            "mean bootstrap.servers?",
+        ),
+        ('sasl.user = "me"', "librdkafka has no property sasl.user", "mean sasl.username?"),
+        ('retry.tempo = "1"', "librdkafka has no property retry.tempo", "by --source-config"),
+        ('security.protocol = "TLS"', 'Invalid value "TLS"', "CONFIGURATION.md"),
+        ('socket.timeout.ms = "1"', "value 1 is outside allowed range 10..300000", "CONFIGURATION.md"),
+        ('ssl.truststore.location = "x"', "Java TrustStores are not supported", "by --source-config"),
+    ],
+)
+def test_client_properties_that_librdkafka_refuses(text: str, expected: str, hint: str) -> None:
+    error = refused(f"[source]\n{text}")
+    name = text.partition(" = ")[0]
+    assert f"kbackup.toml: source.{name}: " in error.message
+    assert expected in error.message
+    assert hint in (error.hint or "")
+
+
+def test_refused_values_of_references_are_not_shown() -> None:
+    error = refused('[target]\nsecurity.protocol = "${env:PASSWORD}"', {"PASSWORD": "hush"})
+    assert error.message.endswith("target.security.protocol: librdkafka refuses its value")
+    assert "hush" not in str(error)
+
+
+def test_a_java_file_with_a_property_of_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=b:1\nbootstrap.server=b:1\n")
+    with pytest.raises(UsageError) as raised:
+        load([], Files(source=str(file)), {})
+    assert f"flag --source-config {file}: source.bootstrap.server: " in raised.value.message
+
+
+def test_properties_that_kbackup_reads_itself() -> None:
+    text = '[source]\nkbackup.oauth.callback = "module:function"\nplugin.library.paths = "/not-there.so"'
+    assert set(loaded(text).config.source) == {"kbackup.oauth.callback", "plugin.library.paths"}
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o646])
+def test_a_file_in_the_working_directory_that_others_can_write_is_refused(mode: int) -> None:
+    Path("kbackup.toml").write_text('[encryption]\nkey = "command:id"\n', encoding="utf-8")
+    Path("kbackup.toml").chmod(mode)
+    error = refused()
+    assert error.message == "./kbackup.toml can be written by other users"
+    assert "--config kbackup.toml" in error.hint
+    assert loaded(files=Files(config="kbackup.toml")).config.encryption.key == "command:id"
+    assert loaded(environ={"KBACKUP_CONFIG": "kbackup.toml"}).config.encryption.key == "command:id"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_in_the_working_directory_of_another_user_is_refused(
+    link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link of another user to a file of ours is refused too."""
+    ours = os.geteuid()
+    Path("ours.toml").write_text("", encoding="utf-8")
+    Path("kbackup.toml").symlink_to("ours.toml") if link else Path("kbackup.toml").touch(0o644)
+    stranger = os.lstat("kbackup.toml").st_ino
+
+    def of_stranger(status: os.stat_result) -> os.stat_result:
+        owner = ours + 1 if status.st_ino == stranger else ours
+        return os.stat_result((*status[:4], owner, *status[5:]))
+
+    fstat, lstat = os.fstat, os.lstat
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", lambda number: of_stranger(fstat(number)))
+        patched.setattr(os, "lstat", lambda path: of_stranger(lstat(path)))
+        error = refused()
+    assert error.message == f"./kbackup.toml belongs to user {ours + 1}"
+    assert "--config kbackup.toml" in error.hint
+    assert loaded().config == Config()
+
+
+def test_a_file_that_root_or_the_own_group_can_write_is_read() -> None:
+    Path("kbackup.toml").write_text('archive = "/backup"\n', encoding="utf-8")
+    os.chown("kbackup.toml", -1, os.getegid())
+    Path("kbackup.toml").chmod(0o664)
+    assert loaded().config.archive == "/backup"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1_024", 1024),
+        ("8MiB", 8 << 20),
+        ("8 mib", 8 << 20),
+        ("1.5GiB", 3 << 29),
+        ("2kB", 2000),
+        ("3TB", 3 * 10**12),
+        ("7B", 7),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "8M", "-1", "1.5", "8MiBs", "1e3", "٣", "1__0"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("250ms", 0.25), ("1.5m", 90), ("2h", 7200), ("1d", 86400)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_rules_end_at_the_last_equals_sign() -> None:
+    pattern, replacement = parse_rule(r"^[^=]=(.*)$=copy.\1")
+    assert (pattern.pattern, replacement) == (r"^[^=]=(.*)$", r"copy.\1")
+    with pytest.raises(ValueError):
+        parse_rule("no-rule")
+
+
+# Times and ranges of offsets as people write them.
+
+
+NOW = 1_700_000_000_500
+
+
+@pytest.mark.parametrize(
+    ("text", "down", "up"),
+    [
+        ("1970-01-01T00:00:00Z", 0, 0),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000, 1_700_000_000_000),
+        ("2023-11-14t22:13:20z", 1_700_000_000_000, 1_700_000_000_000),
+        ("2023-11-14 23:13:20+01:00", 1_700_000_000_000, 1_700_000_000_000),
+        ("2023-11-14T16:43:20.25-05:30", 1_700_000_000_250, 1_700_000_000_250),
+        ("2023-11-14T22:13:20.0009Z", 1_700_000_000_000, 1_700_000_000_001),
+        ("2023-11-14T22:13:20.123000000001Z", 1_700_000_000_123, 1_700_000_000_124),
+        ("9999-12-31T23:59:59Z", 253_402_300_799_000, 253_402_300_799_000),
+        ("1700000000000", 1_700_000_000_000, 1_700_000_000_000),
+        (" 0 ", 0, 0),
+        ("9223372036854775807", 2**63 - 1, 2**63 - 1),
+        ("now", NOW, NOW),
+        ("2h ago", NOW - 7_200_000, NOW - 7_200_000),
+        ("1.5m ago", NOW - 90_000, NOW - 90_000),
+        ("250 ms ago", NOW - 250, NOW - 250),
+        ("100000d ago", 0, 0),
+    ],
+)
+def test_times(text: str, down: int, up: int) -> None:
+    assert (parse_time(text, NOW), parse_time(text, NOW, up=True)) == (down, up)
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31)).map(lambda t: t.replace(tzinfo=UTC)))
+def test_times_in_microseconds_lie_between_their_milliseconds(moment: datetime) -> None:
+    micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+    down, up = (parse_time(moment.isoformat(), NOW, up=up) for up in (False, True))
+    exact = moment.microsecond % 1000 == 0
+    assert up - down == (0 if exact else 1)
+    assert down / 1000 <= micros + 1e-4
+    assert up / 1000 >= micros - 1e-4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "yesterday",
+            "2h",
+            "ago",
+            "2 fortnights ago",
+            "-5",
+            "1e3",
+            "٣",
+            "1700000000",
+            "9223372036854775808",
+        ),
+        *(
+            "2023-11-14",
+            "2023-11-14T22:13:20",
+            "2023-11-14T22:13Z",
+            "2023-02-30T00:00:00Z",
+            "20231114T221320Z",
+        ),
+        *("2023-11-14T22:13:60Z", "1969-12-31T23:59:59Z", "2023-11-14T22:13:20Z\n2"),
+    ],
+)
+def test_no_times(text: str) -> None:
+    """Without a zone nobody knows which moment it is; ten digits are seconds."""
+    with pytest.raises(ValueError):
+        parse_time(text, NOW)
+
+
+@given(
+    st.from_regex(
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+    )
+    | st.from_regex(r"[0-9]{1,400}(\.[0-9])?(ms|s|m|h|d)? ago")
+    | st.from_regex(r"-?[0-9]{1,25}")
+    | st.text(),
+    st.booleans(),
+)
+def test_any_text_is_a_time_or_none(text: str, up: bool) -> None:
+    try:
+        assert 0 <= parse_time(text, NOW, up=up) < 2**63
+    except ValueError:
+        return
+
+
+@given(st.from_regex(r"[a-z]{1,3}:[0-9]{1,12}:[0-9]{0,21}-[0-9]{0,21}") | st.text())
+def test_any_text_is_a_range_or_none(text: str) -> None:
+    try:
+        found = parse_range(text)
+    except ValueError:
+        return
+    assert 0 <= (found.start or 0) < (2**63 if found.end is None else found.end) <= 2**63
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("orders:0:5-10", Range("orders", 0, 5, 10)),
+        ("a.b_c-1:12:-10", Range("a.b_c-1", 12, None, 10)),
+        ("orders:0:5-", Range("orders", 0, 5, None)),
+        (" orders:0:- ", Range("orders", 0, None, None)),
+        ("orders:0:0-9223372036854775807", Range("orders", 0, 0, 2**63 - 1)),
+    ],
+)
+def test_ranges(text: str, expected: Range) -> None:
+    assert parse_range(text) == expected
+    assert parse_range(text.replace(":", "/")) == expected
+    assert str(expected) == text.strip()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "orders", "orders:0", "orders:0:5", "orders:0:a-b", "orders:-1:0-5", "or ders:0:0-5", ":0:0-5"),
+        *("orders:0:5-5", "orders:0:9-5", "orders:0:-0", "orders:0:0-9223372036854775808"),
+        *("orders:0:9223372036854775808-", "orders:0:٣-٤", "orders:x:0-5"),
+    ],
+)
+def test_no_ranges(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_range(text)
+
+
+def of_file(folder: Path, text: str) -> Restore:
+    file = folder / "kbackup.toml"
+    file.write_text(f"[restore]\n{text}\n", encoding="utf-8")
+    return load([], Files(config=str(file)), {}).config.restore
+
+
+def test_a_file_may_have_times_as_toml_has_them(tmp_path: Path) -> None:
+    restore = of_file(tmp_path, "from_time = 1700000000000\nto_time = 2023-11-14T23:13:20Z")
+    assert restore.from_time == "1700000000000"
+    assert parse_time(restore.to_time or "", NOW) == 1_700_003_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'to_time = "2023-11-14T23:13:20"',
+            "restore.to_time '2023-11-14T23:13:20' is not a time such as 2026-01-31T12:00:00Z",
+        ),
+        ("from_time = 1700000000", "restore.from_time '1700000000' is not a time"),
+        ('range = ["orders:0:9-5"]', "is not a list of topic:partition:from-to"),
+    ],
+)
+def test_invalid_addresses_are_refused_before_a_job_begins(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        of_file(tmp_path, text)

@@ -12,8 +12,7 @@ from kbackup.formats import record
 from kbackup.formats.index import SegmentIndex
 from kbackup.types import RecordBlock
 from tests.support.record_blocks import index_of
-from tests.unit.formats.reference import Record, encode_record, to_batch
-from tests.unit.formats.strategies import records
+from tests.unit.formats.reference import Record, encode_record, records, to_batch
 
 
 def segment(made: list[Record]) -> tuple[bytes, SegmentIndex]:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from types import FrameType
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest, read_catalog
+from kbackup.archive.catalog.copies import without_expired
 from kbackup.archive.catalog.documents import Catalog, Latest
-from kbackup.archive.catalog.operations import label_point
+from kbackup.archive.catalog.operations import add_point, begin_run, label_point
+from kbackup.archive.catalog.retention import expire_points, expire_records, undo_expiration
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.archive.models import dump, load
+from kbackup.archive.query.overview import list_points, overview
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import CorruptError, NotFoundError, OutcomeUnknownError, UsageError
 from kbackup.store.base import Store
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import FaultyStore, lost_answer
+from tests.support.made_segments import committed, state, target, write
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.catalog.rows import ARCHIVE, grown, point, segment, table
+from tests.unit.archive.catalog.rows import ARCHIVE, grown, new_point, open_run, point, segment, table
 
 AUTHOR = Author("label", "", "test")
 
@@ -200,3 +210,133 @@ def test_rows_stay_as_they_were_appended_and_commits_write_a_fraction() -> None:
         rows = after
     assert rows.columns("number")[0] == list(range(5000 + len(steps)))
     assert rewritten / len(steps) < 64 + 5000 / 256 * 8
+
+
+# Operations on archives of many topics take steps in proportion to the topics, counted by calls of functions.
+
+
+FEW, MANY = 40, 160
+
+
+def grown_linear(topics: int, points: int) -> State:
+    """An archive of restore points that each have two more records of every topic."""
+    state = begin_run(State(ARCHIVE), open_run("r"))
+    for number in range(1, points + 1):
+        new = [segment(f"t{n}", 2 * number - 2, 2 * number - 1) for n in range(topics)]
+        names = {(f"t{n}", 1): f"id {n}" for n in range(topics)}
+        state = add_point(state, "r", new_point(number, new, names))
+    return state
+
+
+def expired(state: State, topics: int) -> State:
+    return expire_records(state, {(f"t{n}", 1, 0): 2 for n in range(topics)})
+
+
+def of_copy(topics: int) -> Callable[[], State]:
+    state = grown_linear(topics, 2)
+    copy = expired(state, topics)
+    return lambda: without_expired(state, copy)
+
+
+def of_undo(topics: int) -> Callable[[], State]:
+    before = replace(grown_linear(topics, 2), number=1)
+    after = expire_points(before, [1])
+    return lambda: undo_expiration(after, before, after)
+
+
+def calls(work: Callable[[], State]) -> int:
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    work()  # what is read once is read
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("prepare", [of_copy, of_undo])
+def test_steps_grow_with_topics(prepare: Callable[[int], Callable[[], State]]) -> None:
+    few, many = calls(prepare(FEW)), calls(prepare(MANY))
+    assert many < 1.5 * few * MANY / FEW, (
+        f"{few} calls for {FEW} topics, {many} for {MANY}: not in proportion"
+    )
+
+
+# Count the requests that opening an archive makes where every table has as many chunks as there can be.
+
+
+_CHUNKS, _POINTS = 3, 3
+_MOST = 8
+
+
+@pytest.fixture
+def chunked() -> MemoryStore:
+    """Restore points of one topic in an archive whose tables have three chunks each."""
+    store = MemoryStore()
+    for number in range(1, _POINTS + 1):
+        segments = write(store, target(), range(10 * number - 10, 10 * number))
+        topics = [state((0, 0, 10 * number), number=number)]
+        archive, _ = committed(store, number, number - 1 or None, segments, topics)
+    commit(store, archive.committed, _in_chunks, Author("label", "", "test"))
+    return store
+
+
+def _in_chunks(whole: State) -> State:
+    tables: dict[str, Any] = {name: _three(name, rows) for name, rows in whole.tables().items()}
+    return replace(whole, **tables)
+
+
+def _three(name: str, rows: Rows) -> Rows:
+    """The rows, or some of another topic where there are too few, in three chunks."""
+    table = rows.read()
+    if len(table) < _CHUNKS:
+        table = pa.concat_tables([table, *[_other(name)] * (_CHUNKS - len(table))])
+    ends = [0, *range(1, _CHUNKS), len(table)]
+    parts = [Rows(rows.schema).append(table.slice(a, b - a)) for a, b in pairwise(ends)]
+    return Rows(rows.schema, tuple(chunk for part in parts for chunk in part.chunks))
+
+
+def _other(name: str) -> pa.Table:
+    """A row that concerns nothing that the restore points have."""
+    values: dict[str, object] = {"string": "x", "int32": 9, "int64": 9, "bool": True}
+    row = {field.name: None if field.nullable else values[str(field.type)] for field in SCHEMAS[name]}
+    return pa.Table.from_pylist([row], schema=SCHEMAS[name])
+
+
+def _asked(store: MemoryStore, archive: Archive) -> int:
+    assert all(len(rows.chunks) == _CHUNKS for rows in archive.state.tables().values())
+    return sum(store.requests.values())
+
+
+def test_opening_reads_one_table(chunked: MemoryStore) -> None:
+    chunked.requests.clear()
+    archive = open_archive(chunked)
+    assert archive.restore_point("latest").number == _POINTS
+    assert _asked(chunked, archive) == _MOST
+
+
+def test_each_further_question_reads_the_tables_that_it_needs(chunked: MemoryStore) -> None:
+    archive = open_archive(chunked)
+    head = archive.restore_point("latest")
+    chunked.requests.clear()
+    assert sum(segment.count for segment in archive.segments(head)) == 10 * _POINTS
+    assert _asked(chunked, archive) <= 2 * _CHUNKS, "segments and log starts"
+    again = chunked.requests.total()
+    archive.segments(head)
+    assert chunked.requests.total() == again, "a table is read once"
+
+
+def test_list_and_info_are_bounded_as_well(chunked: MemoryStore) -> None:
+    chunked.requests.clear()
+    assert len(list_points(open_archive(chunked))) == _POINTS
+    listing = chunked.requests.total()
+    assert listing <= _MOST - 1 + 2 * _CHUNKS, "and incarnations and losses, for what is damaged"
+    chunked.requests.clear()
+    assert overview(chunked, "latest").restore_point == _POINTS
+    assert chunked.requests.total() <= _MOST + 2 + len(SCHEMAS) * _CHUNKS

@@ -2,18 +2,51 @@
 
 A crash at every step is in it: the invariants, and what later runs make of it, are checked in every state
 (`interleaving`). Schedules go by rising number of changes between actors, up to a bound. No actor has a lease: each
-may sleep for any time before any call. Seven ways to break the protocol show that the checker finds what it should."""
+may sleep for any time before any call. Seven ways to break the protocol show that the checker finds what it should.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
 import pytest
 
+from kbackup.archive import layout
+from kbackup.archive.catalog import commit as commits
+from kbackup.archive.catalog import copies, operations, sweep
+from kbackup.archive.catalog.documents import Latest, TableRef
+from kbackup.archive.catalog.tables import Chunk, Rows, encode, write_rows
+from kbackup.archive.models import dump
+from kbackup.errors import AlreadyExistsError
+from kbackup.store.base import Store
 from tests.support.exhaustive import sample
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.catalog.actors import backup, copy, expire
-from tests.unit.archive.catalog.beginnings import empty_copy, made
-from tests.unit.archive.catalog.scenarios import SCENARIOS, run, sweeper, sweeper_beside
-from tests.unit.archive.catalog.stepping import Actor
+from tests.unit.archive.catalog import scenarios
+from tests.unit.archive.catalog.interleaving import Actor, ViolationError, Visible
+from tests.unit.archive.catalog.scenarios import (
+    SCENARIOS,
+    backup,
+    backup_to,
+    commits_and_segments,
+    copy,
+    deletes_of_sweeper,
+    empty_copy,
+    expire,
+    hints_too,
+    interrupted,
+    made,
+    reader,
+    reads_too,
+    run,
+    sweep_once,
+    sweeper,
+    sweeper_beside,
+    torn,
+)
 
 SOAKED = 5000  # executions of each scenario
 
@@ -75,3 +108,131 @@ def _source() -> MemoryStore:
     if not _sources:
         _sources.append(source_of_copy())
     return _sources[0]
+
+
+# The checker of interleavings finds each fault that is put into the archive's code.
+
+
+def find(
+    base: Callable[[], MemoryStore], actors: Sequence[Actor], visible: Visible = commits_and_segments
+) -> None:
+    """Only the invariants of each state: faster than with the epilogue."""
+    run(base, actors, visible, every=1_000_000)
+
+
+def broken(target: Any, name: str, instead: Any) -> Any:
+    return mock.patch.object(target, name, instead)
+
+
+def test_without_a_fence_two_runs_commit() -> None:
+    no_check = lambda state, run: None  # noqa: E731
+    with (
+        broken(operations, "check_open", no_check),
+        broken(copies, "check_open", no_check),
+        pytest.raises(ViolationError, match=r"closed|has other bytes|lacks|overlap|does not exist"),
+    ):
+        find(lambda: made(2), [backup_to(4), backup_to(4)])
+
+
+def test_a_commit_before_its_tables_is_found() -> None:
+    pending: list[tuple[str, bytes]] = []
+
+    def later(store: Store, rows: Rows, name: Callable[[], str]) -> tuple[Rows, tuple[TableRef, ...]]:
+        written = MemoryStore()
+        result = write_rows(written, rows, name)
+        pending.extend((entry.key, written.get(entry.key)) for entry in written.list())
+        return result
+
+    def hint(store: Store, state: Any) -> None:
+        put_hint(store, state)
+        while pending:
+            store.put_new(*pending.pop())
+
+    put_hint = commits._hint
+    with (
+        broken(commits, "write_rows", later),
+        broken(commits, "_hint", hint),
+        pytest.raises(ViolationError, match="is missing, a catalog refers to it"),
+    ):
+        find(lambda: made(2), [backup_to(4), backup_to(4)], hints_too)
+
+
+def test_a_sweep_without_grace_is_found() -> None:
+    actors: list[Actor] = [reader, backup_to(8), lambda store: sweep_once(store, math.inf)]
+    with pytest.raises(ViolationError, match="a reader failed"):
+        find(lambda: made(2, 4, 6), actors, reads_too)
+
+
+def test_a_hint_that_leads_is_found() -> None:
+    def hint_first(store: Store, base: Any, state: Any, *rest: Any) -> Any:
+        number = base.state.number + 1
+        store.put(layout.LATEST, dump(Latest(archive_id=state.archive_id, number=number)))
+        return write(store, base, state, *rest)
+
+    write = commits._write
+    with (
+        broken(commits, "_write", hint_first),
+        pytest.raises(ViolationError, match=r"is missing, catalog/latest\.json names it"),
+    ):
+        find(lambda: made(2), [backup_to(4), backup_to(4)], hints_too)
+
+
+def test_tables_named_by_their_content_are_found() -> None:
+    """A run that died left a table; the next run writes the same bytes while a sweeper deletes what it left."""
+
+    def by_content(store: Store, rows: Rows, name: Callable[[], str]) -> tuple[Rows, tuple[TableRef, ...]]:
+        chunks = []
+        for chunk in rows.chunks:
+            ref = chunk.ref
+            if ref is None:
+                data = encode(chunk.read())
+                digest = hashlib.sha256(data).hexdigest()
+                ref = TableRef(
+                    key=layout.table_key(1, digest, 0), size=len(data), sha256=digest, rows=chunk.rows
+                )
+                try:
+                    store.put_new(ref.key, data)
+                except AlreadyExistsError:
+                    assert store.get(ref.key) == data
+            chunks.append(Chunk(chunk.schema, chunk.rows, chunk.source, ref))
+        return Rows(rows.schema, tuple(chunks)), tuple(c.ref for c in chunks if c.ref is not None)
+
+    def base() -> MemoryStore:
+        store = made(2, 4)
+        ahead = store.copy()
+        backup(ahead, 6)
+        for entry in ahead.list(layout.TABLES):
+            store.put(entry.key, ahead.get(entry.key))
+        return store
+
+    with (
+        broken(commits, "write_rows", by_content),
+        pytest.raises(ViolationError, match="is missing, a catalog refers to it"),
+    ):
+        find(base, [backup_to(6), sweeper], sweeper_beside)
+
+
+def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:
+    def anything(key: str, *_: object) -> bool:
+        place = layout.parse_topic_key(key)
+        return place is not None and layout.parse_segment(place[1]) is not None
+
+    with (
+        broken(sweep, "_may_go", anything),
+        pytest.raises(ViolationError, match="does not exist"),
+    ):
+        find(lambda: interrupted(6, 2, 4), [sweeper, backup_to(7)], deletes_of_sweeper)
+
+
+def test_a_writer_that_deletes_an_orphan_in_its_way_is_found() -> None:
+    """A run sleeps before its delete for longer than its lease; it hits a segment that the next run committed."""
+
+    def delete(store: Store, key: str, spare: int) -> int:
+        store.delete([key])
+        return spare
+
+    with (
+        broken(scenarios, "pass_orphan", delete),
+        pytest.raises(ViolationError, match=r"does not exist|has other bytes"),
+    ):
+        find(torn, [backup_to(6), backup_to(6)])

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.query.browse import records, tail
+from kbackup.archive.query import browse
+from kbackup.archive.query.browse import (
+    Catalogue,
+    Page,
+    Sought,
+    catalogue,
+    offset_at,
+    page_before,
+    page_from,
+    records,
+    tail,
+)
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.segments import read
+from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.formats.record import rows
+from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.errors import CorruptError, UsageError
+from kbackup.formats import frames
+from kbackup.formats.frames import encode_seek_table
+from kbackup.formats.record import Row, decode, rows
+from kbackup.store.base import Store
+from kbackup.store.file import FileStore
+from tests.golden.java_archive import ROOT as JAVA
 from tests.support import made_segments as making
 from tests.support.archives import T0, make_archive
 from tests.support.browsing import ORDERS, Counting, encrypting, offsets, one, partition_of, partition_with
 from tests.support.memory_store import MemoryStore
+from tests.support.plain_records import Plain, block_of
+from tests.unit.formats.reference import from_batch
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -91,3 +117,264 @@ def test_a_tail_reads_what_it_shows(made: MemoryStore) -> None:
         layout.index_key_of(partition.segments[-1].key),
         partition.segments[-1].key,
     ]
+
+
+# Rows of archived records: of any archive, of an earlier restore point, and of damaged segments.
+
+
+def test_rows_are_the_records() -> None:
+    """Also header keys that are no text, nulls, and records that nobody knows the time of."""
+    given_ = [
+        Plain(b"k", None, headers=((b"\xff", b"1"), (b"", None))),
+        Plain(None, b"", kind=-1),
+        Plain(b"\xc3", b"v", kind=1, timestamp=-5),
+        Plain(b"", b"v", kind=-2),
+    ]
+    assert list(rows(block_of(given_))) == [
+        Row(n, r.kind, r.timestamp if r.kind >= 0 else None, r.key, r.value, r.headers)
+        for n, r in enumerate(given_)
+    ]
+
+
+def test_a_folder_of_the_java_tool() -> None:
+    store = FileStore(JAVA / "archive")
+    whole = catalogue(store)
+    assert whole.restore_point is None
+    for topic in whole.topics:
+        for partition in topic.partitions:
+            found = [r for f in records(store, topic.name, partition) for r in rows(f.block)]
+            assert len(found) == partition.records
+    assert sum(p.records for t in whole.topics for p in t.partitions) == 385
+
+
+def test_of_an_earlier_restore_point(made: MemoryStore) -> None:
+    earlier: Catalogue = catalogue(made, "1", "orders")
+    assert [t.name for t in earlier.topics] == ["orders"]
+    assert offsets(records(made, "orders", earlier.partition("orders", 0))) == list(range(10))
+
+
+def test_missing_partitions_and_topics(made: MemoryStore) -> None:
+    with pytest.raises(
+        UsageError, match=r"there is no topic order in restore point 2; did you mean orders\?"
+    ):
+        catalogue(made, topic="order")
+    with pytest.raises(UsageError, match="topic orders has no partition 3 in restore point 2"):
+        partition_of(made, "orders", 3)
+
+
+@pytest.mark.parametrize("end", ["_index", "_records"])
+def test_damage_is_named(end: str) -> None:
+    store = MemoryStore()
+    make_archive(store)
+    partition = partition_of(store, "orders")
+    key = partition.segments[0].key.replace("_records", end)
+    data = store.get(key)
+    store.put(key, data[:1] + b"\x7f" * (len(data) - 1))
+    with pytest.raises(CorruptError, match=key.rpartition("/")[2]):
+        list(records(store, "orders", partition, one(0), 1))
+    store.delete([key])
+    with pytest.raises(CorruptError, match=f"{key} is missing"):
+        list(records(store, "orders", partition, one(0), 1))
+
+
+def test_rows_agree_with_the_decoder(made: MemoryStore) -> None:
+    for found in records(made, "orders", partition_of(made, "orders")):
+        decoded = from_batch(decode(found.block))
+        assert [(*r[:5], [(key.decode(), value) for key, value in r.headers]) for r in rows(found.block)] == [
+            tuple(r) for r in decoded
+        ]
+
+
+# Records are read in small units, whatever the size of a segment or a record.
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_segment_goes_by_in_small_pieces(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece has whole records and at most so many bytes, and no byte of a frame is read twice."""
+    monkeypatch.setattr(read, "SPAN", 4000)
+    monkeypatch.setattr(read, "_GATHERED", 24 * 64)
+    monkeypatch.setattr(frames.FrameCompressor.__init__, "__defaults__", (1, 1000))
+    store = Counting(MemoryStore())
+    segments = making.write(store, making.target(threshold=1 << 20, compression=compression), range(1000))
+    store.read.clear()
+    records_read = list(records(store, "orders", partition_with(segments)))
+    assert offsets(iter(records_read)) == list(range(1000))
+    assert len(records_read) > 10
+    assert max(f.block.nbytes for f in records_read) <= 4000
+    ranges = [(start, start + length) for key, start, length in store.read if key == segments[0].key]
+    if compression == "none":
+        assert ranges[0][0] == 1
+        assert ranges[-1][1] == segments[0].bytes
+    else:
+        (tail_start, _), *ranges = sorted(ranges, key=lambda r: -r[1])[1:]  # the seek table, in two looks
+        ranges.reverse()
+        assert (ranges[0][0], ranges[-1][1]) == (0, tail_start)
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+
+
+def test_a_record_larger_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "SPAN", 100)
+    store = MemoryStore()
+    block = block_of([Plain(b"a", b"x" * 5000), Plain(None, None), Plain(b"", b"")])
+    with PartitionWriter(store, Target("orders", 1, 0, 1 << 20, "zstd")) as writer:
+        segments = [*writer.append(block), *writer.finish()]
+    records_read = [row for f in records(store, "orders", partition_with(segments)) for row in rows(f.block)]
+    assert [(r.key, r.value) for r in records_read] == [(b"a", b"x" * 5000), (None, None), (b"", b"")]
+
+
+def test_frames_that_hold_more_than_they_should() -> None:
+    """A seek table that says little of a frame that gives a lot: it is refused, not unpacked to its end."""
+    store = MemoryStore()
+    (segment,) = making.write(store, making.target(threshold=1 << 20, compression="zstd"), range(10))
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
+    data = bomb + encode_seek_table([(len(bomb), segment.bytes)])
+    store.delete([segment.key])
+    store.put(segment.key, data)
+    bad = replace(segment, stored=len(data))
+    with pytest.raises(CorruptError, match=f"goes past plain byte {segment.bytes}"):
+        list(records(store, "orders", partition_with([bad]), one(3)))
+
+
+# Leafing through a partition, both ways.
+
+
+def page_offsets(page: Page) -> list[int]:
+    return [row.offset for row in page.rows()]
+
+
+@pytest.fixture(scope="module")
+def page_store() -> MemoryStore:
+    store = MemoryStore()
+    make_archive(store)
+    return store
+
+
+@given(st.integers(-1, 45), st.integers(1, 40))
+def test_pages_both_ways(page_store: MemoryStore, offset: int, most: int) -> None:
+    partition = partition_of(page_store, "orders")
+    after = page_from(page_store, partition, offset, most)
+    before = page_before(page_store, partition, offset, most)
+    assert page_offsets(after) == [o for o in ORDERS if o >= offset][:most]
+    assert page_offsets(before) == [o for o in ORDERS if o < offset][-most:]
+    assert after.earlier == any(o < offset for o in ORDERS)
+    assert after.later == (len([o for o in ORDERS if o >= offset]) > most)
+    assert before.later == any(o >= offset for o in ORDERS)
+    assert before.earlier == (len([o for o in ORDERS if o < offset]) > most)
+
+
+@given(st.integers(1, 9))
+def test_leafing_meets_every_record_once(page_store: MemoryStore, most: int) -> None:
+    partition = partition_of(page_store, "clicks")
+    ahead: list[int] = []
+    page = page_from(page_store, partition, 0, most)
+    ahead += page_offsets(page)
+    while page.later:
+        assert page.last is not None
+        page = page_from(page_store, partition, page.last + 1, most)
+        ahead += page_offsets(page)
+    back: list[int] = []
+    page = page_before(page_store, partition, 1 << 62, most)
+    back = page_offsets(page)
+    while page.earlier:
+        assert page.first is not None
+        page = page_before(page_store, partition, page.first, most)
+        back = [*page_offsets(page), *back]
+    assert ahead == back == list(range(20))
+
+
+def many(store: Store, *gaps: tuple[int, int], count: int = 30_000) -> list[Segment]:
+    gone = {offset for start, end in gaps for offset in range(start, end)}
+    wanted = [o for o in range(count) if o not in gone]
+    return making.write(store, making.target(threshold=1 << 30), wanted)
+
+
+def test_a_page_is_a_small_read() -> None:
+    """Without gaps an index entry for each record of it, and the records; before an offset, too."""
+    store = Counting(MemoryStore())
+    partition = partition_with(many(store))
+    for turn, offset in ((page_from, 20_000), (page_before, 20_050)):
+        store.read.clear()
+        page = turn(store, partition, offset, 50)
+        assert page_offsets(page) == list(range(20_000, 20_050))
+        (index, _, entries), (records, _, size) = store.read
+        assert (index, entries) == (layout.index_key_of(records), 24 * 50)
+        assert size == page.blocks[0].nbytes
+
+
+def test_an_offset_is_found_among_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "_PROBED", 16)
+    store = Counting(MemoryStore())
+    segments = many(store, (10, 9_000), (9_500, 29_000))
+    existing = [*range(10), *range(9_000, 9_500), *range(29_000, 30_000)]
+    for offset in (0, 5, 10, 8_999, 9_000, 9_250, 9_499, 9_500, 20_000, 29_001, 29_999):
+        store.read.clear()
+        assert (
+            page_offsets(page_from(store, partition_with(segments), offset, 3))
+            == [o for o in existing if o >= offset][:3]
+        )
+        assert (
+            page_offsets(page_before(store, partition_with(segments), offset, 3))
+            == [o for o in existing if o < offset][-3:]
+        )
+        assert len(store.read) <= 30
+        assert sum(size for key, _, size in store.read if key.endswith("_index")) <= 2 * 14 * 16 * 24
+
+
+def test_a_page_ends_with_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes, and goes on after that; one record it always has."""
+    store = MemoryStore()
+    partition = partition_with(many(store, count=100))
+    monkeypatch.setattr(browse, "ROOM", 500)
+    some = page_from(store, partition, 40, 30)
+    assert 1 < len(page_offsets(some)) < 30
+    assert page_offsets(some)[0] == 40
+    assert sum(block.nbytes for block in some.blocks) <= 500
+    assert some.later
+    assert page_offsets(page_before(store, partition, 40, 30))[-1] == 39
+    monkeypatch.setattr(browse, "ROOM", 1)
+    assert page_offsets(page_from(store, partition, 40, 30)) == [40]
+    assert page_offsets(page_before(store, partition, 40, 30)) == [39]
+
+
+def test_many_small_segments_are_one_page() -> None:
+    store = Counting(MemoryStore())
+    segments = making.write(store, making.target(threshold=1), range(40))
+    assert len(segments) == 40
+    assert page_offsets(page_before(store, partition_with(segments), 30, 20)) == list(range(10, 30))
+    assert len(store.read) == 40, "an index and the records of each, and no others"
+
+
+@given(st.integers(-1, 45), st.integers(0, 45))
+def test_the_first_record_of_a_time(page_store: MemoryStore, second: int, start: int) -> None:
+    wanted = [o for o in ORDERS if o >= max(second, start)]
+    found = offset_at(page_store, partition_of(page_store, "orders"), T0 + second * 1000, start)
+    assert found == (Sought(wanted[0], True) if wanted else Sought(None, False))
+
+
+def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr(browse, "SOUGHT", 1)
+    monkeypatch.setattr(read, "SPAN", 400)
+    partition = partition_with(many(store, count=50))
+    steps, found = 0, Sought(0, False)
+    while not found.matched:
+        assert found.offset is not None
+        steps, found = steps + 1, offset_at(store, partition, 1000 + 40, found.offset)
+    assert found == Sought(40, True)
+    assert steps > 2
+
+
+def test_empty_and_foreign(page_store: MemoryStore) -> None:
+    empty = page_from(page_store, ArchivedPartition(0, 0, 0, ()), 0, 10)
+    assert (page_offsets(empty), empty.first, empty.last, empty.earlier, empty.later) == (
+        [],
+        None,
+        None,
+        False,
+        False,
+    )
+    java = FileStore(JAVA / "archive")
+    for topic in java.list_dirs():
+        partition = partition_of(java, topic)
+        page = page_from(java, partition, 0, 1000)
+        assert len(page_offsets(page)) == partition.records

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import datetime
+import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from msgspec import structs
 
+from kbackup.archive.models import Metadata
+from kbackup.errors import UsageError
 from kbackup.jobs.migrate import preflight
-from kbackup.jobs.migrate import preflight as of_brokers
-from kbackup.jobs.migrate import preflight as of_controllers
 from kbackup.jobs.migrate.preflight import CHECKS, judge
+from kbackup.jobs.migrate.readings import (
+    logged_addresses,
+    missing_metadata,
+    own_addresses,
+    probe,
+    quorum_addresses,
+    split_address,
+)
 from kbackup.jobs.migrate.states import NotRead
 from kbackup.jobs.migrate.znodes import ArchiveFindings, Broker, Findings
+from kbackup.metadata.entities import SCRAM_SECRETS, NotCarried, ScramUser, not_carried_entry
 from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
@@ -21,7 +44,8 @@ from tests.support.healthy_cluster import (
     findings,
     zookeeper,
 )
-from tests.support.preflights import BROKEN_SHARED, archive, line
+from tests.support.preflights import BROKEN_SHARED, JAAS, archive, line
+from tests.support.preflights import MAP as SHARED_MAP
 
 UNREAD = NotRead("nobody asked", "ask")
 FLAG = "zookeeper.metadata.migration.enable"
@@ -30,28 +54,28 @@ MAP = "listener.security.protocol.map"
 
 BROKEN: list[tuple[str, Findings, str, str]] = [
     (
-        of_brokers.RELEASE,
+        preflight.RELEASE,
         brokers(brokers=(Broker(1, 17, {}), Broker(2, 16, {}))),
         "broker 2: Fetch version 16",
         "upgrade",
     ),
     (
-        of_brokers.PROTOCOL,
+        preflight.PROTOCOL,
         broker_configs({"inter.broker.protocol.version": "3.3-IV3"}),
         "broker 2: 3.3-IV3, needs 3.4",
         "restart",
     ),
     (
-        of_brokers.PROTOCOL,
+        preflight.PROTOCOL,
         broker_configs({"inter.broker.protocol.version": "3.7-IV1", "log.dirs": "/a, /b"}),
         "needs 3.7-IV2",
         "restart",
     ),
-    (of_brokers.PROTOCOL, broker_configs({"inter.broker.protocol.version": "newest"}), "newest", "restart"),
-    (of_brokers.IDS, broker_configs({"broker.id": "-1"}), "generated: broker 2", "broker.id"),
-    (of_brokers.IDS, broker_configs({"broker.id": None}), "generated: broker 2", "broker.id"),
-    (of_brokers.ALIVE, zookeeper(known=frozenset({1, 2, 3})), "not running: broker 3", "start it"),
-    (of_brokers.ALIVE, brokers(assigned=frozenset({1, 4})), "not running: broker 4", "start it"),
+    (preflight.PROTOCOL, broker_configs({"inter.broker.protocol.version": "newest"}), "newest", "restart"),
+    (preflight.IDS, broker_configs({"broker.id": "-1"}), "generated: broker 2", "broker.id"),
+    (preflight.IDS, broker_configs({"broker.id": None}), "generated: broker 2", "broker.id"),
+    (preflight.ALIVE, zookeeper(known=frozenset({1, 2, 3})), "not running: broker 3", "start it"),
+    (preflight.ALIVE, brokers(assigned=frozenset({1, 4})), "not running: broker 4", "start it"),
     (
         preflight.OFFLINE,
         brokers(offline=("orders-0", "orders-1")),
@@ -67,32 +91,32 @@ BROKEN: list[tuple[str, Findings, str, str]] = [
         "--cancel",
     ),
     (
-        of_controllers.DEDICATED,
+        preflight.DEDICATED,
         controller({"process.roles": "broker,controller"}),
         "c3001.properties",
         "process.roles=controller",
     ),
     (
-        of_controllers.DEDICATED,
+        preflight.DEDICATED,
         controller({"process.roles": None}),
         "c3001.properties",
         "process.roles=controller",
     ),
-    (of_controllers.DEDICATED, controller({"node.id": "2"}), "node.id 2 is a broker's", "another node.id"),
-    (of_controllers.DEDICATED, controller({"node.id": "3000"}), "node.id 3000 twice", "of its own"),
-    (of_controllers.DEDICATED, controller({"node.id": None}), "no node.id: c3001", "set node.id"),
-    (of_controllers.ENABLED, controller({FLAG: None}), "c3001.properties", f"{FLAG}=true"),
-    (of_controllers.ENABLED, controller({FLAG: "false"}), "c3001.properties", f"{FLAG}=true"),
-    (of_controllers.BROKERS_ENABLED, broker_configs({FLAG: "false"}), "broker 2 not", f"{FLAG}=true"),
+    (preflight.DEDICATED, controller({"node.id": "2"}), "node.id 2 is a broker's", "another node.id"),
+    (preflight.DEDICATED, controller({"node.id": "3000"}), "node.id 3000 twice", "of its own"),
+    (preflight.DEDICATED, controller({"node.id": None}), "no node.id: c3001", "set node.id"),
+    (preflight.ENABLED, controller({FLAG: None}), "c3001.properties", f"{FLAG}=true"),
+    (preflight.ENABLED, controller({FLAG: "false"}), "c3001.properties", f"{FLAG}=true"),
+    (preflight.BROKERS_ENABLED, broker_configs({FLAG: "false"}), "broker 2 not", f"{FLAG}=true"),
     (
-        of_controllers.ZOOKEEPER,
+        preflight.ZOOKEEPER,
         controller({"zookeeper.connect": None}),
         "not set: c3001",
         "zookeeper.connect",
     ),
-    (of_controllers.ZOOKEEPER, controller({"zookeeper.connect": "zk-1:2181"}), "another chroot", "chroot"),
+    (preflight.ZOOKEEPER, controller({"zookeeper.connect": "zk-1:2181"}), "another chroot", "chroot"),
     (
-        of_controllers.ZOOKEEPER,
+        preflight.ZOOKEEPER,
         controller({"zookeeper.connect": "zk-1,zk-9:2181/kafka"}),
         "other hosts than the brokers' zk-1:2181, zk-2:2181: c3001",
         "zookeeper.connect",
@@ -205,7 +229,7 @@ def test_every_line_is_broken_once() -> None:
 def test_brokers_before_their_restart() -> None:
     """The flag is the last step before the migration starts: none that has it is a warning."""
     off = broker_configs({FLAG: "false"}, of=(1, 2))
-    assert line(off, of_controllers.BROKERS_ENABLED).status == "warning"
+    assert line(off, preflight.BROKERS_ENABLED).status == "warning"
     assert (judge(off).verdict, judge(off).exit_code) == ("ready with warnings", 3)
 
 
@@ -248,3 +272,222 @@ def test_kraft_controller_needs_no_map() -> None:
     secured = {**plain, "listeners": "CONTROLLER://:1,SSL://:2"}
     assert "CONTROLLER" not in preflight.protocols_of(secured)
     assert "CONTROLLER" not in preflight.protocols_of({**plain, "process.roles": ""})
+
+
+# Versions, principals and logins, as the preflight reads them from properties.
+
+
+def test_names_of_metadata_versions_are_kafkas() -> None:
+    names = {8: "3.4-IV0", 14: "3.6-IV2", 15: "3.7-IV0", 19: "3.7-IV4", 20: "3.8-IV0", 21: "3.9-IV0"}
+    for level, name in names.items():
+        assert (preflight.level_of(name), preflight.level_name(level)) == (level, name)
+    assert [preflight.level_of(short) for short in ("3.3", "3.5", "3.7", "3.9")] == [7, 11, 19, 21]
+    assert [preflight.level_of(other) for other in ("2.8", "4.0", "newest")] == [None, None, None]
+
+
+def test_principal_of_a_certificate(tmp_path: Path) -> None:
+    """In a PEM file after its key, in PKCS12, and unknown in a file of another type."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name.from_rfc4514_string("CN=controller-1,OU=ops\\, eu,O=Example")
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, now, now + datetime.timedelta(1)
+    ).sign(key, hashes.SHA256())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem += certificate.public_bytes(Encoding.PEM)
+    files = {
+        "c.pem": pem,
+        "c.p12": serialize_key_and_certificates(
+            b"c", key, certificate, None, BestAvailableEncryption(b"hush")
+        ),
+        "c.jks": b"\xfe\xed\xfe\xed",
+    }
+    principals = {}
+    for file, data in files.items():
+        (tmp_path / file).write_bytes(data)
+        principals[file] = preflight.principal_of(
+            {
+                "controller.listener.names": "CONTROLLER",
+                SHARED_MAP: "CONTROLLER:SSL",
+                "listener.name.controller.ssl.client.auth": "required",
+                "listener.name.controller.ssl.keystore.location": str(tmp_path / file),
+                "ssl.keystore.password": "hush",
+            }
+        )
+    principal = "User:CN=controller-1,OU=ops\\, eu,O=Example"
+    assert principals == {"c.pem": principal, "c.p12": principal, "c.jks": None}
+
+
+def test_principals_that_only_the_controller_knows_are_not_looked_at() -> None:
+    for unknown in (
+        {SHARED_MAP: "INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_SSL"},
+        {"ssl.client.auth": "required", "ssl.keystore.location": "/nowhere"},
+        {"ssl.client.auth": "required", "ssl.principal.mapping.rules": "RULE:x"},
+        {"principal.builder.class": "com.example.Builder"},
+    ):
+        assert line(controller(dict(unknown)), preflight.SUPER_USERS).status == "not looked at", unknown
+
+
+def test_a_login_from_a_file_of_the_jvm_is_not_looked_at() -> None:
+    base = controller({JAAS: None})
+    both = replace(base, brokers=broker_configs({JAAS: None}, of=(1, 2)).brokers)
+    assert line(both, preflight.LOGIN).status == "not looked at"
+
+
+# Checks of the preflight whose sources were not read, and metadata that an archive lacks.
+
+
+OF_BOTH_SIDES = {
+    preflight.ZOOKEEPER,
+    preflight.LISTENERS,
+    preflight.VERSION,
+    preflight.AUTHORIZER,
+    preflight.ENCODER,
+    preflight.TOKENS,
+    preflight.ZNODE_ACLS,
+    preflight.LOGIN,
+}
+
+
+NOT_LOOKED_AT = [
+    (
+        replace(findings(), brokers=UNREAD),
+        {
+            preflight.RELEASE,
+            preflight.PROTOCOL,
+            preflight.IDS,
+            preflight.ALIVE,
+            preflight.OFFLINE,
+            preflight.DEDICATED,
+            preflight.BROKERS_ENABLED,
+            *OF_BOTH_SIDES,
+            preflight.CLUSTER_ID,
+        },
+    ),
+    (
+        replace(findings(), zookeeper=UNREAD),
+        {preflight.ALIVE, preflight.DELETIONS, preflight.CLUSTER_ID, preflight.ENCODER},
+    ),
+    (replace(findings(), quorum=UNREAD), {preflight.QUORUM}),
+    (
+        replace(findings(), controllers=UNREAD),
+        {
+            preflight.DEDICATED,
+            preflight.ENABLED,
+            preflight.SUPER_USERS,
+            *OF_BOTH_SIDES,
+            preflight.CLUSTER_ID,
+        },
+    ),
+    (replace(findings(), archive=UNREAD), {preflight.ARCHIVE}),
+    (Findings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD), {line.name for line in judge(findings()).lines}),
+    (
+        brokers(brokers=(Broker(1, UNREAD, UNREAD), Broker(2, 17, {}))),
+        {
+            preflight.RELEASE,
+            preflight.PROTOCOL,
+            preflight.IDS,
+            preflight.BROKERS_ENABLED,
+            *OF_BOTH_SIDES,
+        },
+    ),
+    (
+        replace(brokers(reassigning=UNREAD), zookeeper=UNREAD),
+        {
+            preflight.ALIVE,
+            preflight.DELETIONS,
+            preflight.CLUSTER_ID,
+            preflight.REASSIGNMENTS,
+            preflight.ENCODER,
+        },
+    ),
+    (broker_configs({"inter.broker.protocol.version": None}), {preflight.PROTOCOL}),
+]
+
+
+@pytest.mark.parametrize(("partly", "names"), NOT_LOOKED_AT, ids=range(len(NOT_LOOKED_AT)))
+def test_not_looked_at_is_never_ok(partly: Findings, names: set[str]) -> None:
+    report = judge(partly)
+    unread = [line for line in report.lines if line.status == "not looked at"]
+    assert {line.name for line in unread} == names
+    assert all(line.detail.startswith("not looked at: ") and line.hint for line in unread)
+    assert (report.verdict, report.exit_code) == ("ready with warnings", 3)
+
+
+def test_problems_are_reported_though_another_source_is_missing() -> None:
+    one_side = replace(controller({}, cluster_id="other"), zookeeper=UNREAD)
+    assert line(one_side, preflight.CLUSTER_ID).status == "failed"
+    assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), preflight.ALIVE).status == "failed"
+
+
+def test_missing_parts_of_an_archive() -> None:
+    """Metadata that the cluster does not have is not missing; metadata that was not captured is."""
+    empty: dict[str, tuple[()]] = {
+        "scram_users": (),
+        "broker_configs": (),
+        "client_quotas": (),
+        "delegation_tokens": (),
+    }
+    common = {"captured_at": "2026-01-01T00:00:00.000Z", "cluster_id": CLUSTER, "brokers": 1, "topics": ()}
+
+    def missing(*not_carried: NotCarried, **parts: object) -> tuple[str, ...]:
+        return missing_metadata(Metadata(**{**common, **empty, **parts}, not_carried=not_carried))  # type: ignore[arg-type]  # fields
+
+    assert missing() == ("ACLs",)
+    assert missing(not_carried_entry("acls", "not there", "")) == ()
+    assert missing(not_carried_entry("acls", "not supported", "")) == ("ACLs",)
+    assert missing(not_carried_entry("group_configs", "not supported", ""), acls=()) == ()
+    secrets = NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="secret", why="")
+    assert missing(secrets, acls=()) == (SCRAM_SECRETS,)
+    assert missing(acls=(), client_quotas=None) == ("client quotas",)
+    alice = ScramUser(user="alice", mechanism="SCRAM-SHA-512", iterations=4096)
+    assert missing(acls=(), scram_users=(alice,)) == ("secrets of SCRAM users",)
+    assert missing(acls=(), scram_users=(structs.replace(alice, stored_key="eA=="),)) == ()
+
+
+# Addresses of controllers, and whether controllers are alive.
+
+
+def test_addresses_of_a_quorum() -> None:
+    assert quorum_addresses({"controller.quorum.bootstrap.servers": "c1:9093, c2:9093"}) == {
+        "c1:9093",
+        "c2:9093",
+    }
+    assert quorum_addresses({"controller.quorum.voters": "3000@c1:9093,3001@c2:9093,bad"}) == {
+        "c1:9093",
+        "c2:9093",
+    }
+    assert quorum_addresses({}) == set()
+
+
+def test_addresses_of_a_controller() -> None:
+    names = {"controller.listener.names": "CONTROLLER"}
+    assert own_addresses({**names, "listeners": "CONTROLLER://c1:9093,OTHER://c1:1"}) == {"c1:9093"}
+    assert own_addresses({**names, "listeners": "CONTROLLER://:9093"}) == set()
+    assert own_addresses(
+        {**names, "listeners": "CONTROLLER://0.0.0.0:9093", "advertised.listeners": "CONTROLLER://c2:9093"}
+    ) == {"c2:9093"}
+
+
+def test_addresses_of_a_log() -> None:
+    registered = {"controllerId": 3000, "endPoints": [{"name": "CONTROLLER", "host": "c1", "port": 9093}]}
+    assert list(logged_addresses([registered, {}])) == ["c1:9093"]
+
+
+def test_signs_of_life() -> None:
+    """A closed port of a machine that answers is a stopped controller; a name that leads nowhere proves nothing,
+    unless the user knows. What answers is alive, whatever the user says."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        alive = f"127.0.0.1:{server.getsockname()[1]}"
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            closed = f"127.0.0.1:{other.getsockname()[1]}"
+        nowhere = "controller.invalid:9093"
+        assert probe([alive, closed, nowhere], []) == {alive: "answers", closed: "stopped", nowhere: "silent"}
+        assert probe([alive, nowhere], [alive, nowhere]) == {alive: "answers", nowhere: "stopped"}
+
+
+def test_words_of_an_address() -> None:
+    assert split_address("[::1]:9093") == ("::1", 9093)
+    for address in ("c1", "c1:", ":9093", "c1:70000", "c1:x"):
+        with pytest.raises(UsageError):
+            split_address(address)

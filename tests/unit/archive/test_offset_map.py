@@ -1,0 +1,168 @@
+"""The offset map, put together from what several attempts committed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.archive import layout
+from kbackup.archive.restores.offset_map import (
+    SCHEMA,
+    Cut,
+    MapPartName,
+    OffsetMap,
+    decode,
+    read_map_parts,
+    runs_table,
+    write_map,
+    write_map_part,
+)
+from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
+from kbackup.kafka.kernel_protocol import runs_of
+from kbackup.types import TopicPartition
+from tests.support.faulty_store import FaultyStore
+
+TP = TopicPartition("orders", 3)
+
+
+def run(source: int, target: int, count: int, tp: TopicPartition = TP) -> pa.Table:
+    return runs_table({tp: (np.array([source]), np.array([target]), np.array([count]))})
+
+
+def rows(table: pa.Table) -> list[tuple[int, int, int]]:
+    return [(r["source"], r["target"], r["count"]) for r in table.to_pylist()]
+
+
+@pytest.mark.parametrize("name", [MapPartName("a", 0), MapPartName("0f-3", 12), MapPartName("x" * 32, 10**6)])
+def test_names_are_read_back(name: MapPartName) -> None:
+    assert MapPartName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize("text", ["", "-", "-1", "a-", "a", "a-b", "a--1 "])
+def test_a_note_that_is_none_of_ours(text: str) -> None:
+    assert MapPartName.parse(text) is None
+
+
+def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -> None:
+    """Three attempts; each leaves a last part whose transaction was never committed."""
+    for number in range(3):
+        write_map_part(store, "r", 0, MapPartName("one", number), run(number, 100 + number, 1), None)
+    for number in range(3):
+        write_map_part(
+            store, "r", 0, MapPartName("two", number), run(2 + number, 200 + number, 1), MapPartName("one", 1)
+        )
+    write_map_part(store, "r", 0, MapPartName("three", 0), run(3, 300, 9), MapPartName("two", 0))
+    write_map_part(store, "r", 1, MapPartName("other", 0), run(0, 900, 1), None)
+
+    assert rows(read_map_parts(store, "r", 0, MapPartName("one", 1)).runs) == [(0, 100, 1), (1, 101, 1)]
+    assert rows(read_map_parts(store, "r", 0, MapPartName("three", 0)).runs) == [
+        (0, 100, 1),
+        (1, 101, 1),
+        (2, 200, 1),
+        (3, 300, 9),
+    ]
+    assert rows(read_map_parts(store, "r", 1, MapPartName("other", 0)).runs) == [(0, 900, 1)]
+    nothing, cut = read_map_parts(store, "r", 0, None)
+    assert cut == Cut()
+    assert (nothing.num_rows, nothing.schema) == (0, SCHEMA)
+
+
+def test_cuts_of_committed_parts_are_summed(store: FaultyStore) -> None:
+    write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
+    write_map_part(store, "r", 0, MapPartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
+    write_map_part(store, "r", 0, MapPartName("two", 0), run(1, 200, 4), MapPartName("one", 0), Cut(4, 90, 0))
+    assert read_map_parts(store, "r", 0, MapPartName("two", 0)).cut == Cut(5, 120, 2)
+
+
+def test_a_part_is_never_written_twice(store: FaultyStore) -> None:
+    write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None)
+    with pytest.raises(AlreadyExistsError):
+        write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 555, 1), None)
+    assert rows(read_map_parts(store, "r", 0, MapPartName("one", 0)).runs) == [(0, 100, 1)]
+
+
+def test_a_part_that_is_gone_is_an_error(store: FaultyStore) -> None:
+    write_map_part(store, "r", 0, MapPartName("one", 1), run(0, 100, 1), None)
+    with pytest.raises(NotFoundError):
+        read_map_parts(store, "r", 0, MapPartName("one", 1))
+
+
+def test_the_whole_map_is_in_order(store: FaultyStore) -> None:
+    other = TopicPartition("a-topic", 12)
+    whole = write_map(
+        store, "r", [run(50, 7, 2), run(0, 3, 4, other), run(4, 0, 3), run(9, 1, 1, TP._replace(partition=1))]
+    )
+    key = layout.restore_key("r", layout.OFFSETS)
+    assert decode(store.get(key), key) == whole
+    assert [(r["topic"], r["partition"], r["source"]) for r in whole.to_pylist()] == [
+        ("a-topic", 12, 0),
+        ("orders", 1, 9),
+        ("orders", 3, 4),
+        ("orders", 3, 50),
+    ]
+    assert write_map(store, "none", []).num_rows == 0
+
+
+def test_a_map_that_is_cut_changed_or_not_in_its_place(store: FaultyStore) -> None:
+    write_map(store, "r", [run(0, 0, 1)])
+    key = layout.restore_key("r", layout.OFFSETS)
+    data = store.get(key)
+    for changed in (data[:-5], b"", data + b"x", data[:40] + b"?" + data[41:]):
+        with pytest.raises(CorruptError, match="does not match its own checksum"):
+            decode(changed, key)
+    with pytest.raises(CorruptError, match=r"belongs at .restores/r/offsets\.parquet"):
+        decode(data, layout.restore_key("other", layout.OFFSETS))
+
+
+# The rule of the remap against its definition, word by word.
+
+
+def offset_map(*runs: tuple[int, int, int], end: int) -> OffsetMap:
+    source, target, count = (
+        (np.array(column, np.int64) for column in zip(*runs, strict=True))
+        if runs
+        else (np.empty(0, np.int64),) * 3
+    )
+    return OffsetMap(source, target, count, end)
+
+
+@pytest.mark.parametrize(
+    ("committed", "target", "how"),
+    [
+        (0, 100, "log start"),
+        (10, 100, "exact"),
+        (14, 104, "exact"),
+        (15, 106, "next record"),
+        (19, 106, "next record"),
+        (20, 106, "exact"),
+        (22, 109, "log end"),
+        (99, 109, "log end"),
+    ],
+)
+def test_each_case_by_hand(committed: int, target: int, how: str) -> None:
+    found = offset_map((10, 100, 5), (20, 106, 2), end=109).map(committed)
+    assert found == (target, how)
+
+
+def test_an_empty_partition_gives_the_targets_next_offset() -> None:
+    assert offset_map(end=7).map(3) == (7, "empty")
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=40),
+    committed=st.integers(0, 130),
+    first=st.integers(0, 5),
+)
+def test_target_is_the_first_restored_record_at_or_after_the_committed_offset(
+    gaps: list[tuple[int, int]], committed: int, first: int
+) -> None:
+    sources = (first + np.cumsum([0, *(a for a, _ in gaps)])).tolist()
+    targets = np.cumsum([3, *(b for _, b in gaps)]).tolist()
+    runs = runs_of(np.array(sources, np.int64), np.array(targets, np.int64))
+    found = OffsetMap(runs.source, runs.target, runs.count, targets[-1] + 5).map(committed)
+    wanted = next((t for s, t in zip(sources, targets, strict=True) if s >= committed), targets[-1] + 5)
+    assert found.offset == wanted
+    assert int(runs.count.sum()) == len(sources)

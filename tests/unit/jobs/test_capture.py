@@ -1,0 +1,203 @@
+"""A restore point records the settings that a cluster reports, and those that it withholds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbackup.archive.restores.plan import RestorePlan
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.capture import NEVER, settings_warnings
+from kbackup.jobs.settings.before import SettingsCaptures
+from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
+from kbackup.jobs.settings.write import apply_settings, compare_settings
+from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
+from kbackup.metadata.entities import BrokerConfig, ClientQuota, GroupConfig, ScramUser
+from kbackup.store import open_store
+from tests.support.archives import make_archive
+from tests.support.cluster_answers import READ, ClusterAnswers, Session, captured, cluster
+from tests.support.memory_store import MemoryStore
+
+
+def test_everything_that_is_told() -> None:
+    answers = ClusterAnswers(
+        users_answer=[Credential("a", "SCRAM-SHA-512", 4096)],
+        session=Session(default_answer=[Setting("", "log.retention.ms", "1")]),
+        configs_answer=[
+            Setting("", "log.retention.ms", "of an old look"),
+            Setting("12", "ssl.keystore.password", None),
+        ],
+        group_configs_answer=[Setting("billing", "consumer.session.timeout.ms", "45000")],
+    )
+    metadata = captured(answers)
+    assert [tuple(getattr(a, f) for f in AclRule._fields) for a in metadata.acls or ()] == [READ]
+    assert metadata.scram_users == (ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),)
+    assert metadata.broker_configs == (
+        BrokerConfig(broker=None, name="log.retention.ms", value="1"),
+        BrokerConfig(broker=12, name="ssl.keystore.password", value=None),
+    )
+    assert metadata.group_configs == (
+        GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000"),
+    )
+    assert metadata.not_carried == NEVER
+    assert settings_warnings(metadata) == []
+
+
+def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
+    found = captured(ClusterAnswers(acls_answer=Untold("not there", "no authorizer")))
+    assert found.acls == ()
+    assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [("ACLs", "not there")]
+    assert settings_warnings(found) == []
+
+
+def test_denied_settings_are_one_warning() -> None:
+    no = Untold("denied", "it takes more")
+    metadata = captured(ClusterAnswers(acls_answer=no, users_answer=no, configs_answer=no))
+    assert (metadata.acls, metadata.scram_users, metadata.broker_configs, metadata.group_configs) == (
+        None,
+        None,
+        None,
+        (),
+    )
+    assert settings_warnings(metadata) == [
+        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, broker configs; "
+        "to see which rights it lacks: kbackup check"
+    ]
+
+
+def test_failures_are_reported_and_unsupported_settings_are_not() -> None:
+    metadata = captured(
+        ClusterAnswers(
+            users_answer=Untold("failed", "timed out"), group_configs_answer=Untold("not supported", "old")
+        )
+    )
+    assert settings_warnings(metadata) == ["SCRAM users are not in this restore point: timed out"]
+    assert metadata.group_configs is None
+
+
+def test_acls_that_the_client_library_does_not_know_are_named() -> None:
+    strange = ["allow unknown for User:a from * on unknown x (literal)"]
+    no = Untold("not supported", "no connection")
+    found = captured(ClusterAnswers(acls_answer=([READ], strange), session=no))
+    assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {
+        n.what for n in found.not_carried
+    }
+
+
+ASKED_BY_PROTOCOL = {
+    "client quotas",
+    "delegation tokens",
+    "client metrics",
+    "features",
+    "registrations",
+}
+
+
+@pytest.mark.parametrize("reason", ["not supported", "failed"])
+def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
+    no = Untold(reason, "no connection")
+    metadata = captured(ClusterAnswers(session=no, configs_answer=[Setting("", "log.retention.ms", "1")]))
+    assert {n.what for n in metadata.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
+    assert (metadata.client_quotas, metadata.delegation_tokens, metadata.features) == (None, None, None)
+    assert metadata.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
+    assert len(settings_warnings(metadata)) == (reason == "failed")
+    assert {*metadata.sources} == {"topics", "acls", "scram_users", "broker_configs", "group_configs"}
+
+
+def test_answers_of_the_protocol_are_captured() -> None:
+    quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
+    on_user = AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
+    session = Session(
+        quotas_answer=[quota],
+        tokens_answer=Untold("not there", "tokens are disabled"),
+        acls_answer=([READ, on_user], []),
+    )
+    metadata = captured(ClusterAnswers(acls_answer=([READ], ["allow unknown"]), session=session))
+    assert (metadata.client_quotas, metadata.delegation_tokens) == ((quota,), ())
+    assert [(acl.resource, acl.name) for acl in metadata.acls or ()] == [
+        ("topic", "orders"),
+        ("user", "b o%b"),
+    ]
+    assert [(n.what, n.reason) for n in metadata.not_carried if n not in NEVER] == [
+        ("delegation tokens", "not there")
+    ]
+    assert {*metadata.sources.values()} == {"brokers"}
+    assert {"client_quotas", "delegation_tokens"} <= {*metadata.sources}
+
+
+# Settings of a restore point are compared with a cluster and written to it.
+
+
+DENY = AclRule("topic", "orders", "literal", "User:b", "*", "read", "deny")
+
+
+def plan(*settings: str, point: int = 2) -> RestorePlan:
+    return RestorePlan(
+        restore_id="r",
+        archive_id="a",
+        restore_point=point,
+        target_cluster_id="target",
+        created_at="now",
+        transactions=True,
+        transaction_bytes=1,
+        into_existing=False,
+        topics=(),
+        units=(),
+        groups=(),
+        settings=settings,  # type: ignore[arg-type]  # as it comes from a file
+    )
+
+
+def test_nothing_is_looked_at_where_nothing_is_asked_for(tmp_path: Any) -> None:
+    assert compare_settings(open_store(str(tmp_path)), plan(), cluster(ClusterAnswers())) is None
+    captures = SettingsCaptures(MemoryStore(), "r")
+    assert apply_settings(cluster(ClusterAnswers()), captures, "target", None) is None
+    assert list(captures.every()) == []
+
+
+@pytest.mark.parametrize("part", ["acls", "configs", "users"])
+def test_an_older_restore_point_is_refused(part: str, tmp_path: Any) -> None:
+    store = open_store(str(tmp_path))
+    make_archive(store)
+    with pytest.raises(RefusedError, match=r"restore point 2 does not tell its .*older version"):
+        compare_settings(store, plan(part), cluster(ClusterAnswers()))
+
+
+def test_a_folder_of_the_java_tool_has_none(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="holds no settings"):
+        compare_settings(open_store(str(tmp_path)), plan("acls", point=0), cluster(ClusterAnswers()))
+
+
+def test_refused_settings_are_missing_and_others_are_set() -> None:
+    set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
+    refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
+    acls = captured(ClusterAnswers(acls_answer=([DENY, READ], []))).acls or ()
+    of_all = ConfigChange(
+        kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True
+    )
+    quota = QuotaChange(
+        entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1
+    )
+    answers = ClusterAnswers(refuses=(READ, ("g", "x", "2")), session=Untold("failed", "no connection"))
+    planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
+    captures = SettingsCaptures(MemoryStore(), "r")
+    done = apply_settings(cluster(answers), captures, "target", planned)
+    assert done is not None
+    assert answers.done == [DENY, ("1", "num.io.threads", "4")]
+    assert (done.acls, done.configs, done.quotas) == (acls[:1], (set_,), ())
+    assert done.missing == (
+        "a user",
+        "ACL allow read for User:a from * on topic orders (literal) was not made: no; set it by hand: kafka-acls.sh "
+        "--bootstrap-server h:1 --add --allow-principal User:a --allow-host '*' --operation Read --topic orders "
+        "--resource-pattern-type literal",
+        "config x of group g was not set: no; set it by hand: kafka-configs.sh --bootstrap-server h:1 --alter "
+        "--entity-type groups --entity-name g --add-config x=2",
+        "config min.insync.replicas of all brokers was not set: no connection; set it by hand: kafka-configs.sh "
+        "--bootstrap-server h:1 --alter --entity-type brokers --entity-default --add-config min.insync.replicas=2",
+        "quota producer_byte_rate of user a, default client-id was not set: no connection; set it by hand: "
+        "kafka-configs.sh --bootstrap-server h:1 --alter --entity-type users --entity-name a --entity-type clients "
+        "--entity-default --add-config producer_byte_rate=1",
+    )
+    (before,) = captures.every()
+    assert before.changes == planned.changes

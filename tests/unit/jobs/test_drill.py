@@ -1,0 +1,274 @@
+"""A drill deletes its own topics and groups alone: on a cluster in memory, with restores that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.retention import lose_segments
+from kbackup.archive.models import GroupOffset
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.run import open_or_create
+from kbackup.archive.segments.writer import Target
+from kbackup.cli.drill.page import drill_page
+from kbackup.config.models import Restore
+from kbackup.errors import ClusterError
+from kbackup.jobs.drill import job as drill_scratch
+from kbackup.jobs.drill import job as run
+from kbackup.jobs.drill.job import Drill, drill, pinned, scratch_options
+from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.kafka.groups.admin import GroupInfo
+from kbackup.metrics.registry import Silent
+from kbackup.store import Store, open_store
+from tests.support.archives import commit_point, group_at, make_archive, topic_state, write
+from tests.support.memory_store import MemoryStore
+
+PREFIX = "drill-x."
+RESTORE_POINT = run._restore_point
+OFFSET = GroupOffset(topic="orders", partition=0, offset=1, leader_epoch=None, metadata="")
+
+
+@dataclass
+class Cluster:
+    """Topics and groups by name; `unheard` is why a broker does not list its groups."""
+
+    topics: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    unheard: str = ""
+
+    def connect(self) -> tuple[str, int]:
+        return "target", 1
+
+    def topic_names(self) -> list[str]:
+        return sorted(self.topics)
+
+    def delete_topics(self, names: Iterable[str]) -> dict[str, str]:
+        self.topics -= set(names)
+        return dict.fromkeys(names, "")
+
+    @property
+    def groups(self) -> Cluster:
+        return self
+
+    def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
+        failed = {"(listing 1)": self.unheard} if self.unheard else {}
+        return [GroupInfo(name, "classic", "empty") for name in sorted(self.names)], failed
+
+    def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
+        self.names -= set(groups)
+        return dict.fromkeys(groups, "")
+
+
+class Restoring:
+    """In the place of `restore`. Others make `early` topics before its plan is shown and `late` ones after it; then it
+    ends with an error."""
+
+    def __init__(self, cluster: Cluster, content: Content) -> None:
+        self.cluster, self.content = cluster, content
+        self.early: set[str] = set()
+        self.late: set[str] = set()
+        self.refused = False
+
+    def __call__(
+        self, options: Restore, *_ends: object, show_plan: Callable[[RestorePlan, list[str]], None]
+    ) -> Any:
+        plan = plan_restore(options, self.content, "target")
+        self.cluster.topics |= self.early
+        if self.refused:
+            raise ClusterError("the preflight said no")
+        show_plan(plan, [])
+        self.cluster.topics |= {t.target for t in plan.topics} | self.late
+        self.cluster.names |= {g.target for g in plan.groups}
+        raise ClusterError("the target gave up")
+
+
+def _content(*groups: str) -> Content:
+    topic = ArchivedTopic("orders", 1, 1, "active", (ArchivedPartition(0, 0, 1, ()),), {}, 1)
+    return Content("an archive", 7, (topic,), dict.fromkeys(groups, (OFFSET,)))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    existing = Cluster({"orders"}, {"shipping"})
+    monkeypatch.setattr("kbackup.jobs.drill.job.Cluster", lambda *_: existing)
+    monkeypatch.setattr("kbackup.jobs.drill.job.select_content", lambda *_: _content("shipping"))
+    monkeypatch.setattr("kbackup.jobs.drill.job._restore_point", lambda *_: None)
+    monkeypatch.setattr(drill_scratch, "_CALM", 0.02)
+    monkeypatch.setattr(drill_scratch, "_PAUSE", 0.01)
+    return existing
+
+
+@pytest.fixture
+def restoring(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Restoring:
+    instead = Restoring(cluster, _content("shipping"))
+    monkeypatch.setattr("kbackup.jobs.drill.job.restore", instead)
+    return instead
+
+
+def _drill(folder: Path, **asked: Any) -> DrillReport:
+    store = open_store(str(folder))
+    wanted = Drill(Restore(), PREFIX, **asked)
+    return drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
+
+
+def test_drill_deletes_its_topics_and_names_others(
+    cluster: Cluster, restoring: Restoring, tmp_path: Path
+) -> None:
+    restoring.late = {f"{PREFIX}application"}
+    report = _drill(tmp_path)
+    assert report.error is not None
+    assert report.error.message == "the target gave up"
+    assert (cluster.topics, cluster.names) == ({"orders", f"{PREFIX}application"}, {"shipping"})
+    assert report.left == ()
+    assert report.warnings == (
+        f"topic {PREFIX}application has the drill's prefix and is not of it: it was left alone",
+    )
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_where_another_was_quicker_it_deletes_nothing(
+    cluster: Cluster, restoring: Restoring, tmp_path: Path, refused: bool
+) -> None:
+    restoring.early, restoring.refused = {f"{PREFIX}orders"}, refused
+    report = _drill(tmp_path)
+    assert report.error is not None
+    assert report.error.message == (
+        "the preflight said no" if refused else f"prefix '{PREFIX}' is not free: topic {PREFIX}orders"
+    )
+    assert cluster.topics == {"orders", f"{PREFIX}orders"}
+
+
+def test_drill_keeps_only_its_own_topics_and_groups(
+    cluster: Cluster, restoring: Restoring, tmp_path: Path
+) -> None:
+    restoring.late = {f"{PREFIX}application"}
+    assert _drill(tmp_path, retain=True).kept == (f"topic {PREFIX}orders", f"group {PREFIX}shipping")
+
+
+def test_groups_that_are_not_listed_are_not_taken_for_free_names(
+    cluster: Cluster, restoring: Restoring, tmp_path: Path
+) -> None:
+    cluster.unheard = "broker 2 is down"
+    report = _drill(tmp_path)
+    assert report.error is not None
+    assert report.error.message == "not every group of the target could be listed: broker 2 is down"
+    assert cluster.topics == {"orders"}
+
+
+def test_groups_are_deleted_also_where_they_can_not_be_listed_any_more(
+    cluster: Cluster, restoring: Restoring, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = drill_scratch.Names.of
+
+    def then_a_broker_goes(plan: Any) -> drill_scratch.Names:
+        cluster.unheard = "broker 2 is down"
+        return begun(plan)
+
+    monkeypatch.setattr(drill_scratch.Names, "of", then_a_broker_goes)
+    report = _drill(tmp_path)
+    assert (cluster.topics, cluster.names, report.left) == ({"orders"}, {"shipping"}, ())
+    assert report.warnings == (
+        f"whether others have names {PREFIX}* could not be seen: "
+        "not every group of the target could be listed: broker 2 is down",
+    )
+
+
+def test_a_group_without_a_scratch_name_ends_it_before_anything_is_made(
+    cluster: Cluster, restoring: Restoring, tmp_path: Path
+) -> None:
+    restoring.content = _content("shipping", "late")
+    report = _drill(tmp_path)
+    assert report.error is not None
+    assert report.error.message == "late came into the archive while the drill began: it has no scratch name"
+    assert (cluster.topics, cluster.names) == ({"orders"}, {"shipping"})
+
+
+def test_the_report_is_of_what_was_restored(restoring: Restoring, tmp_path: Path) -> None:
+    restoring.content = replace(restoring.content, restore_point=8)
+    assert _drill(tmp_path).restore_point == 8
+
+
+@pytest.mark.parametrize(("point", "others"), [("2", "1"), ("3", "1, 2")])
+def test_drill_reports_losses_of_the_archive(
+    restoring: Restoring, monkeypatch: pytest.MonkeyPatch, point: str, others: str
+) -> None:
+    """Restore point 3 has another incarnation of the topic, and lacks nothing."""
+    store = MemoryStore()
+    make_archive(store)
+    archive = open_archive(store)
+    again = write(store, Target("orders", 2, 0, 1000, "none"), range(4))
+    state = topic_state("orders", 3, "present", [(0, 4, again)])
+    commit_point(archive, 3, [msgspec.structs.replace(state, incarnation=2, id="another id")], again, [])
+    key = archive.added(0, 2)[-1].key
+    author = Author("repair", "", "test")
+    commit(store, archive.committed, lambda state: lose_segments(state, {key: "is missing"}), author)
+    monkeypatch.setattr(run, "select_content", select_content)
+    monkeypatch.setattr(run, "_restore_point", RESTORE_POINT)
+    restoring.refused = True
+    wanted = Drill(Restore(restore_point=point), PREFIX)
+    report = drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
+    assert report.damaged == (1, 2)
+    assert ["is missing" in loss for loss in report.losses] == ([True] if point == "2" else [])
+    assert any(f"restore points {others} lack records" in each for each in report.warnings)
+    assert f"restore points {others} lack records" in drill_page(report)
+
+
+# A drill restores its selection, also where the archive grows meanwhile.
+
+
+def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
+    """A restore point with these offsets of topic orders, and groups at its end."""
+    segments = write(store, Target("orders", 1, 0, 1000, "none"), offsets)
+    topic = topic_state("orders", seq, "present", [(0, offsets.stop, segments)])
+    at_end = [group_at(group, ("orders", 0, offsets.stop)) for group in groups]
+    commit_point(open_or_create(store), seq, [topic], segments, at_end)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Restore(),
+        Restore(restore_point=1),
+        Restore(range=("orders:0:3-7",)),
+        Restore(from_time="1970-03-01T00:00:00Z"),
+        Restore(from_time="1h ago"),
+        Restore(from_time="1970-03-01T00:00:00Z", to_time="now", restore_point=1),
+    ],
+)
+def test_pinned_options_select_the_same_content(options: Restore) -> None:
+    store = MemoryStore()
+    _commit(store, 1, range(10), "billing")
+    content = select_content(options, store)
+    _commit(store, 2, range(10, 20), "billing", "late")
+    again = select_content(pinned(options, content), store)
+    assert (again.restore_point, again.topics, again.groups) == (1, content.topics, content.groups)
+
+
+def test_an_end_in_time_keeps_topics_and_groups_and_takes_late_records() -> None:
+    store = MemoryStore()
+    _commit(store, 1, range(10), "billing")
+    options = Restore(to_time="2026-01-01T12:00:00Z")
+    content = select_content(options, store)
+    _commit(store, 2, range(10, 20), "billing", "late")
+    again = select_content(pinned(options, content), store)
+    assert (again.restore_point, again.groups) == (1, content.groups)
+    assert [t.segments[-1].last for t in (*content.topics, *again.topics)] == [9, 19]
+
+
+def test_every_name_is_under_the_prefix() -> None:
+    store = MemoryStore()
+    _commit(store, 1, range(10), "billing")
+    asked = Restore(map={"orders": "orders"}, map_group={"billing": "billing"}, into_existing=True)
+    options = scratch_options(asked, select_content(asked, store), "drill.", "an-id")
+    assert (options.map, options.map_regex) == ({}, ("^=drill.",))
+    assert options.map_group == {"billing": "drill.billing"}
+    assert (options.into_existing, options.restore_id) == (False, "an-id")

@@ -1,0 +1,463 @@
+"""Additions to export: by restore point, also where some of them were expired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from shutil import copytree
+from typing import Any, Never
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.retention import lose_segments
+from kbackup.archive.query.selection import Selection
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments.parallel import ReadUnit
+from kbackup.archive.segments.rows import to_export_batch
+from kbackup.cli import main
+from kbackup.config.models import Export
+from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UsageError
+from kbackup.formats.block import slice_block
+from kbackup.formats.stream import scan
+from kbackup.jobs.export import tables as delta_export
+from kbackup.jobs.export import tables as parquet_export
+from kbackup.jobs.export.destination import Destination, point_key
+from kbackup.jobs.export.run import Addition, Additions, ExportJob, ExportReport
+from kbackup.jobs.export.tables import by_date, chunks, export_delta, export_parquet
+from kbackup.metrics.registry import Silent
+from kbackup.store import S3Options
+from kbackup.store.file import FileStore
+from kbackup.types import RecordBlock
+from tests.support.archives import make_archive
+from tests.support.growing_archive import expired, grow
+from tests.support.memory_store import MemoryStore
+from tests.unit.formats.reference import Record, encode_record
+
+
+@pytest.fixture
+def archive() -> Archive:
+    return make_archive(MemoryStore())
+
+
+def additions(archive: Archive, topics: Sequence[str] = (), excluded: Sequence[str] = ()) -> Additions:
+    return Additions(open_archive(archive.store), Selection.of(topics, excluded))
+
+
+def records(selected: Additions, number: int, topic: str | None = None) -> dict[int, int]:
+    """By restore point, after `number`."""
+    return {addition.point.number: addition.records for addition in selected.after(number, topic)}
+
+
+@pytest.mark.usefixtures("addressed")
+def test_restore_points_in_order(archive: Archive) -> None:
+    selected = additions(archive)
+    assert selected.newest == 2
+    assert records(selected, 0) == {1: 42, 2: 24}
+    assert records(selected, 1) == {2: 24}
+    assert records(selected, 2) == {}
+    assert records(selected, 0, "clicks") == {1: 20}
+    assert selected.topics_after(0) == ["clicks", "orders"]
+    assert selected.topics_after(1) == ["orders"]
+    first, second = selected.after(0, "orders")
+    assert first.partitions == second.partitions == {("orders", 1): 3}
+    for ahead in (lambda: list(selected.after(3)), lambda: selected.topics_after(3)):
+        with pytest.raises(RefusedError, match=r"up to restore point 3, the newest of .* is 2"):
+            ahead()
+    places = [(s.partition, s.first) for s in first.segments]
+    assert places == sorted(places)
+
+
+@pytest.mark.usefixtures("addressed")
+def test_a_selection(archive: Archive) -> None:
+    assert additions(archive, ["clicks"]).topics_after(0) == ["clicks"]
+    assert records(additions(archive, excluded=["/cl.*/"]), 0) == {1: 22, 2: 24}
+    additions(archive, ["clicks"]).check_names()
+    with pytest.raises(UsageError, match="no topic nothing"):
+        additions(archive, ["clicks", "nothing"]).check_names()
+    with pytest.raises(UsageError, match=r"no topic odrers in .*did you mean orders"):
+        additions(archive, ["odrers"]).check_names()
+    with pytest.raises(UsageError, match=r"matches /x.*/"):
+        additions(archive, ["/x.*/"]).check_names()
+
+
+@pytest.mark.usefixtures("addressed")
+def test_records_of_expired_points_come_with_the_next_restore_point(archive: Archive) -> None:
+    assert main(["expire", archive.store.url, "--keep-last", "1", "--confirm", "--quiet"]) == 0
+    selected = additions(archive)
+    assert records(selected, 0) == {2: 66}
+    assert records(selected, 1) == {2: 24}  # for a table that had restore point 1 before it went
+    assert selected.topics_after(1) == ["orders"]
+
+
+def lose(archive: Archive, number: int) -> None:
+    """And repair."""
+    folder = f"points/{number:010d}-"
+    archive.store.delete([e.key for e in archive.store.list(folder) if e.key.endswith("/manifest.json")])
+    assert main(["repair", archive.store.url, "--confirm", "--quiet"]) in (0, 3)
+
+
+def expire(archive: Archive, keep: int) -> None:
+    assert main(["expire", archive.store.url, "--keep-last", str(keep), "--confirm", "--quiet"]) == 0
+
+
+@pytest.mark.usefixtures("addressed")
+def test_repaired_points_are_not_exported_twice(archive: Archive) -> None:
+    """A restore point keeps its number and its records, whatever was lost of it."""
+    grow(archive.store, 3, 50, 60)
+    for lost in (3, 2):
+        lose(archive, lost)
+        selected = additions(archive)
+        assert selected.newest == 3
+        assert records(selected, 0) == {1: 42, 2: 24, 3: 10}
+        assert records(selected, 1) == {2: 24, 3: 10}
+        assert records(selected, 2) == {3: 10}
+        assert records(selected, 3) == {}
+
+
+@pytest.mark.usefixtures("addressed")
+@pytest.mark.parametrize("keep", [2, 1])
+@pytest.mark.usefixtures("addressed")
+def test_a_repair_and_then_an_expiration(archive: Archive, keep: int) -> None:
+    lose(archive, 2)
+    grow(archive.store, 3, 50, 60)
+    expire(archive, keep)
+    selected = additions(archive)
+    assert sum(records(selected, 0).values()) == 76
+    assert sum(records(selected, 1).values()) == 34
+    assert records(selected, 2) == {3: 10}
+
+
+@pytest.mark.usefixtures("addressed")
+def test_an_expiration_and_then_a_repair(archive: Archive) -> None:
+    grow(archive.store, 3, 50, 60)
+    expire(archive, 2)
+    lose(archive, 3)
+    for number, due in {0: 76, 1: 34, 2: 10, 3: 0}.items():
+        assert sum(records(additions(archive), number).values()) == due
+    grow(archive.store, 4, 60, 70)
+    expire(archive, 1)
+    for number, due in {0: 86, 1: 44, 2: 20, 3: 10, 4: 0}.items():
+        assert sum(records(additions(archive), number).values()) == due
+
+
+# Destinations that an export accepts and refuses.
+
+
+def no_spark() -> Never:
+    raise AssertionError("nothing is to be exported")
+
+
+@pytest.mark.exhaustive(keep=2)
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize(
+    "destination", ["archive", "archive/", "archive/lake", "", "link/lake", "other", "file://"]
+)
+def test_never_into_or_around_an_archive(form: str, destination: str, tmp_path: Path) -> None:
+    job = export_delta if form == "delta" else export_parquet
+    store = FileStore(tmp_path / "archive")
+    make_archive(store)
+    make_archive(FileStore(tmp_path / "other"))
+    (tmp_path / "link").symlink_to(tmp_path / "archive")
+    url = f"file://{tmp_path}/archive" if destination == "file://" else f"{tmp_path}/{destination}"
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(
+        UsageError, match=r"is the archive itself|(lies within|holds) the archive|other is an archive"
+    ):
+        job(ExportJob(Export(), url, store, S3Options(), no_spark, Silent(), 60))
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_bucket_as_spark_writes_it_and_a_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Destination.at("s3a://lake/kafka/", S3Options()).url == "s3://lake/kafka"
+    assert Destination.at("~/lake", S3Options()).url == f"{tmp_path}/lake"
+
+
+def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    destination = Destination.at(f"{tmp_path}/lake", S3Options())
+    store, lags, diverged = (FileStore(tmp_path / name) for name in ("archive", "lags", "diverged"))
+    make_archive(store)
+    copytree(tmp_path / "archive", tmp_path / "lags")
+    copytree(tmp_path / "archive", tmp_path / "diverged")
+    grow(store, 3, 50, 60)
+    destination.check_same_lineage(open_archive(store))
+    with pytest.raises(RefusedError, match=r"brought up to restore point 3, the newest of .*lags is 2"):
+        destination.check_same_lineage(open_archive(lags))
+    for seq in (3, 4):
+        grow(diverged, seq, seq * 17, seq * 17 + 10)
+    with pytest.raises(
+        RefusedError, match=r"lake has diverged from .*diverged: restore point 3 is of another"
+    ):
+        destination.check_same_lineage(open_archive(diverged))
+    copytree(tmp_path / "archive", tmp_path / "lags", dirs_exist_ok=True)
+    grow(lags, 4, 60, 70)
+    destination.check_same_lineage(open_archive(lags))
+    with pytest.raises(RefusedError, match=r"brought up to restore point 4, the newest of .*archive is 3"):
+        destination.check_same_lineage(open_archive(store))
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_an_archive_that_is_behind_gets_nothing_exported(form: str, tmp_path: Path) -> None:
+    job = export_delta if form == "delta" else export_parquet
+    store, ahead = FileStore(tmp_path / "archive"), FileStore(tmp_path / "ahead")
+    make_archive(store)
+    copytree(tmp_path / "archive", tmp_path / "ahead")
+    grow(ahead, 3, 50, 60)
+    Destination.at(f"{tmp_path}/lake", S3Options()).check_same_lineage(open_archive(ahead))
+    with pytest.raises(RefusedError, match="brought up to restore point 3"):
+        job(ExportJob(Export(), f"{tmp_path}/lake", store, S3Options(), no_spark, Silent(), 60))
+
+
+# Records that expired before Parquet files had them: told once, by exit code 3.
+
+
+@pytest.mark.usefixtures("addressed")
+def test_records_that_expired_before_they_were_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    store = MemoryStore()
+    make_archive(store)
+    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
+    assert main(command) == 0
+    for seq in range(3, 7):
+        grow(store, seq, seq * 10, seq * 10 + 10)
+    expired(store, before=45)
+    capsys.readouterr()
+    assert main(command) == 3
+    said = capsys.readouterr()
+    assert "warning: loss: records of orders-1 below offset 4" in said.err
+    assert "lake was at restore point 2" in said.err
+    assert main(command) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("addressed")
+def test_all_that_was_new_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    store = MemoryStore()
+    make_archive(store)
+    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake", "--topic", "orders"]
+    assert main(command) == 0
+    grow(store, 3, 12, 15)
+    expired(store, before=16)
+    assert main(command) == 3
+    assert main(command) == 0, "told once"
+
+
+@pytest.mark.usefixtures("addressed")
+def test_damaged_records_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, by the export that they would have come with."""
+    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    store = MemoryStore()
+    archive = make_archive(store)
+    lost = {s.key: "its object is missing" for s in archive.added(1, 2)[:1]}
+    commit(store, archive.committed, lambda s: lose_segments(s, lost), Author("repair", "", "test"))
+    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
+    assert main([*command[:-1], f"{tmp_path}/clicks", "--topic", "clicks"]) == 0
+    capsys.readouterr()
+    assert main(command) == 3
+    assert "warning: loss: offsets 15 to 23 of orders-0: its object is missing" in capsys.readouterr().err
+    assert main(command) == 0, "told once"
+
+
+# Which file holds a record: by the record alone, however blocks fall.
+
+
+DAY = 86_400_000
+
+
+def block_of(*stamps: int | None) -> RecordBlock:
+    records = [Record(n, -1 if at is None else 0, at, None, b"value", []) for n, at in enumerate(stamps)]
+    return scan(b"".join(map(encode_record, records)), name="test")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.sets(st.integers(1, 29)))
+def test_chunks_end_at_the_same_records_wherever_blocks_end(
+    cuts: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_export, "CHUNK_BYTES", 200)
+    block = block_of(*range(30))
+    pieces = (slice_block(block, a, b) for a, b in pairwise([0, *sorted(cuts), 30]))
+    found = [[int(offset) for part in held for offset in part.offsets] for held in chunks(pieces)]
+    size = int(block.lengths[0])
+    each = 200 // size + 1
+    assert found == [list(range(at, min(at + each, 30))) for at in range(0, 30, each)]
+
+
+def test_a_file_for_each_date() -> None:
+    block = block_of(DAY, 0, None, DAY + 1, 2 * DAY - 1, 1, 2 * DAY)
+    table = pa.Table.from_batches([to_export_batch(block, "t", 0, "s", 1, 1, 1)])
+    found = {day: rows.column("offset").to_pylist() for day, rows in by_date(table)}
+    assert found == {
+        "1970-01-01": [1, 5],
+        "1970-01-02": [0, 3, 4],
+        "1970-01-03": [6],
+        "__HIVE_DEFAULT_PARTITION__": [2],
+    }
+    (only,) = by_date(table.slice(3, 2))
+    assert only[0] == "1970-01-02"
+
+
+def test_other_files_beside_the_points_are_let_alone(tmp_path: Path) -> None:
+    destination = Destination.at(str(tmp_path), S3Options())
+    assert parquet_export._reached(destination) == 0
+    for seq in (9, 41, 12_345_678_901):
+        destination.own.put(point_key(seq), b"{}")
+        for other in ("README.txt", ".DS_Store", "old/0000000099.json", "0000000099.json.bak", "99.json"):
+            destination.own.put(f"points/{other}", b"mine")
+        assert parquet_export._reached(destination) == seq
+
+
+# The calls of an export to Delta, and failures of Delta; without Spark.
+
+
+@dataclass
+class Delta:
+    """Tables in memory: by name, the restore points that each has and the parts that they came in."""
+
+    points: dict[str, list[int]] = field(default_factory=dict)
+    parts: list[ReadUnit] = field(default_factory=list)
+    broken: dict[str, BaseException] = field(default_factory=dict)
+
+    def table(self, session: object, url: str, options: Mapping[str, str]) -> Table:
+        return Table(self, url)
+
+    @contextmanager
+    def batch_frame(
+        self, session: object, parts: Sequence[ReadUnit], *others: object
+    ) -> Iterator[list[ReadUnit]]:
+        yield list(parts)
+
+
+@dataclass
+class Table:
+    delta: Delta
+    url: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    def reached(self, app: str) -> int:
+        return max(self.delta.points.get(self.name, []), default=0)
+
+    def append(self, rows: list[ReadUnit], app: str, version: int, note: Mapping[str, object]) -> None:
+        if self.name in self.delta.broken:
+            raise self.delta.broken[self.name]
+        self.delta.points.setdefault(self.name, []).append(version)
+        self.delta.parts += rows
+
+
+@pytest.fixture
+def delta(monkeypatch: pytest.MonkeyPatch) -> Delta:
+    found = Delta()
+    monkeypatch.setattr(delta_export, "DeltaTable", found.table)
+    monkeypatch.setattr(delta_export, "batch_frame", found.batch_frame)
+    monkeypatch.setattr(delta_export, "delta_session", lambda session: session)
+    return found
+
+
+@pytest.fixture
+def archive_delta(tmp_path: Path) -> Archive:
+    return make_archive(FileStore(tmp_path / "archive"))
+
+
+def export(archive: Archive, tmp_path: Path) -> ExportReport:
+    spark: Any = object
+    url = str(tmp_path / "tables")
+    return export_delta(ExportJob(Export(), url, archive.store, S3Options(), spark, Silent(), 60))
+
+
+def test_segments_of_any_size_are_read_whole_and_held_against_their_checksum(
+    delta: Delta, archive_delta: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = Additions.after
+
+    def larger(self: Any, seq: int, topic: str | None = None) -> Iterator[Addition]:
+        for addition in after(self, seq, topic):
+            yield addition._replace(segments=tuple(replace(s, bytes=1 << 30) for s in addition.segments))
+
+    monkeypatch.setattr(Additions, "after", larger)
+    export(archive_delta, tmp_path)
+    pieces = [piece for part in delta.parts for piece in part.ranges]
+    assert sum(piece.segment.count for piece in pieces) == 66
+    assert all(piece.whole for piece in pieces)
+
+
+def test_a_table_that_can_not_be_written_does_not_keep_the_others(
+    delta: Delta, archive_delta: Archive, tmp_path: Path
+) -> None:
+    delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
+    with pytest.raises(KbackupError) as raised:
+        export(archive_delta, tmp_path)
+    assert raised.value.message.startswith("1 of 2 Delta tables could not be brought up to date (")
+    assert raised.value.message.endswith("/clicks): Delta table clicks: has another schema")
+    assert raised.value.hint == "hint"
+    assert delta.points == {"orders": [1, 2]}
+    del delta.broken["clicks"]
+    assert [table.restore_points for table in export(archive_delta, tmp_path).tables] == [(1,)]
+    assert delta.points == {"orders": [1, 2], "clicks": [1]}
+    assert export(archive_delta, tmp_path).tables == ()
+
+
+@pytest.mark.parametrize("error", [LeaseLostError("taken over"), KeyboardInterrupt()], ids=repr)
+def test_nothing_more_is_written_where_no_other_table_could_be(
+    error: BaseException, delta: Delta, archive_delta: Archive, tmp_path: Path
+) -> None:
+    delta.broken["clicks"] = error
+    with pytest.raises(type(error)):
+        export(archive_delta, tmp_path)
+    assert delta.points == {}
+
+
+def test_records_that_expired_before_a_table_had_them(
+    delta: Delta, archive_delta: Archive, tmp_path: Path
+) -> None:
+    assert export(archive_delta, tmp_path).losses == ()
+    for seq in range(3, 7):
+        grow(archive_delta.store, seq, seq * 10, seq * 10 + 10)
+    expired(archive_delta.store, before=45)
+    found = export(archive_delta, tmp_path)
+    assert [table.restore_points for table in found.tables] == [(4, 5, 6)]
+    (loss,) = found.losses
+    assert loss.startswith("records of orders-1 below offset 4")
+    assert loss.endswith(
+        "may not all have been exported: " + f"{tmp_path}/tables/orders was at restore point 2"
+    )
+    assert export(archive_delta, tmp_path).losses == ()
+
+
+def test_records_that_expired_before_any_of_them_came(
+    delta: Delta, archive_delta: Archive, tmp_path: Path
+) -> None:
+    for seq in range(3, 7):
+        grow(archive_delta.store, seq, seq * 10, seq * 10 + 10)
+    expired(archive_delta.store, before=45)
+    assert export(archive_delta, tmp_path).losses == (), "tables begin with what there is"
+
+
+def test_expired_records_are_reported_when_a_table_fails(
+    delta: Delta, archive_delta: Archive, tmp_path: Path
+) -> None:
+    delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
+    with pytest.raises(KbackupError):
+        export(archive_delta, tmp_path)
+    grow(archive_delta.store, 3, 12, 15)
+    expired(archive_delta.store, before=16)
+    with pytest.raises(
+        KbackupError, match=r"has another schema; records of orders-1 below offset 15 have expired"
+    ):
+        export(archive_delta, tmp_path)

@@ -1,0 +1,389 @@
+"""Planned offsets of groups: the reasons, leader epochs, and skipped offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.archive import layout
+from kbackup.archive.models import GroupOffset
+from kbackup.archive.query.selection import Selection
+from kbackup.archive.restores.offset_map import OffsetMap, SameLog
+from kbackup.archive.restores.plan import PlannedGroup
+from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
+from kbackup.jobs.groups.before import NONE, By, Captures, GroupBefore
+from kbackup.jobs.groups.job import GroupResult, UndoReport, not_applied, set_groups, undo, undo_of
+from kbackup.jobs.groups.plan import (
+    GroupOffsetResult,
+    GroupPlan,
+    Map,
+    OffsetPlan,
+    plan_groups,
+    wants_epoch,
+    with_epochs,
+)
+from kbackup.store import Store
+from kbackup.types import TopicPartition
+from tests.support.fake_groups import FakeCluster, FakeGroups, Held, Place
+from tests.support.memory_store import MemoryStore
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("new", 1)
+
+
+def _map(start: int = 0) -> OffsetMap:
+    """Source offsets 10 to 14 went to 100 to 104; the next is 105."""
+    source, target, count = (np.array([number], np.int64) for number in (10, 100, 5))
+    return OffsetMap(source, target, count, 105, start)
+
+
+def _group(*offsets: GroupOffset) -> PlannedGroup:
+    return PlannedGroup(source="g", target="h", offsets=offsets)
+
+
+def test_names_metadata_and_reasons_go_with_the_offset() -> None:
+    group = _group(
+        GroupOffset(topic="old", partition=1, offset=14, leader_epoch=9, metadata="time"),
+        GroupOffset(topic="a", partition=0, offset=3),
+    )
+    maps: dict[TopicPartition, Map] = {A1: _map(), A0: SameLog(0, 8)}
+    (plan,) = plan_groups([group], {"old": "new", "a": "a"}, maps, {})
+    assert (plan.source, plan.group, plan.skipped) == ("g", "h", ())
+    assert [(o.tp, o.source, o.target, o.how, o.metadata) for o in plan.offsets] == [
+        (A1, 14, 104, "exact", "time"),
+        (A0, 3, 3, "exact", ""),
+    ]
+
+
+def test_unmappable_offsets_are_skipped_and_the_rest_is_set() -> None:
+    group = _group(
+        GroupOffset(topic="old", partition=1, offset=14), GroupOffset(topic="a", partition=0, offset=3)
+    )
+    maps = {A0: SameLog(0, 8)}
+    (plan,) = plan_groups([group], {"old": "new", "a": "a"}, maps, {A1: "new-1 is not on the target"})
+    assert [o.tp for o in plan.offsets] == [A0]
+    assert plan.skipped == ("new-1 is not on the target",)
+
+
+@pytest.mark.parametrize("same_log", [False, True])
+def test_leader_epochs_are_those_of_the_target_log(same_log: bool) -> None:
+    group = _group(
+        GroupOffset(topic="a", partition=0, offset=3, leader_epoch=7),
+        GroupOffset(topic="a", partition=1, offset=99, leader_epoch=7),
+        GroupOffset(topic="a", partition=2, offset=3),
+    )
+    maps = {TopicPartition("a", p): SameLog(0, 8) for p in range(3)}
+    plans = plan_groups([group], {"a": "a"}, maps, {})
+    assert wants_epoch(plans) == {TopicPartition("a", 0), TopicPartition("a", 1)}
+    epochs: dict[TopicPartition, int | None] = {TopicPartition("a", 0): 2, TopicPartition("a", 1): 3}
+    (plan,) = with_epochs(plans, epochs, same_log)
+    # a clamped offset is another place than the one that the archived epoch was of
+    assert [o.leader_epoch for o in plan.offsets] == [7 if same_log else 2, 3, None]
+
+
+@pytest.mark.parametrize(
+    ("committed", "target", "how"),
+    [(4, 5, "expired"), (5, 5, "exact"), (8, 8, "exact"), (9, 8, "log end")],
+)
+def test_same_log_is_clamped_to_what_is_there(committed: int, target: int, how: str) -> None:
+    assert SameLog(5, 8).map(committed) == (target, how)
+
+
+@pytest.mark.parametrize(
+    ("committed", "target", "how"),
+    [
+        (9, 103, "expired"),
+        (12, 103, "expired"),
+        (13, 103, "exact"),
+        (14, 104, "exact"),
+        (15, 105, "log end"),
+    ],
+)
+def test_offsets_deleted_from_the_target_map_to_its_log_start(committed: int, target: int, how: str) -> None:
+    assert _map(start=103).map(committed) == (target, how)
+
+
+def test_wholly_expired_target_is_read_from_its_start() -> None:
+    emptied = _map(start=140)
+    assert emptied.map(14) == emptied.map(99) == (140, "expired")
+
+
+# Messages about groups that were not set end with the command that sets them.
+
+
+OFFSET = GroupOffsetResult(topic="a", partition=0, source=1, target=2, how="exact")
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (
+            GroupResult(
+                source="g", group="g", status="left alone", why="it has 1 live member", offsets=(OFFSET,)
+            ),
+            "group g was not set: it has 1 live member; stop it, then: "
+            "kbackup groups apply --restore-id quiet --group g",
+        ),
+        (
+            GroupResult(source="g", group="g", status="refused", why="it can't be read", offsets=(OFFSET,)),
+            "group g was not set: it can't be read; mend the cause, then: "
+            "kbackup groups apply --restore-id quiet --group g",
+        ),
+        (
+            GroupResult(
+                source="my g", group="h", status="left alone", why="it has 2 live members", offsets=(OFFSET,)
+            ),
+            "group h was not set: it has 2 live members; stop it, then: "
+            "kbackup groups apply --restore-id quiet --group 'my g' --map-group 'my g=h'",
+        ),
+        (
+            GroupResult(source="g", group="g", status="left alone", why="it gets no offset", offsets=()),
+            "group g was not set: it gets no offset",
+        ),
+    ],
+)
+def test_the_command_sets_the_group(result: GroupResult, message: str) -> None:
+    assert not_applied([result], "--restore-id", "quiet") == [message]
+
+
+def test_a_group_that_was_set_may_lack_offsets() -> None:
+    applied = GroupResult(
+        source="g", group="g", status="applied", offsets=(OFFSET,), left_out=("b-0 is not on the target",)
+    )
+    assert not_applied([applied]) == ["group g lacks an offset: b-0 is not on the target"]
+
+
+# Captures before writes, and putting them back: against groups in memory and by their definition.
+
+
+EVERY = Selection()
+
+
+@pytest.fixture
+def store() -> Store:
+    return MemoryStore()
+
+
+def _plan(group: str, **offsets: int) -> GroupPlan:
+    """Offsets of partition 0 by topic."""
+    return GroupPlan(
+        source=group,
+        group=group,
+        offsets=tuple(
+            OffsetPlan(topic=topic, partition=0, source=1, target=offset, how="exact", metadata="set")
+            for topic, offset in offsets.items()
+        ),
+    )
+
+
+def _set(groups: FakeGroups, store: Store, *plans: GroupPlan, by: By = "apply") -> tuple[Any, int]:
+    return set_groups(FakeCluster(groups).cluster, Captures(store, "r"), by, "target", plans)
+
+
+def _undo(groups: FakeGroups, store: Store, number: int | None = None, of: Selection = EVERY) -> UndoReport:
+    return undo(FakeCluster(groups).cluster, store, "r", number, of)
+
+
+def _status(report: UndoReport) -> dict[str, str]:
+    return {g.group: g.status for g in report.groups}
+
+
+def test_undo_puts_back_what_was_there_and_deletes_what_was_not(store: Store) -> None:
+    positions: dict[str, dict[Place, Held]] = {
+        "old": {("a", 0): (5, 3, "m"), ("other", 1): (9, None, "")},
+        "mixed": {("other", 1): (7, None, "x")},
+    }
+    groups = FakeGroups({group: dict(own) for group, own in positions.items()})
+    results, number = _set(groups, store, _plan("old", a=50), _plan("mixed", a=60), _plan("new", a=70))
+    assert ([r.status for r in results], number) == (["applied"] * 3, 1)
+    assert groups.held["mixed"] == {("other", 1): (7, None, "x"), ("a", 0): (60, None, "set")}
+    report = _undo(groups, store)
+    assert groups.held == positions
+    assert _status(report) == {"old": "put back", "mixed": "put back", "new": "deleted"}
+    assert [(g.set_back, g.removed) for g in report.groups] == [(1, 0), (0, 1), (0, 1)]
+    assert (report.undone, report.number, report.missing) == (1, 2, [])
+
+
+def test_undo_again_has_nothing_to_do_and_an_undo_can_be_undone(store: Store) -> None:
+    groups = FakeGroups({"g": {("a", 0): (5, None, "")}})
+    _set(groups, store, _plan("g", a=50, b=51), _plan("new", a=1))
+    applied = {group: dict(own) for group, own in groups.held.items()}
+    undone = _undo(groups, store)
+    again = _undo(groups, store)
+    assert (again.undone, again.number) == (1, 0)
+    assert set(_status(again).values()) == {"nothing to do"}
+    _undo(groups, store, undone.number)
+    assert groups.held == applied
+
+
+def test_positions_committed_elsewhere_since_are_kept(store: Store) -> None:
+    groups = FakeGroups()
+    _set(groups, store, _plan("new", a=1))
+    groups.held["new"]["since", 0] = (3, 1, "mine")
+    report = _undo(groups, store)
+    assert groups.held == {"new": {("since", 0): (3, 1, "mine")}}
+    assert [(g.status, g.removed, g.kept) for g in report.groups] == [("put back", 1, 1)]
+
+
+def test_captures_are_stored_before_the_first_write(store: Store) -> None:
+    class Watching(FakeGroups):
+        def commit_all(self, commits: Any) -> dict[str, str]:
+            assert Captures(store, "r").numbers() == [1]
+            return super().commit_all(commits)
+
+    groups = Watching()
+    _set(groups, store, _plan("g", a=1))
+    assert groups.calls == [("commit", "g")]
+
+
+def test_groups_with_members_are_left_alone_both_ways(store: Store) -> None:
+    groups = FakeGroups({"busy": {("a", 0): (5, None, "")}}, live={"busy": 2})
+    results, number = _set(groups, store, _plan("busy", a=50), _plan("free", a=1))
+    assert [(r.group, r.status, r.why) for r in results] == [
+        ("busy", "left alone", "it has 2 live members"),
+        ("free", "applied", ""),
+    ]
+    assert [g.group for g in Captures(store, "r").read(number).groups] == ["free"]
+    groups.live = {"free": 1}
+    report = _undo(groups, store)
+    assert _status(report) == {"free": "left alone"}
+    assert (groups.calls, report.number) == ([("commit", "free")], 0)
+    assert report.missing == [
+        "group free was not put back: it has 1 live member; stop it, then: "
+        "kbackup groups undo --restore-id r 1 --group free"
+    ]
+
+
+def test_group_that_can_not_be_read_is_not_written(store: Store) -> None:
+    groups = FakeGroups(unreadable={"g"})
+    results, number = _set(groups, store, _plan("g", a=1))
+    assert [(r.status, r.why) for r in results] == [("refused", "it can't be read")]
+    assert (groups.calls, number) == ([], 0)
+
+
+def test_group_that_gets_nothing_is_reported(store: Store) -> None:
+    results, _ = _set(FakeGroups(), store, _plan("g"))
+    assert [(r.status, r.why) for r in results] == [("left alone", "it gets no offset")]
+
+
+def test_resumed_restore_knows_what_was_there_before_its_first_try(store: Store) -> None:
+    groups = FakeGroups({"begun": {("a", 0): (5, None, "")}, "moved": {("a", 0): (6, None, "")}})
+    plans = (_plan("begun", a=50), _plan("moved", a=60), _plan("new", a=70))
+    _set(groups, store, *plans, by="restore")
+    groups.held["moved"]["a", 0] = (61, None, "")  # by its application
+    _, number = _set(groups, store, *plans, by="restore")
+    assert number == 2
+    _undo(groups, store)
+    assert groups.held == {"begun": {("a", 0): (5, None, "")}, "moved": {("a", 0): (61, None, "")}}
+
+
+def test_resumed_restore_knows_what_was_there_before_a_try_cut_off_between_two_portions(store: Store) -> None:
+    """Twice; and one partition's application has gone on meanwhile."""
+
+    class CutOff(FakeGroups):
+        portion = 0
+
+        def commit_all(self, commits: Any) -> dict[str, str]:
+            super().commit_all({group: offsets[: self.portion] for group, offsets in commits.items()})
+            raise ClusterError("killed")
+
+    positions: dict[Place, Held] = {("a", 0): (5, None, ""), ("b", 0): (6, None, ""), ("d", 0): (8, None, "")}
+    groups = CutOff({"g": dict(positions)})
+    plan = _plan("g", a=50, b=60, c=70, d=80)
+    for groups.portion in (1, 3):
+        with pytest.raises(ClusterError):
+            _set(groups, store, plan, by="restore")
+    groups.held["g"]["b", 0] = (61, None, "")
+    whole = FakeGroups(groups.held)
+    _set(whole, store, plan, by="restore")
+    assert {place: offset for place, (offset, *_) in whole.held["g"].items()} == {
+        ("a", 0): 50,
+        ("b", 0): 60,
+        ("c", 0): 70,
+        ("d", 0): 80,
+    }
+    _undo(whole, store)
+    assert whole.held == {"g": positions | {("b", 0): (61, None, "")}}
+
+
+def test_only_the_groups_asked_for_are_undone(store: Store) -> None:
+    groups = FakeGroups()
+    _set(groups, store, _plan("one", a=1), _plan("two", a=1))
+    assert _status(_undo(groups, store, of=Selection.of(["one"], []))) == {"one": "deleted"}
+    assert list(groups.held) == ["two"]
+
+
+def test_groups_that_the_capture_has_not_are_a_usage_error(store: Store) -> None:
+    groups = FakeGroups()
+    _set(groups, store, _plan("shipping", a=1))
+    for entry, said in (("shiping", "did you mean shipping"), ("/x.*/", "leave --group out")):
+        with pytest.raises(UsageError, match=f"in capture 1 of restore r.*{said}"):
+            _undo(groups, store, of=Selection.of([entry], []))
+
+
+def test_undo_on_another_cluster_or_of_nothing_is_refused(store: Store) -> None:
+    with pytest.raises(UsageError, match="nothing was written to groups by restore r"):
+        _undo(FakeGroups(), store)
+    _set(FakeGroups(), store, _plan("g", a=1))
+    with pytest.raises(UsageError, match="no capture 7"):
+        _undo(FakeGroups(), store, 7)
+    with pytest.raises(RefusedError, match="is of cluster target, this is elsewhere"):
+        undo(FakeCluster(FakeGroups(), "elsewhere").cluster, store, "r", None, EVERY)
+
+
+def test_damaged_capture_is_refused(store: Store) -> None:
+    groups = FakeGroups()
+    _set(groups, store, _plan("g", a=1234))
+    key = layout.restore_key("r", "groups-before-1.json")
+    store.put(key, store.get(key).replace(b"1234", b"4321"))
+    with pytest.raises(CorruptError, match=key):
+        _undo(groups, store)
+    assert groups.calls == [("commit", "g")]
+
+
+def test_captures_are_never_replaced(store: Store) -> None:
+    captures = Captures(store, "r")
+    key = layout.restore_key("r", "groups-before-2.json")
+    assert captures.write("apply", "target", []) == 1
+
+    class Late(Captures):
+        def numbers(self) -> list[int]:
+            return [1]
+
+    store.put_new(key, b"another's")
+    assert Late(store, "r").write("apply", "target", []) == 3
+    assert store.get(key) == b"another's"
+
+
+_PLACES = st.sampled_from([("a", 0), ("a", 1), ("b", 0)])
+_HELD = st.dictionaries(
+    _PLACES, st.tuples(st.integers(0, 3), st.sampled_from([None, 0, 1]), st.sampled_from(["", "m"]))
+)
+
+
+def _offsets(held: dict[Place, Held]) -> tuple[GroupOffset, ...]:
+    return tuple(
+        GroupOffset(topic=t, partition=p, offset=o, leader_epoch=e, metadata=m)
+        for (t, p), (o, e, m) in held.items()
+    )
+
+
+@given(before=_HELD, writes=_HELD, now=_HELD)
+def test_undo_gives_touched_places_back_and_keeps_the_others(
+    before: dict[Place, Held], writes: dict[Place, Held], now: dict[Place, Held]
+) -> None:
+    """Whatever happened to the group since."""
+    plan = undo_of(GroupBefore(group="g", offsets=_offsets(before), writes=_offsets(writes)), _offsets(now))
+    removed = {(o.topic, o.partition) for o in plan.removes}
+    end = {key: held for key, held in now.items() if key not in removed}
+    end |= {(o.topic, o.partition): (o.offset, o.leader_epoch, o.metadata) for o in plan.sets}
+    assert plan.deletes == (bool(now) and not end)
+    wanted = {key: held for key, held in now.items() if key not in writes}
+    wanted |= {key: held for key, held in before.items() if key in writes}
+    assert end == wanted
+    assert {(o.topic, o.partition) for o in plan.writes if o.offset == NONE} == {
+        key for key in now if key in writes and key not in before
+    }

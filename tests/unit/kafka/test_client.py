@@ -1,0 +1,419 @@
+"""Errors and hints made of a client's errors; and tokens from a function of the user's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic
+
+from kbackup.errors import ClusterError, UnreachableError, UsageError
+from kbackup.kafka import produce, retry
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import Connection, with_admin
+from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.property_check import CALLBACK, Token, Tokens
+from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready, in_time
+from kbackup.types import TopicPartition
+
+SOURCE = {"bootstrap.servers": "b:1"}
+ALERT = "ssl://b:1/bootstrap: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate"
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection(SOURCE, "source")
+
+
+@pytest.mark.parametrize(
+    ("code", "doing", "right"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "reading configs of topic t", "DescribeConfigs on the topic"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "reading t-0 from 0 to 9", "Read on the topic"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "delivering the record of t-0", "Write on the topic"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "setting offsets of group g", "Read on the group"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "listing consumer groups", "Describe on the cluster"),
+        (
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "starting transactions",
+            "Write on transactional ids",
+        ),
+    ],
+)
+def test_denials_name_the_missing_right(code: int, doing: str, right: str, connection: Connection) -> None:
+    error = connection.error(KafkaError(code), doing)
+    assert isinstance(error, UnreachableError)
+    assert f"source cluster at b:1 denied access {doing}" in error.message
+    assert f"(it takes {right}" in error.message
+    assert "security.md" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("heard", "hint"),
+    [
+        (KafkaError(KafkaError._AUTHENTICATION, "invalid credentials"), "sasl.mechanism"),
+        (KafkaError(KafkaError._SSL, "certificate verify failed"), "ssl.ca.location"),
+        (KafkaError(KafkaError._TRANSPORT, ALERT), "ssl.ca.location"),
+    ],
+)
+def test_denied_access_names_the_error_of_the_client(
+    heard: KafkaError, hint: str, connection: Connection
+) -> None:
+    assert not connection.locked_out
+    connection.heard(heard)
+    connection.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert connection.locked_out
+    error = connection.error(KafkaError(KafkaError._TRANSPORT), "")
+    assert isinstance(error, UnreachableError)
+    assert error.message == f"source cluster at b:1 denied access: {heard.str()}"
+    assert hint in error.hint
+
+
+def test_timeouts_are_not_denied_access(connection: Connection) -> None:
+    connection.heard(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    assert not connection.locked_out
+    error = connection.error(KafkaError(KafkaError._TIMED_OUT), "")
+    assert "did not answer" in error.message
+    assert "connection refused" in error.message
+    assert isinstance(connection.error(KafkaError(KafkaError.INVALID_REQUEST), ""), ClusterError)
+
+
+def test_partitions_without_leaders_are_no_answer(connection: Connection) -> None:
+    error = connection.error(KafkaError(KafkaError._NOENT, "No leaders found"), "asking for offsets of t-0")
+    assert isinstance(error, UnreachableError)
+    assert "did not answer asking for offsets of t-0: No leaders found" in error.message
+
+
+@pytest.mark.parametrize(("doing", "named"), [("starting transactions", True), ("describing topic t", False)])
+def test_transactions_that_do_not_start_name_their_replication_factor(
+    doing: str, named: bool, connection: Connection
+) -> None:
+    """A cluster with fewer brokers than that can't make `__transaction_state`, and gives no other answer."""
+    error = connection.error(KafkaError(KafkaError._TIMED_OUT), doing)
+    assert isinstance(error, UnreachableError)
+    assert "check that it is running" in error.hint
+    assert ("transaction.state.log.replication.factor" in error.hint) is named
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An importable module `ours`, to put functions into."""
+    module = ModuleType("ours")
+    monkeypatch.setitem(sys.modules, "ours", module)
+    return module
+
+
+@pytest.mark.parametrize("client", ["native", "admin"])
+@pytest.mark.exhaustive
+def test_a_token_is_renewed_while_nobody_polls(client: str, ours: ModuleType) -> None:
+    """From a thread of librdkafka's: a client may wait for a transaction, or for nothing."""
+    renewed = threading.Event()
+    given: list[float] = []
+
+    def give(config: str) -> tuple[str, float]:
+        given.append(time.time())
+        if len(given) > 2:  # an admin client tries one first
+            renewed.set()
+        return "t", time.time() + 2
+
+    vars(ours)["give"] = give
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    connection = Connection({"bootstrap.servers": "127.0.0.1:9", **login, CALLBACK: "ours:give"}, "source")
+    if client == "admin":
+        admin = connection.admin()
+        assert renewed.wait(60)
+        del admin
+    else:
+        from kbackup.kafka.native.librdkafka import Handle
+
+        handle = Handle(connection, 1, {})
+        assert renewed.wait(60)
+        handle.close()
+
+
+def test_a_callback_is_no_property_of_librdkafka(ours: ModuleType) -> None:
+    until = time.time() + 100
+    vars(ours)["give"] = lambda config: ("t", until, "me", {"cluster": config})
+    connection = Connection({**SOURCE, CALLBACK: "ours:give"}, "source")
+    assert CALLBACK not in connection.settings({})
+    assert connection.config({})["oauth_cb"]("x") == ("t", until, "me", {"cluster": "x"})
+    assert connection.tokens is not None
+    assert connection.tokens("x") == Token("t", until, "me", {"cluster": "x"})
+
+
+def test_admin_properties_are_those_of_the_admin_client() -> None:
+    """Real clients are made: librdkafka takes no property that it does not know."""
+    carried = with_admin({**SOURCE, "client.id": "reads"}, {**SOURCE, "client.id": "asks"})
+    connection = Connection(carried, "source")
+    assert connection.properties == {**SOURCE, "client.id": "reads"}
+    assert connection.consumer({"group.id": "none"}) is not None
+    assert Cluster(carried, "source").connection.properties == {**SOURCE, "client.id": "asks"}
+    assert Cluster(SOURCE, "source").connection.properties == SOURCE
+
+
+@pytest.mark.parametrize(
+    "name", ["ours", "ours:", ":give", "ours:nothing", "no.such.module:give", "ours:number", ""]
+)
+def test_a_callback_that_is_not_there(name: str, ours: ModuleType) -> None:
+    vars(ours)["number"] = 1
+    with pytest.raises(UsageError, match=rf"\[target\] {CALLBACK} = ") as raised:
+        Tokens(name, "target")
+    assert "module:function" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "token", ("t",), ("", 2e9), (1, 2e9), ("t", "soon"), ("t", 1.0), (1, 2, 3, 4, 5)]
+)
+def test_an_answer_that_is_no_token(answer: object, ours: ModuleType) -> None:
+    vars(ours)["give"] = lambda config: answer
+    tokens = Tokens("ours:give", "source")
+    with pytest.raises(ValueError, match="its"):
+        tokens("hush")
+    assert tokens.failure.startswith("ours:give raised ValueError: its ")
+
+
+def test_a_failure_is_told_without_what_the_token_is_made_from(ours: ModuleType) -> None:
+    def give(config: str) -> Token:
+        if config == "good":
+            return Token("t", time.time() + 9)
+        raise ConnectionError(f"401 for https://idp/?secret={config}")
+
+    vars(ours)["give"] = give
+    connection = Connection({**SOURCE, CALLBACK: "ours:give", "sasl.oauthbearer.config": "hush"}, "source")
+    with pytest.raises(UnreachableError) as raised:
+        connection.admin()
+    assert raised.value.message == (
+        "no token to log in to the source cluster at b:1: ours:give raised ConnectionError: 401 for https://idp/?secret=…"
+    )
+    assert raised.value.__suppress_context__
+    assert connection.tokens is not None
+    connection.tokens("good")
+    assert connection.tokens.failure == ""
+
+
+# A call that never comes back is given up, and its producer with it.
+
+
+def test_a_call_that_ends() -> None:
+    done: list[int] = []
+    assert in_time(lambda: done.append(1), 60)
+    assert done == [1]
+
+
+def test_errors_of_a_call_are_raised() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        in_time(fail, 60)
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_call_that_does_not(released: threading.Event) -> None:
+    assert not in_time(released.wait, 0.01)
+
+
+def test_a_producer_whose_progress_is_never_taken(
+    released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deaf:
+        """An outlet that hangs, and must not be asked for anything else then."""
+
+        def send_progress(self, *_: object) -> None:
+            released.wait()
+
+    deaf: Any = Deaf()
+    monkeypatch.setattr(produce, "OFFSETS_SECONDS", -9.9)
+    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", outlet=lambda *_: deaf)
+    producer._open = True
+    with pytest.raises(ClusterError, match="did not take the progress"):
+        producer.commit({TopicPartition("t", 0): Progress(5, "note")})
+    producer.close()
+
+
+# Requests that a cluster refuses because a leader, coordinator or controller was just elected.
+
+
+TP = TopicPartition("t", 0)
+
+
+class Admin:
+    """Refuses every request with the next of `errors`; then it answers."""
+
+    def __init__(self, *errors: int) -> None:
+        self.errors = list(errors)
+        self.refreshed = 0
+
+    def list_topics(self, **_: object) -> None:
+        self.refreshed += 1
+
+    def list_offsets(self, asked: Iterable[Any], **_: object) -> dict[Any, Future[Any]]:
+        return {tp: self._answer(SimpleNamespace(offset=7, leader_epoch=3)) for tp in asked}
+
+    def describe_topics(self, asked: TopicCollection, **_: object) -> dict[str, Future[Any]]:
+        described = SimpleNamespace(topic_id="id", is_internal=False, partitions=[])
+        return {name: self._answer(described) for name in asked.topic_names}
+
+    def describe_configs(self, asked: list[ConfigResource], **_: object) -> dict[Any, Future[Any]]:
+        entry = SimpleNamespace(name="c", value="v", source=ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+        return {resource: self._answer({"c": entry}) for resource in asked}
+
+    def create_topics(self, asked: list[NewTopic], **_: object) -> dict[str, Future[Any]]:
+        return {new.topic: self._answer(None) for new in asked}
+
+    def delete_topics(self, asked: list[str], **_: object) -> dict[str, Future[Any]]:
+        return {name: self._answer(None) for name in asked}
+
+    def delete_consumer_groups(self, asked: list[str], **_: object) -> dict[str, Future[Any]]:
+        return {name: self._answer(None) for name in asked}
+
+    def _answer(self, value: object) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.errors:
+            future.set_exception(KafkaException(KafkaError(self.errors.pop(0))))
+        else:
+            future.set_result(value)
+        return future
+
+
+def cluster(admin: Admin) -> Cluster:
+    made = Cluster({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}, "target")
+    made._admin = made.groups._admin = cast(AdminClient, admin)
+    return made
+
+
+REQUESTS: dict[str, tuple[Callable[[Cluster], object], object]] = {
+    "log starts": (lambda c: c.log_starts([TP]), {TP: 7}),
+    "log ends": (lambda c: c.log_ends([TP], "read_committed"), {TP: 7}),
+    "leader epochs": (lambda c: c.leader_epochs([TP]), {TP: 3}),
+    "topics": (lambda c: [*c.topics(["t"])], ["t"]),
+    "configs": (lambda c: c.topic_configs(["t"]), {"t": {"c": "v"}}),
+    "all configs": (lambda c: c.all_topic_configs("t"), {"c": "v"}),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._NOENT,
+    ],
+)
+def test_a_new_leader_is_asked_again(name: str, code: int, clock: list[float]) -> None:
+    request, expected = REQUESTS[name]
+    admin = Admin(code, code)
+    assert request(cluster(admin)) == expected
+    assert (len(clock), admin.refreshed) == (2, 2)  # a client keeps a leader that it knows
+
+
+@pytest.mark.parametrize("name", ["log starts", "configs"])
+def test_a_new_topic_is_asked_for_again(name: str, clock: list[float]) -> None:
+    request, expected = REQUESTS[name]
+    assert request(cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART))) == expected
+
+
+def test_a_broker_that_is_gone_is_not_asked_again(clock: list[float]) -> None:
+    admin = Admin(KafkaError._TIMED_OUT)
+    assert cluster(admin).topic_configs(["t"]) == {"t": {"c": "v"}}
+    assert admin.refreshed == 1  # the client learns which brokers there are
+
+
+def test_a_topic_that_is_not_there_is_left_out_at_once(clock: list[float]) -> None:
+    assert (cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART)).topics(["t"]), clock) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds"),
+    [
+        (KafkaError.NOT_LEADER_FOR_PARTITION, 30),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, 10),
+        (KafkaError.INVALID_REQUEST, 0),
+    ],
+)
+def test_patience_ends(code: int, seconds: float, clock: list[float]) -> None:
+    with pytest.raises(ClusterError, match="asking for offsets of t-0"):
+        cluster(Admin(*[code] * 1000)).log_starts([TP])
+    assert seconds <= sum(clock) < seconds + 1
+
+
+def test_a_new_controller_is_asked_again(clock: list[float]) -> None:
+    cluster(Admin(KafkaError.NOT_CONTROLLER)).create_topic("t", 1, 1, {})
+    deleted = cluster(Admin(KafkaError.NOT_CONTROLLER, KafkaError.NOT_CONTROLLER)).delete_topics(["t", "u"])
+    assert (deleted, len(clock)) == ({"t": "", "u": ""}, 2)
+
+
+def test_refusals_of_a_controller_are_reported(clock: list[float]) -> None:
+    with pytest.raises(ClusterError, match="creating topic t"):
+        cluster(Admin(KafkaError.TOPIC_ALREADY_EXISTS)).create_topic("t", 1, 1, {})
+    deleted = cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.POLICY_VIOLATION)).delete_topics(
+        ["t", "u"]
+    )
+    assert deleted["t"] == ""
+    assert "deleting topic u" in deleted["u"]
+    assert clock == []
+
+
+def test_a_group_whose_coordinator_moves_is_deleted(clock: list[float]) -> None:
+    cluster(Admin(KafkaError.NOT_COORDINATOR)).groups.delete(["g"])
+    assert len(clock) == 1
+    gone = Admin(KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    deleted = cluster(gone).groups.delete_each(["g", "h"])
+    assert deleted["g"] == ""
+    assert "deleting group h" in deleted["h"]
+
+
+def test_only_what_is_not_ready_is_asked_again(clock: list[float]) -> None:
+    loading, denied = (
+        KafkaError(code)
+        for code in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    )
+    answers: dict[str, list[Any]] = {"at once": [1], "later": [loading, loading, 2], "never": [denied]}
+    requests: list[list[str]] = []
+
+    def ask(items: list[str]) -> Answers[str, int]:
+        requests.append(items)
+        for item in items:
+            yield item, answers[item].pop(0)
+
+    assert ask_until_ready(answers, ask, COORDINATOR_NOT_READY) == (
+        {"at once": 1, "later": 2},
+        {"never": denied},
+    )
+    assert requests == [["at once", "later", "never"], ["later"], ["later"]]
+
+
+def test_a_request_that_takes_long_is_repeated_once(clock: list[float]) -> None:
+    requests: list[list[int]] = []
+
+    def ask(items: list[int]) -> Answers[int, str]:
+        requests.append(items)
+        clock.append(31)
+        for item in items:
+            yield item, KafkaError(KafkaError.NOT_COORDINATOR) if item or len(requests) == 1 else "answer"
+
+    answers, refused = ask_until_ready([0, 1], ask, COORDINATOR_NOT_READY)
+    assert (answers, [*refused], requests) == ({0: "answer"}, [1], [[0, 1], [0, 1]])
+
+
+def test_a_request_without_an_answer_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "TIMEOUT", 0.01)
+    silent: Future[None] = Future()
+    item, error = retry.answered("orders", silent)
+    assert (item, error.code()) == ("orders", KafkaError._TIMED_OUT)

@@ -1,0 +1,227 @@
+"""Groups without a broker: how commits are cut, who is asked again, and the client behind a Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka.admin import AdminClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.errors import UsageError
+from kbackup.kafka.client import Connection
+from kbackup.kafka.groups import admin as group_admin
+from kbackup.kafka.groups import calls as binding
+from kbackup.kafka.groups.admin import GroupAdmin, GroupInfo, partition_of, probe_groups
+from kbackup.kafka.groups.calls import (
+    Answer,
+    Committed,
+    GroupCalls,
+    Named,
+    client_of,
+    committed_of,
+    lib,
+    partitions_of,
+)
+from kbackup.types import TopicPartition
+from tests.support.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster, mock_cluster
+from tests.unit.kafka.test_client import Admin
+
+NOWHERE: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.none() | st.integers(0, 99), st.text(max_size=300))))
+def test_partition_lists_hold_committed_offsets(entries: list[tuple[int, int | None, str]]) -> None:
+    offsets = [
+        Committed(TopicPartition(f"topic-{n}", n), offset, epoch, metadata)
+        for n, (offset, epoch, metadata) in enumerate(entries)
+    ]
+    made = partitions_of(offsets, whole=True)
+    try:
+        assert [committed_of(made.contents.elems[n]) for n in range(made.contents.cnt)] == offsets
+    finally:
+        lib.rd_kafka_topic_partition_list_destroy(made)
+
+
+def test_clients_are_found_in_their_objects() -> None:
+    admin, consumer = AdminClient(NOWHERE), Consumer({**NOWHERE, "group.id": "g"})
+    assert lib.rd_kafka_opaque(client_of(admin)) == id(admin)
+    assert client_of(consumer) != client_of(admin)
+    consumer.close()
+    with pytest.raises(UsageError, match="keeps its client in another way"):
+        client_of(consumer)  # it has none any more
+
+
+@pytest.mark.parametrize(
+    ("release", "missing", "reason"),
+    [
+        ("3.0.0", {}, "keeps its clients in a way that is not known"),
+        ("2.99.0", {"rd_kafka_not_there": (None, ())}, "brings a librdkafka without rd_kafka_not_there"),
+    ],
+)
+def test_an_unknown_release_of_confluent_kafka_is_named(
+    release: str, missing: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding, "version", lambda name: release)
+    monkeypatch.setattr(binding, "_SIGNATURES", missing)
+    with pytest.raises(UsageError, match=f"confluent-kafka {release} {reason}"):
+        binding._load()
+
+
+def test_names_that_c_can_not_hold_are_refused_unasked() -> None:
+    calls = GroupCalls(Consumer({**NOWHERE, "group.id": "g"}), 1)
+    said = {group: str(answer) for group, answer in calls.committed(["", "a\0b"])}
+    assert "its name is empty" in said[""]
+    assert "its name has a NUL byte" in said["a\0b"]
+
+
+def test_commits_are_cut_to_what_a_batch_holds() -> None:
+    some = [Committed(TopicPartition("t", p), p, None, "m" * 4096) for p in range(500)]
+    portions = list(group_admin._portions(some))
+    assert [each for portion in portions for each in portion] == some
+    sizes = [sum(len(c.metadata) for c in portion) for portion in portions]
+    assert max(sizes) <= 256 << 10
+    assert len(portions) < 10
+    huge = Committed(TopicPartition("t", 0), 0, None, "m" * (1 << 20))
+    assert list(group_admin._portions([huge, huge])) == [[huge], [huge]]
+    assert list(group_admin._portions([])) == []
+
+
+# Questions about groups while their coordinator moves: they are asked again, and end nothing.
+
+
+MOVED = KafkaError.NOT_COORDINATOR
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    with mock_cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def groups(cluster: MockCluster) -> GroupAdmin:
+    connection = Connection({"bootstrap.servers": cluster.bootstrap}, "source")
+    return GroupAdmin(connection, connection.admin())
+
+
+def test_offsets_are_read_once_the_coordinator_is_known(cluster: MockCluster, groups: GroupAdmin) -> None:
+    cluster.fail(OFFSET_FETCH, MOVED, MOVED)
+    found, failed = groups.committed(["billing"])
+    assert (found, failed) == ({"billing": []}, {})
+
+
+def test_offsets_are_set_once_the_coordinator_is_known(cluster: MockCluster, groups: GroupAdmin) -> None:
+    cluster.create_topic("orders")
+    cluster.fail(OFFSET_COMMIT, MOVED, MOVED)
+    assert groups.commit("billing", [Committed(TopicPartition("orders", 0), 7, None, "")]) == ""
+
+
+# Listings of groups while brokers load the partitions that hold them.
+
+
+LOADING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+BILLING = GroupInfo("billing", "classic", "empty")
+CONNECT = Named("connect", "Stable", "connect")
+
+
+@dataclass
+class Listings:
+    """The answers of brokers to each listing in turn; the last answer repeats."""
+
+    names: list[tuple[list[Named], KafkaError | None]] = field(default_factory=lambda: [([], None)])
+    errors: list[list[KafkaError]] = field(default_factory=lambda: [[]])
+    probes: list[Answer] = field(default_factory=lambda: [[]])
+    partitions: int = 3
+
+    def groups(self, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
+        connection = Connection({"bootstrap.servers": "127.0.0.1:1"}, "source")
+        groups = GroupAdmin(connection, cast(Any, self))
+        calls = SimpleNamespace(names=lambda: _next(self.names), committed=self._committed)
+        monkeypatch.setattr(groups, "_calls", lambda: nullcontext(cast(GroupCalls, calls)))
+        return groups
+
+    def _committed(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
+        answer = _next(self.probes)
+        return ((name, answer) for name in names)
+
+    def describe_topics(self, asked: Any, **_: object) -> dict[str, Any]:
+        described = SimpleNamespace(partitions=range(self.partitions))
+        return {name: _done(described) for name in asked.topic_names}
+
+    def list_consumer_groups(self, **_: object) -> Any:
+        billing = SimpleNamespace(
+            group_id="billing", type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY")
+        )
+        return _done(SimpleNamespace(valid=[billing], errors=_next(self.errors)))
+
+
+def _done(value: object) -> Any:
+    return Admin()._answer(value)
+
+
+def _next(answers: list[Any]) -> Any:
+    return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+@pytest.mark.parametrize(
+    "listings",
+    [
+        Listings(names=[([], KafkaError(LOADING)), ([], None)]),
+        Listings(names=[([Named("billing", "", "", KafkaError(LOADING))], None), ([], None)]),
+        Listings(errors=[[KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)], []]),
+        Listings(probes=[KafkaError(KafkaError.NOT_COORDINATOR), []]),
+    ],
+    ids=["every kind", "one group", "consumer groups", "a partition without a word"],
+)
+def test_groups_are_listed_again_while_a_coordinator_loads(
+    listings: Listings, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    assert listings.groups(monkeypatch).listed() == ([BILLING], {})
+    assert len(clock) == 1
+
+
+def test_a_group_keeps_its_type_when_its_coordinator_has_loaded(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    loading = Named("connect", "", "", KafkaError(LOADING))
+    listed, failed = Listings(names=[([loading], None), ([CONNECT], None)]).groups(monkeypatch).listed()
+    assert (listed, failed) == ([BILLING, GroupInfo("connect", "classic", "stable")], {})
+
+
+def test_a_coordinator_that_never_loads_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    loading = KafkaError(LOADING)
+    listings = Listings([([Named("billing", "", "", loading)], loading)], [[loading]], [loading])
+    listed, failed = listings.groups(monkeypatch).listed()
+    assert (listed, failed) == ([], dict.fromkeys(["(listing 1)", "billing"], loading.str()))
+    assert 30 <= sum(clock) < 31
+
+
+@pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.INVALID_GROUP_ID])
+def test_coordinators_that_do_not_answer_our_user_are_not_waited_for(
+    code: int, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    assert Listings(probes=[KafkaError(code)]).groups(monkeypatch).listed() == ([BILLING], {})
+    assert clock == []
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 4, 50, 300])
+def test_there_is_a_probe_for_every_partition(partitions: int) -> None:
+    probes = probe_groups(partitions)
+    assert [partition_of(probe, partitions) for probe in probes] == [*range(partitions)]
+
+
+@pytest.mark.parametrize(
+    ("group", "code"),  # of String.hashCode in Java
+    [("", 0), ("abc", 96354), ("kbackup", -923059731), ("polygenelubricants", -(1 << 31))],
+)
+def test_groups_are_in_the_partition_of_java_s_hash(group: str, code: int) -> None:
+    assert partition_of(group, 1 << 31) == (0 if code == -(1 << 31) else abs(code))

@@ -1,0 +1,277 @@
+"""The producer kernel against librdkafka's own mock brokers, which live in the client: reports, limits, damage."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import KafkaError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kbackup.errors import CorruptError
+from kbackup.formats.layout import layout
+from kbackup.kafka.client import Connection
+from kbackup.kafka.kernel_protocol import Progress, RefusedRecordError, Runs
+from kbackup.kafka.native.librdkafka import lib
+from kbackup.kafka.native.outlet import KernelOutlet, _words
+from kbackup.types import RecordBlock, TopicPartition
+from tests.support.plain_records import Plain, block_of
+
+Make = Callable[..., Any]
+TP = TopicPartition("t", 0)
+SETTINGS = {"enable.idempotence": True, "linger.ms": 1, "test.mock.num.brokers": 1}
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[Any] = []
+
+    def outlet(**settings: Any) -> Any:
+        connection = Connection({"bootstrap.servers": "mock:1"}, "target")
+        tuning = SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}
+        made.append(KernelOutlet(connection, tuning, "group"))
+        return made[-1]
+
+    yield outlet
+    for each in made:
+        each.close()
+
+
+def rows(runs: Runs) -> list[tuple[int, int, int]]:
+    return list(zip(runs.source.tolist(), runs.target.tolist(), runs.count.tolist(), strict=True))
+
+
+def block_of_size(count: int, first: int = 0) -> RecordBlock:
+    return block_of([Plain(b"k", b"v" * 100)] * count, range(first, first + count))
+
+
+def push_errors(outlet: Any, *codes: int) -> None:
+    """Let the mock answer the next Produce requests with errors."""
+    lib.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
+    lib.rd_kafka_handle_mock_cluster.argtypes = (ctypes.c_void_p,)
+    cluster = lib.rd_kafka_handle_mock_cluster(outlet._handle.client)
+    push = lib.rd_kafka_mock_push_request_errors_array
+    push.argtypes = (ctypes.c_void_p, ctypes.c_int16, ctypes.c_size_t, ctypes.c_void_p)
+    push(cluster, 0, len(codes), (ctypes.c_int * len(codes))(*codes))
+
+
+def test_where_records_went(make: Make) -> None:
+    outlet = make()
+    other = TopicPartition("t", 1)
+    for number in range(20):
+        outlet.send(TP, block_of_size(50, 1000 + 50 * number))
+        outlet.send(other, block_of_size(1, 3 * number))
+    outlet.send(TP, block_of_size(0))
+    assert outlet.flush(30) == 0
+    assert outlet.lost() is None
+    taken = outlet.taken()
+    assert rows(taken[TP]) == [(1000, 0, 1000)]
+    assert rows(taken[other]) == [(3 * n, n, 1) for n in range(20)]
+    assert outlet.taken() == {}
+
+
+def test_memory_is_let_go_when_its_reports_are_in(make: Make) -> None:
+    outlet = make()
+    block = block_of_size(1000)
+    seen = weakref.ref(block.data)
+    outlet.send(TP, block)
+    del block
+    gc.collect()
+    assert seen() is not None, "librdkafka reads from it still"
+    until = time.monotonic() + 30
+    while seen() is not None:
+        assert time.monotonic() < until
+        outlet.serve(0.1)
+    assert rows(outlet.taken()[TP]) == [(0, 0, 1000)]
+
+
+def test_a_queue_that_is_full(make: Make) -> None:
+    outlet = make(queue_buffering_max_messages=7)
+    records = [Plain(b"k", b"v", timestamp=n % 3) for n in range(500)]
+    outlet.send(TP, block_of(records))
+    assert len(outlet._on_the_way) <= 1
+    assert outlet.flush(30) == 0
+    assert rows(outlet.taken()[TP]) == [(0, 0, 500)]
+    assert outlet.moved == 167, "each once, however often it was tried"
+
+
+def test_incomplete_batches_go_out_when_the_queue_is_full(make: Make) -> None:
+    outlet = make(queue_buffering_max_messages=7, linger_ms=60_000)
+    began = time.monotonic()
+    outlet.send(TP, block_of_size(100))
+    assert outlet.flush(30) == 0
+    assert time.monotonic() - began < 50, "less than the linger time of one batch"
+    assert rows(outlet.taken()[TP]) == [(0, 0, 100)]
+
+
+def test_a_flush_does_not_wait_for_more_records(make: Make) -> None:
+    outlet = make(linger_ms=60_000)
+    outlet.send(TP, block_of_size(3))
+    assert outlet.flush(30) == 0
+    assert rows(outlet.taken()[TP]) == [(0, 0, 3)]
+
+
+def test_many_blocks_at_once(make: Make) -> None:
+    outlet = make(linger_ms=300)
+    for number in range(100):
+        outlet.send(TP, block_of_size(1, number))
+    assert outlet.flush(30) == 0
+    assert rows(outlet.taken()[TP]) == [(0, 0, 100)]
+
+
+def test_delivered_without_an_offset(make: Make) -> None:
+    """The broker has the batch already: it was sent again after its answer had been lost."""
+    outlet = make()
+    outlet.send(TP, block_of_size(3))
+    assert outlet.flush(30) == 0
+    push_errors(outlet, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+    outlet.send(TP, block_of_size(1, 3))
+    assert outlet.flush(30) == 0
+    outlet.send(TP, block_of_size(3, 4))
+    assert outlet.flush(30) == 0
+    assert outlet.lost() is None
+    assert rows(outlet.taken()[TP]) == [(0, 0, 3), (3, -1, 1), (4, 3, 3)]
+
+
+def test_lost_records_are_named(make: Make) -> None:
+    outlet = make(batch_num_messages=1)
+    outlet.send(TP, block_of_size(2))
+    assert outlet.flush(30) == 0
+    push_errors(outlet, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    outlet.send(TP, block_of_size(1, 77))
+    assert outlet.flush(30) == 0
+    lost = outlet.lost()
+    assert (lost.error.code(), lost.tp, lost.source) == (KafkaError.TOPIC_AUTHORIZATION_FAILED, TP, 77)
+
+
+def test_a_record_that_librdkafka_does_not_take(make: Make) -> None:
+    outlet = make(message_max_bytes=2000)
+    records = [Plain(b"k", b"v"), Plain(b"k", b"v" * 3000, headers=((b"h", b"x"),))]
+    with pytest.raises(RefusedRecordError) as raised:
+        outlet.send(TP, block_of(records, [5, 9]))
+    lost = raised.value.lost
+    assert (lost.error.code(), lost.tp, lost.source) == (KafkaError.MSG_SIZE_TOO_LARGE, TP, 9)
+
+
+def test_a_record_that_is_larger_than_the_queue(make: Make) -> None:
+    outlet = make(queue_buffering_max_kbytes=2)
+    with pytest.raises(RefusedRecordError) as raised:
+        outlet.send(TP, block_of([Plain(b"k", b"v" * 2000), Plain(b"k", b"v" * 3000)], [5, 9]))
+    lost = raised.value.lost
+    assert (lost.error.code(), lost.source) == (KafkaError._QUEUE_FULL, 9)
+
+
+def test_transactions(make: Make) -> None:
+    outlet = make(**{"transactional.id": "id"})
+    outlet.init(30)
+    for commit in (True, False, True):
+        outlet.begin()
+        outlet.send(TP, block_of_size(10))
+        if commit:
+            assert outlet.flush(30) == 0
+            assert int(outlet.taken()[TP].count.sum()) == 10
+            outlet.send_progress({TP: Progress(10, "nöte"), TopicPartition("t", 1): Progress(0, "")}, 30)
+            outlet.commit(30)
+        else:
+            outlet.abort(30)
+            assert outlet.lost() is None
+            assert outlet.taken() == {}
+
+
+def test_closing_gives_up_what_is_queued() -> None:
+    """Nothing can be delivered, and nothing is waited for."""
+    connection = Connection({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}, "target")
+    outlet = KernelOutlet(connection, {"enable.idempotence": True}, "group")
+    block = block_of_size(1000)
+    seen = weakref.ref(block.data)
+    outlet.send(TP, block)
+    del block
+    assert outlet.flush(0.1) == 1000
+    outlet.close()
+    del outlet
+    gc.collect()
+    assert seen() is None
+
+
+# The producer kernel with damaged blocks and error texts, against librdkafka's own mock brokers.
+
+
+field = st.none() | st.binary(max_size=12)
+plain = st.builds(
+    Plain,
+    field,
+    field,
+    st.sampled_from([-2, -1, 0, 1]),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.binary(max_size=4), field), max_size=3).map(tuple),
+)
+damage = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=st.lists(plain, min_size=1, max_size=6), damage=damage)
+def test_damage_is_refused_where_the_codec_refuses_it(
+    outlet: Any, records: list[Plain], damage: list[tuple[int, int]]
+) -> None:
+    block = block_of(records)
+    data = block.data.copy()
+    for at, octet in damage:
+        data[at % len(data)] = octet
+    block = replace(block, data=data)
+    expected = complaint(lambda: layout(block, "record block", 0))
+    assert complaint(lambda: outlet.send(TP, block)) == expected
+
+
+def complaint(call: Callable[[], object]) -> str | None:
+    try:
+        call()
+    except CorruptError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="module")
+def outlet() -> Iterator[Any]:
+    connection = Connection({"bootstrap.servers": "mock:1"}, "target")
+    made = KernelOutlet(connection, SETTINGS, "group")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("positions", -1), ("positions", 1 << 62), ("lengths", -5), ("lengths", 1 << 62), ("lengths", 23)],
+)
+def test_an_index_that_points_outside(outlet: Any, column: str, value: int) -> None:
+    block = block_of([Plain(b"k", b"v" * 100)] * 3, range(3))
+    changed = getattr(block, column).copy()
+    changed[1] = value
+    with pytest.raises(CorruptError):
+        outlet.send(TP, replace(block, **{column: changed}))
+
+
+def test_an_index_of_uneven_columns(outlet: Any) -> None:
+    block = block_of([Plain(b"k", b"v" * 100)] * 3, range(3))
+    with pytest.raises(CorruptError, match="different lengths"):
+        outlet.send(TP, replace(block, lengths=np.empty(0, np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (b"Timestamp 7 is out of range\0\0", "Timestamp 7 is out of range"),
+        (b"\0Timestamp", ""),
+        (b"-\xf0\x9cl\xe9\x07\0", ""),
+        (b"-@\x7f\0", ""),
+    ],
+)
+def test_a_reason_that_was_freed_is_not_told(memory: bytes, words: str) -> None:
+    assert _words(memory) == words

@@ -1,0 +1,188 @@
+"""A producer whose only broker leaves itself out of metadata while it stops."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.errors import ClusterError, FencedError
+from kbackup.kafka import kernel, kernel_protocol, produce
+from kbackup.kafka.kernel_protocol import NotProvenError, Progress, Runs, join, resolve, runs_of
+from kbackup.kafka.produce import TUNING, BlockProducer, queue_kbytes
+from kbackup.types import Int64Array, TopicPartition
+from tests.support.mock_cluster import mock_cluster
+from tests.support.plain_records import Plain, block_of
+
+TP = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize("way", ["native", "python"])
+def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernel.VARIABLE, way)
+    kernel.selected_kernel.cache_clear()
+    monkeypatch.setattr(kernel_protocol, "_SILENCE", 0.5)
+    with mock_cluster() as cluster:
+        cluster.create_topic("orders")
+        properties = {"bootstrap.servers": cluster.bootstrap, "topic.metadata.refresh.interval.ms": "100"}
+        producer = BlockProducer(properties, "id", "progress")
+        producer.start([TP])
+        producer.send(TP, block_of([Plain(b"k", b"v")] * 3))
+        producer.flush()
+        cluster.hide()
+        assert producer._outlet.flush(1) == 0
+        cluster.replace("orders", "id", "progress")
+        producer.send(TP, block_of([Plain(b"k", b"v")] * 3, range(3, 6)))
+        (runs,) = producer.flush().values()
+        producer.commit({TP: Progress(6, "")})
+        producer.close()
+    kernel.selected_kernel.cache_clear()
+    assert runs.next == 6
+
+
+# A producer that is fenced: by another one, or by the coordinator, which aborted its long transaction.
+
+
+class Fenced:
+    """An outlet whose transaction is refused at its end."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def begin(self) -> None: ...
+
+    def send_progress(self, *_: object) -> None: ...
+
+    def commit(self, timeout: float) -> None:
+        raise KafkaException(KafkaError(self.code))
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH]
+)
+@pytest.mark.parametrize(("took", "fenced"), [(299, True), (301, False)])
+def test_a_transaction_that_ran_out_is_not_another_producers(
+    code: int, took: int, fenced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([1000.0, 1000.0 + took])
+    outlet: Any = Fenced(code)
+    monkeypatch.setattr(produce, "in_time", lambda call, _: call() is None)
+    monkeypatch.setattr(produce, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    servers, fencing = {"bootstrap.servers": "nowhere:1"}, ("another one", "wait")
+    producer = BlockProducer(servers, "id", "group", fenced=fencing, outlet=lambda *_: outlet)
+    with pytest.raises(ClusterError) as raised:
+        producer.commit_alone({TopicPartition("t", 0): Progress(5, "note")})
+    assert isinstance(raised.value, FencedError) is fenced
+    expected = "another one" if fenced else "open for 301 s, longer than transaction.timeout.ms (300 s)"
+    assert expected in raised.value.message
+
+
+# The size of a producer's queue.
+
+
+@pytest.mark.parametrize("batch_size", [1 << 20, 4 << 20, 700, 5000])
+def test_queue_is_less_than_two_batches(batch_size: int) -> None:
+    assert batch_size < queue_kbytes(batch_size, 0) * 1024 < 2 * batch_size
+
+
+def test_queue_has_room_for_the_largest_record_twice() -> None:
+    largest = 20 << 20
+    assert queue_kbytes(1 << 20, largest) * 1024 >= 2 * largest
+
+
+def test_small_records_fill_less_than_two_batches_too() -> None:
+    assert TUNING["queue.buffering.max.messages"] < 2 * TUNING["batch.num.messages"]
+
+
+# Target offsets of records without complete delivery reports: only proven offsets are used.
+
+
+def rows(runs: Runs) -> list[tuple[int, int, int]]:
+    return list(zip(runs.source.tolist(), runs.target.tolist(), runs.count.tolist(), strict=True))
+
+
+def made(*targets: int) -> Runs:
+    return runs_of(np.arange(len(targets), dtype=np.int64), np.array(targets, np.int64))
+
+
+def never(start: int, end: int | None) -> Int64Array:
+    pytest.fail("the broker was asked where nothing is in doubt")
+
+
+def test_runs_break_where_either_side_does() -> None:
+    sources = np.array([0, 1, 2, 5, 6, 7], np.int64)
+    assert rows(runs_of(sources, np.array([9, 10, 12, 13, 14, 15], np.int64))) == [
+        (0, 9, 2),
+        (2, 12, 1),
+        (5, 13, 3),
+    ]
+
+
+def test_nothing_sent() -> None:
+    assert rows(join([])) == []
+    assert rows(resolve(made(), None, never)) == []
+    assert made().next is None
+
+
+@pytest.mark.parametrize("unknown", [-1, -1001])
+def test_a_gap_that_fits(unknown: int) -> None:
+    runs = made(4, unknown, unknown, 7)
+    assert rows(runs) == [(0, 4, 1), (1, -1, 2), (3, 7, 1)]
+    assert rows(resolve(runs, None, never)) == [(0, 4, 4)]
+
+
+def test_a_gap_at_the_start_fits_by_what_was_before() -> None:
+    assert rows(resolve(made(-1, -1, 7), 5, never)) == [(0, 5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("targets", "floor", "asked", "records"),
+    [
+        ((4, -1, 9), None, (5, 9), [5, 6]),  # more offsets than records, and not only ours
+        ((4, -1, -1, 9), None, (5, 9), [6]),
+        ((4, -1), None, (5, None), []),
+        ((-1, 9), 5, (5, 9), [5, 8]),
+        ((4, -1, 5), None, (5, 5), []),  # no place at all
+    ],
+)
+def test_uncertain_runs_after_asking(
+    targets: tuple[int, ...], floor: int | None, asked: tuple[int, int | None], records: list[int]
+) -> None:
+    def ask(start: int, end: int | None) -> Int64Array:
+        assert (start, end) == asked
+        return np.array(records, np.int64)
+
+    with pytest.raises(NotProvenError):
+        resolve(made(*targets), floor, ask)
+
+
+def test_unknown_first_offset_is_not_proven() -> None:
+    with pytest.raises(NotProvenError):
+        resolve(made(-1, 5), None, never)
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2), st.booleans()), min_size=1, max_size=60),
+    first=st.integers(0, 9),
+)
+def test_any_log(gaps: list[tuple[int, int, bool]], first: int) -> None:
+    """Sources and targets with gaps, some targets unknown; the log holds these records alone."""
+    sources = np.cumsum([a for a, _, _ in gaps])
+    targets = first + np.cumsum([b for _, b, _ in gaps])
+    told = np.where([known for _, _, known in gaps], targets, -1)
+    cut = len(gaps) // 2
+    runs = join([runs_of(sources[:cut], told[:cut]), runs_of(sources[cut:], told[cut:])])
+    assert rows(runs) == rows(runs_of(sources, told))
+
+    def ask(start: int, end: int | None) -> Int64Array:
+        resolved: Int64Array = targets[(targets >= start) & (True if end is None else targets < end)]
+        return resolved
+
+    resolved = resolve(runs, 0, ask)
+    assert rows(resolved) == rows(runs_of(sources, targets))
+    assert resolved.next == targets[-1] + 1

@@ -1,0 +1,45 @@
+"""Whatever is named by a dotted name of kbackup exists, also where Python doesn't look: in strings and documents."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_DOTTED = re.compile(r"(?<![\w./@-])kbackup(?:\.[A-Za-z_]\w*)+")
+
+
+@pytest.mark.parametrize(
+    "folder", ["kbackup", "tests", "scripts", "infra", "formats", "README.md", "pyproject.toml"]
+)
+def test_dotted_names_exist(folder: str) -> None:
+    top = ROOT / folder
+    files = [top] if top.is_file() else [*top.rglob("*.py"), *top.rglob("*.md")]
+    names = {(name, file) for file in files for text in _texts(file) for name in _DOTTED.findall(text)}
+    stale = [f"{file.relative_to(ROOT)}: {name}" for name, file in sorted(names) if not _exists(name)]
+    assert not stale, "these names are of no module of kbackup, and of nothing in one: " + ", ".join(stale)
+
+
+def _texts(file: Path) -> list[str]:
+    """Return a document's text, of a program only the strings: imports are Python's to check."""
+    text = file.read_text()
+    if file.suffix != ".py":
+        return [text]
+    constants = (n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant))
+    return [value for value in constants if isinstance(value, str)]
+
+
+def _exists(name: str) -> bool:
+    """Whether a name is of a module or of something in one; `kbackup.toml` and its like are no such names."""
+    place, (package, *rest) = ROOT / "kbackup", name.split(".")[1:]
+    if not (place / package).is_dir():
+        return True
+    place /= package
+    while rest and (place / rest[0]).is_dir():
+        place /= rest.pop(0)
+    is_module = bool(rest) and (place / f"{rest[0]}.py").exists()
+    module = place / f"{rest.pop(0)}.py" if is_module else place / "__init__.py"
+    return not rest or (module.exists() and re.search(rf"\b{rest[0]}\b", module.read_text()) is not None)
