@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -239,7 +240,6 @@ def _java() -> str | None:
 
 def _class_path(home: Path) -> list[Path]:
     """Return Spark's jars, `_FIRST_JARS` first."""
-
     first = _FIRST_JARS.split()
 
     def rank(jar: Path) -> int:
@@ -301,7 +301,7 @@ def pass_on(reading: int) -> None:
     tracebacks of workers whose line to the JVM ended: it cancelled their task, and knows."""
     traceback: list[bytes] = []
     with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
-        for line in lines:
+        for line in chain(lines, [b""]):  # at the end, what is kept back
             if line.startswith(b"Traceback ") or (traceback and line.startswith(b" ")):
                 traceback.append(line)
                 continue
@@ -310,7 +310,6 @@ def pass_on(reading: int) -> None:
                 if not any(word in each for word in _GREETINGS) and not _RESOLVING.match(each):
                     out.write(printable_lines(each.decode(errors="backslashreplace")).encode())
             traceback.clear()
-        out.writelines(traceback)
 
 
 # The end.

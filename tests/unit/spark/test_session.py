@@ -61,6 +61,13 @@ io.delta#delta-spark_4.1_2.13 added as a dependency
     assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
 
 
+def test_a_traceback_that_ends_the_stream_is_shown_as_printable_text(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    cut = 'Traceback (most recent call last):\n  File "\x1b[2J", line 1, in main\n'
+    assert passed_on(cut, capfd) == [line.split() for line in cut.replace("\x1b", "\\x1b").splitlines()]
+
+
 def test_tracebacks_of_cancelled_tasks_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     """Their worker's line to the JVM ended. Other tracebacks are passed on, and what comes between."""
     frames = 'Traceback (most recent call last):\n  File "{}", line 1, in main\n    work()\n'
