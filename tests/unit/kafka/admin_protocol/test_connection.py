@@ -146,6 +146,28 @@ def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.L
     assert "not-to-be-seen" not in session.why + caplog.text
 
 
+@pytest.mark.parametrize("challenge", [b"\xff", b"r={nonce},s=Y,i=4096", b"r={nonce},s=YQ==,i=many"])
+def test_an_answer_to_a_login_that_cant_be_read(challenge: bytes) -> None:
+    mechanism = "SCRAM-SHA-256"
+
+    def challenged(request: bytes) -> bytes:
+        nonce = request.rpartition(b"r=")[2].rstrip(b"\0")
+        answer = SaslAuthenticateResponse(auth_bytes=challenge.replace(b"{nonce}", nonce))
+        return framed(request, bytes(answer.encode(version=1)))
+
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "alice"}
+    with (
+        broker(
+            knows(SaslHandshakeRequest, SaslAuthenticateRequest),
+            answer_of(SaslHandshakeResponse(error_code=0, mechanisms=[mechanism]), 1),
+            challenged,
+        ) as address,
+        admin_session(Connection({"bootstrap.servers": address, **login}, "source")) as session,
+    ):
+        assert isinstance(session, Untold)
+    assert session.why.endswith(f"{address}: the broker's answer to a SCRAM-SHA-256 login can't be read")
+
+
 def test_the_next_address_is_tried() -> None:
     with broker(versions(3)) as address:
         assert session_of(f"127.0.0.1:1,{address}") is None
