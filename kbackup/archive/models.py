@@ -372,33 +372,3 @@ class Lease(Document, frozen=True, kw_only=True):
     acquired_at: str
     expires_at: str
     released: bool = False
-
-
-# The JSON files of an archive as frozen models (`formats/schema/` has them as JSON Schema).
-
-
-__all__ = [
-    "ArchiveInfo",
-    "Capture",
-    "Document",
-    "DocumentRef",
-    "EpochEnd",
-    "FileSum",
-    "Group",
-    "GroupOffset",
-    "Groups",
-    "LastRecord",
-    "Lease",
-    "Loss",
-    "Manifest",
-    "Member",
-    "Metadata",
-    "NewerError",
-    "PartitionState",
-    "TopicState",
-    "Totals",
-    "document_ref",
-    "dump",
-    "file_sum",
-    "load",
-]

@@ -111,17 +111,6 @@ def decode_seek_table(tail: bytes, file_size: int, name: str) -> SeekTable:
 # Every frame carries zstd's content checksum. `zstd -d` gives the plain file, magic byte first.
 
 
-__all__ = [
-    "FOOTER_SIZE",
-    "FRAME_SIZE",
-    "FrameCompressor",
-    "SeekTable",
-    "decode_seek_table",
-    "decompress",
-    "extract",
-    "seek_table_size",
-]
-
 FRAME_SIZE = 1 << 20
 
 LEVEL = 1

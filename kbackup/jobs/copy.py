@@ -241,8 +241,6 @@ def promote(store: Store) -> PromoteReport:
 # come first, then one commit takes over the source's state.
 
 
-__all__ = ["CopyReport", "copy_archive", "promote"]
-
 SEGMENTS_AT_ONCE = 10_000
 """So many segments are compared and sent at a time."""
 

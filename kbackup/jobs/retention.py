@@ -292,9 +292,6 @@ def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:
 # The expire job: restore points go by policy, records by age, and orphans are deleted after the grace time.
 
 
-__all__ = ["ExpireReport", "Expiry", "PointFate", "Policy", "expire", "undo"]
-
-
 def expire(
     store: Store, expiry: Expiry, lease_seconds: float, listener: Listener, *, confirm: bool
 ) -> ExpireReport:

@@ -43,7 +43,7 @@ _WAIT = 0.1  # s; a batch that does not fill waits this long, so it bounds the d
 
 
 class MessageSource:
-    """See `source_protocol.Source`."""
+    """See `kernel_protocol.Source`."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._connection = connection

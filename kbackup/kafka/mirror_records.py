@@ -357,9 +357,3 @@ class RecordWriter:
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._failed.append(error)
-
-
-# MirrorMaker 2's internal records: `codec` their bytes, `writer` producing them, `reader` reading a topic of them.
-
-
-__all__ = ["Checkpoint", "Heartbeat", "MirrorRecord", "OffsetSync"]

@@ -155,7 +155,6 @@ def _read(
 # the transaction that carries the records, so that it is true or absent, never ahead or behind.
 
 
-__all__ = ["BlockProducer", "Progress", "Runs"]
 FENCED_RESTORE = (
     "another restore with the same id has taken over",
     "let that one finish; this one wrote nothing more",

@@ -45,7 +45,7 @@ class S3Options:
     CRC-64/NVME; uploads are then only protected by the transport. `part_size` is in bytes; an upload holds at
     most `parts_in_flight` + 1 parts in memory. Timeouts are in seconds. `requester_pays` accepts the bill of
     reading somebody else's bucket; `expected_bucket_owner` is an account id that the store compares.
-    `object_lock_mode` and `_days` put every object under retention when it is written, but for replaced ones.
+    `object_lock_mode` and `object_lock_days` put every object under retention when it is written, except replaced ones.
     """
 
     endpoint_url: str = ""

@@ -64,7 +64,6 @@ class BufferPool:
         except IndexError:
             memory = self._make()
         # Views of an array over foreign memory refer to that array, not to the memory: when it dies, all have.
-
         lease: Bytes = np.frombuffer(memory, np.uint8)
         # The callback may run in any thread, and in the midst of `take` (a garbage collection): it takes no lock.
         weakref.finalize(lease, self._free.append, memory).atexit = False

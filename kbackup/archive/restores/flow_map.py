@@ -405,7 +405,7 @@ class FlowMap:
         return OffsetMap(source, target, count, int(target[-1] + count[-1]) if len(target) else 0)
 
     def newest_runs(self) -> pa.Table:
-        """Return the last run of every remote partition (`SCHEMA`). It reads every slot."""
+        """Return the last run of every remote partition (`MAP_SCHEMA`). It reads every slot."""
         runs = {key: run for slot in range(self.slots) for key, run in self.slot(slot).last_runs()}
         return runs_table(runs)
 
@@ -423,12 +423,6 @@ def open_map(
     store: Store, source: str, target: str, heads: Mapping[int, MapPartName] | None = None
 ) -> FlowMap:
     """Return the offset map of a flow as its files in `store` say it: the state's store, as a rule the archive's.
-    `jobs.mirror.apply.read_heads` gives `heads`, with which the map has the newest part of each slot as well."""
+    `heads` (`jobs.mirror.apply.pending.read_heads`) let the map have the newest part of each slot as well."""
     flow = read_flow(store, source, target)
     return FlowMap(store, source, target, flow.slots if flow is not None else 0, heads)
-
-
-# The offset map of a flow: mirrors/<source>/<target>/map/ (`formats/mirrors.md`).
-
-
-__all__ = ["MAP_SCHEMA", "FlowMap", "open_map"]

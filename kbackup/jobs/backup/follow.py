@@ -121,9 +121,8 @@ class Follower:
         self._follows = not self.stop.asked
         backup_begins()
         if self._follows:
-            for (
-                result
-            ) in ROUNDS:  # alerts know a follower by its rounds, also one whose first round never ends
+            # alerts know a follower by its rounds, also one whose first round never ends
+            for result in ROUNDS:
                 counted.add("kbackup_rounds_total", 0, result)
         source = connect(self.source, self.options)
         open_or_create(self.store)

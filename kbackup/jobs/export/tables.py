@@ -394,9 +394,6 @@ def _write(addition: Addition, run: ExportRun) -> list[ExportedFile]:
 # The export job: tables of an archive's records, as Delta tables or as Parquet files.
 
 
-__all__ = ["ExportJob", "ExportReport", "export_delta", "export_parquet"]
-
-
 def export_delta(job: ExportJob) -> ExportReport:
     """Export an archive as Delta tables."""
     return run_export(job, DeltaFormat())

@@ -370,22 +370,6 @@ def _undo_result(group: str, undo: Undo | None, alone: str, refused: str) -> Und
 # Planning and setting groups on their own: after a restore, however long ago, or on the source cluster itself.
 
 
-__all__ = [
-    "GroupResult",
-    "GroupsPlanReport",
-    "GroupsReport",
-    "Moment",
-    "PlannedGroupReport",
-    "PlannedOffset",
-    "Prepared",
-    "UndoReport",
-    "apply",
-    "plan_report",
-    "prepare",
-    "undo",
-]
-
-
 @dataclass(frozen=True)
 class Prepared:
     """Offsets to write, and the cluster to write to. `restore_id` names the folder of the capture before."""

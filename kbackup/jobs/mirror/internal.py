@@ -482,9 +482,3 @@ def _steps(count: int) -> Int64Array:
     even = np.arange(max(1, count - _EVEN + 1), count + 1, dtype=np.int64)
     back = np.int64(_EVEN) << np.arange(58, dtype=np.int64)
     return np.concatenate([np.sort(count - back[back < count]), even])
-
-
-# The internal topics of a flow: `topics` makes them, `heartbeats`, `offset_syncs` and `checkpoints` write them.
-
-
-__all__ = ["HeartbeatClock", "InternalTopics", "emit_checkpoints", "emit_offset_syncs"]

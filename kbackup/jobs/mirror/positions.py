@@ -309,10 +309,3 @@ def _checkpoints(flow: Flow, group: str, cluster: Cluster) -> dict[TopicPartitio
         return {}
     records = read_records(flow.client("target"), "target", topic, Checkpoint.decode)
     return {c.tp: c.offset for c in records if c.group == group}
-
-
-# Positions of groups in a target: `translation` exact, `sync_store` as MirrorMaker 2 translates, `group_sync` writes
-# them to the target's groups.
-
-
-__all__ = ["GroupSync", "sync_group_offsets"]

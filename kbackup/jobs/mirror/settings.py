@@ -1,4 +1,8 @@
-"""Configs and ACLs of remote topics, as the flow's filters let them through."""
+"""Topics of a flow's target, their partitions, configs and ACLs, as MirrorMaker 2 keeps them.
+
+Each function changes what differs, goes on after a refusal, and reports it: a topic that the target refuses must not
+hold the others back.
+"""
 
 from __future__ import annotations
 
@@ -175,12 +179,3 @@ def existing_topics(topics: Sequence[RemoteTopic], cluster: Cluster) -> dict[str
 def _to_create(flow: Flow, topic: RemoteTopic) -> TopicToCreate:
     configs = replicated_configs(flow, topic.configs or {})
     return TopicToCreate(topic.remote, topic.partitions, flow.replication_factor, configs)
-
-
-# Topics of a flow's target, their partitions, configs and ACLs, as MirrorMaker 2 keeps them.
-#
-# Each function changes what differs, goes on after a refusal, and reports it: a topic that the target refuses must
-# not hold the others back.
-
-
-__all__ = ["AclsReport", "ConfigsReport", "TopicsReport", "sync_acls", "sync_configs", "sync_topics"]

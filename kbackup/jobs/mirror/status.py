@@ -1,4 +1,8 @@
-"""How far each flow is: lag, rounds, holds on restore points, and the overview of an archive."""
+"""How far each flow is: lag, rounds, holds on restore points, and the overview of an archive.
+
+The apply half writes a document into the archive at the end of each round. It is what `kbackup mirror status`, the web
+page and `expire` know of a flow; no cluster is asked.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,7 @@ from kbackup.jobs.mirror.flow import (
     Incident,
     Refusal,
     TopicStatus,
-    has_flows,
-    read_flow_status,
     read_status,
-    write_status,
 )
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
@@ -364,30 +365,3 @@ def _overview(archive: Archive, status: FlowStatus, at: datetime) -> FlowOvervie
         refusals=status.refusals,
         error=status.error,
     )
-
-
-# The status of a flow: a document in the archive that the apply half writes at the end of each round.
-#
-# The document is what `kbackup mirror status`, the web page and `expire` know of a flow; no cluster is asked.
-
-
-__all__ = [
-    "FlowLag",
-    "FlowOverview",
-    "FlowStatus",
-    "TopicOverview",
-    "TopicStatus",
-    "after_error",
-    "after_round",
-    "first_status",
-    "flow_lag",
-    "flows_of",
-    "has_flows",
-    "planned",
-    "read_flow_status",
-    "read_status",
-    "round_lag",
-    "still_alive",
-    "with_unreported",
-    "write_status",
-]

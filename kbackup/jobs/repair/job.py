@@ -220,9 +220,6 @@ def warnings_of(base: Base, restore_points: int) -> list[str]:
 # damaged segments become losses, and what follows from the catalog is written anew. Nothing that is whole is deleted.
 
 
-__all__ = ["RepairReport", "repair"]
-
-
 def repair(
     store: Store,
     confirm: bool,

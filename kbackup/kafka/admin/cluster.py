@@ -211,8 +211,8 @@ def _alteration(name: str, configs: Mapping[str, str | None]) -> ConfigResource:
 
 # A cluster as the admin API shows it: topics, offsets, configs; and the changes a restore makes.
 #
-# Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`, and `admin_protocol` for
-# what confluent-kafka has no call for; changes to many topics: `topic_admin`.
+# Its consumer groups: `kafka.groups`; its ACLs, users and dynamic configs: `security`, and `admin_protocol` for what
+# confluent-kafka has no call for.
 
 
 _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any

@@ -125,8 +125,6 @@ def _name(value: Any) -> str:
 # elected or is loading are asked again for a while.
 
 
-__all__ = ["OTHER", "Committed", "GroupAdmin", "GroupInfo"]
-
 _COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
 _ENTRY_BYTES = 100  # of an offset without names and metadata, generously
 _GROUP = "kbackup-groups"

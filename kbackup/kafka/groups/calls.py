@@ -202,8 +202,6 @@ def text(words: bytes | None) -> str:
 # offsets, and lists no groups but those of consumers.
 
 
-__all__ = ["AT_ONCE", "Committed", "GroupCalls", "Named"]
-
 AT_ONCE = 200
 """Requests under way: those that wait longer in librdkafka than its timeout would fail."""
 

@@ -29,7 +29,7 @@ _BUFFERS, _INDEXES = BufferPool(_BUFFER, keep=2), BufferPool(3 * 8 * _RECORDS, k
 
 
 class KernelSource:
-    """See `source_protocol.Source`. Blocks are views of pooled buffers, free once no view of them is left."""
+    """See `kernel_protocol.Source`. Blocks are views of pooled buffers, free once no view of them is left."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._connection = connection
