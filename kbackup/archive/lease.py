@@ -307,7 +307,7 @@ State = Literal["released", "dead", "alive"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenLease:
     """A lease and the version of lock.json that it was read from."""
 
     lease: Lease
@@ -322,7 +322,7 @@ class Seen:
         return "alive" if is_held(self.lease) else "dead"
 
 
-def inspect_lease(store: Store) -> Seen | None:
+def inspect_lease(store: Store) -> SeenLease | None:
     """Return the lease at `store`, for which an encrypted archive needs no key; None where no writer ever took it.
     `NoArchiveError` where there is no archive."""
     try:
@@ -330,12 +330,12 @@ def inspect_lease(store: Store) -> Seen | None:
     except NotFoundError as error:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address") from error
     try:
-        return Seen(*read_lease(store))
+        return SeenLease(*read_lease(store))
     except NotFoundError:
         return None
 
 
-def break_lease(store: Store, seen: Seen, *, force: bool, seconds: float) -> Lease:
+def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -> Lease:
     """Take the lease away from its holder, and return what stands in its place.
 
     A dead one is free at once. One that is alive needs `force`, and is free when its holder must have noticed: it can't
@@ -362,7 +362,7 @@ def break_lease(store: Store, seen: Seen, *, force: bool, seconds: float) -> Lea
     raise LockedError(f"archive {store.url} changes its lease at every look", "run it again")
 
 
-def _check(store: Store, seen: Seen, force: bool) -> None:
+def _check(store: Store, seen: SeenLease, force: bool) -> None:
     if seen.state == "released":
         raise RefusedError(
             f"nobody holds the lease of archive {store.url}",
@@ -376,10 +376,10 @@ def _check(store: Store, seen: Seen, force: bool) -> None:
         )
 
 
-def _reread(store: Store, seen: Seen) -> Seen:
+def _reread(store: Store, seen: SeenLease) -> SeenLease:
     """Read the same holder's lease again, which was renewed or released. `LockedError` where another holds it."""
     try:
-        now: Seen | None = Seen(*read_lease(store))
+        now: SeenLease | None = SeenLease(*read_lease(store))
     except NotFoundError:
         now = None
     if now is None or now.lease.owner != seen.lease.owner:
@@ -391,7 +391,7 @@ def _reread(store: Store, seen: Seen) -> Seen:
     return now
 
 
-def _replacement(seen: Seen, owner: str, seconds: float) -> Lease:
+def _replacement(seen: SeenLease, owner: str, seconds: float) -> Lease:
     """Return the lease of a new owner, by which the old holder notices that its lease is lost."""
     moment = datetime.now(UTC)
     alive = seen.state == "alive"

@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem, shell_complete
 from kbackup import __version__
 from kbackup.cli.common.frame import (
     EXIT_CODES,
-    State,
+    FlagValues,
     as_error,
     finish_metrics,
     load_command,
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if arguments is None else arguments)
     command = next((argument for argument in args if argument in COMMANDS), "")
     counted.begin(command)
-    state = State(
+    state = FlagValues(
         arguments=args,
         json="--json" in args or JSON_LINE in args,
         json_line=JSON_LINE in args,
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _guarded(lambda: _finish(ended, state), state)
 
 
-def _guarded(work: Callable[[], int], state: State) -> int:
+def _guarded(work: Callable[[], int], state: FlagValues) -> int:
     """Do the work and turn every exception into an exit code."""
     try:
         return work()
@@ -168,7 +168,7 @@ def _guarded(work: Callable[[], int], state: State) -> int:
         return _report(as_error(raised), state)
 
 
-def _run(args: list[str], command: str, state: State) -> int:
+def _run(args: list[str], command: str, state: FlagValues) -> int:
     """Run the command line like click's own `main`, but without its handling of exceptions.
 
     That takes a socket's broken pipe for stdout's, and an early end of a stream for Ctrl-D."""
@@ -184,14 +184,14 @@ def plain_arguments(args: Sequence[str]) -> list[str]:
     return ["--json" if argument == JSON_LINE else argument for argument in args]
 
 
-def _finish(code: int, state: State) -> int:
+def _finish(code: int, state: FlagValues) -> int:
     """Print the JSON document of the command and return its exit code."""
     reporter = state.reporter or Reporter(json=state.json, one_line=state.json_line)
     reporter.finish(code, state.error)
     return code
 
 
-def _report(error: KbackupError, state: State) -> int:
+def _report(error: KbackupError, state: FlagValues) -> int:
     failed(error)
     state.error = error
     print_error(error)

@@ -18,7 +18,7 @@ from kbackup.cli.common.records import (
     report_undecoded,
     with_record_request,
 )
-from kbackup.config.windows import Address
+from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.store import Store
 from kbackup.types import TopicPartition
@@ -58,7 +58,12 @@ def command(frame: Frame, request: RecordRequest, address_text: str, last: int |
 
 
 def _read_records(
-    store: Store, catalogue: Catalogue, address: Address, window: Window, last: int | None, limit: int | None
+    store: Store,
+    catalogue: Catalogue,
+    address: TopicAddress,
+    window: Window,
+    last: int | None,
+    limit: int | None,
 ) -> Iterator[PartitionRecords]:
     remaining = limit
     for partition in partitions_of(catalogue, address):
@@ -72,7 +77,7 @@ def _read_records(
             return
 
 
-def _no_such_record(catalogue: Catalogue, address: Address) -> UsageError:
+def _no_such_record(catalogue: Catalogue, address: TopicAddress) -> UsageError:
     (partition,) = partitions_of(catalogue, address)
     tp = TopicPartition(address.topic, partition.partition)
     return UsageError(

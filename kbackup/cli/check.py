@@ -18,13 +18,13 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, spark_session
-from kbackup.jobs.check import Step, check
+from kbackup.jobs.check import CheckStep, check
 
 if TYPE_CHECKING:
-    from kbackup.jobs.check import Step
+    from kbackup.jobs.check import CheckStep
 
 
-def show_step(step: Step, reporter: Reporter) -> None:
+def show_step(step: CheckStep, reporter: Reporter) -> None:
     """Print a step in one line, and its hint in a second one."""
     word = step.status.upper() if step.status == "failed" else step.status
     reporter.line(f"{word:<8} {step.name}: {step.detail}")
@@ -58,7 +58,7 @@ def command(frame: Frame, target: bool, spark: bool) -> int:
     """
     reporter = frame.reporter
 
-    def show(step: Step) -> None:
+    def show(step: CheckStep) -> None:
         show_step(step, reporter)
 
     with spark_session(frame.config, reporter=reporter) as session:

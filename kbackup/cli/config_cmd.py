@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.notify import Body
+from kbackup.cli.common.notify import RequestBody
 from kbackup.cli.common.options import common_options, key_option, s3_options, spark_options
 from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
 
@@ -29,7 +29,7 @@ def command(frame: Frame, output: str) -> None:
 
 
 def _show(frame: Frame) -> None:
-    Body(frame.config.notify.body)  # raises for a template that makes no JSON
+    RequestBody(frame.config.notify.body)  # raises for a template that makes no JSON
     settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(frame.loaded)]
     frame.reporter.table(
         ("key", "value", "from"),

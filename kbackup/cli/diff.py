@@ -24,7 +24,7 @@ from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
 if TYPE_CHECKING:
-    from kbackup.jobs.diff import Diff, Value, View
+    from kbackup.jobs.diff import Diff, DiffView, Value
 
 LIVE = ("source", "target")
 
@@ -71,7 +71,7 @@ def _selections(frame: Frame) -> tuple[Selection, Selection]:
     )
 
 
-def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], View]:
+def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], DiffView]:
     """Return a function that reads the view of a restore point or a cluster."""
     from kbackup.jobs.diff import live_view, point_view
 
@@ -79,7 +79,7 @@ def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable
     def archive() -> Archive:
         return open_archive(archive_store(frame))
 
-    def read_view(name: str) -> View:
+    def read_view(name: str) -> DiffView:
         if name in LIVE:
             properties = frame.config.source if name == "source" else frame.config.target
             return live_view(properties, name, topics, groups, frame.config.backup.isolation_level)

@@ -28,7 +28,7 @@ from kbackup.cli.common.records import (
     report_undecoded,
     with_record_request,
 )
-from kbackup.config.windows import Address
+from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.formats.block import select_records
 from kbackup.formats.record import Row, rows
@@ -185,7 +185,7 @@ def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str,
 
 
 def _search(
-    frame: Frame, request: RecordRequest, address: Address | None, matches: Matches, out: Out
+    frame: Frame, request: RecordRequest, address: TopicAddress | None, matches: Matches, out: Out
 ) -> None:
     from kbackup.archive.query.find import find, to_search
 
@@ -204,7 +204,9 @@ def _search(
         )
 
 
-def _partitions(catalogue: Catalogue, address: Address | None) -> Iterator[tuple[str, ArchivedPartition]]:
+def _partitions(
+    catalogue: Catalogue, address: TopicAddress | None
+) -> Iterator[tuple[str, ArchivedPartition]]:
     if address is not None:
         yield from ((address.topic, partition) for partition in partitions_of(catalogue, address))
         return

@@ -29,7 +29,7 @@ from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.archive.query.groups import GroupOverview, GroupsOverview
-    from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, Prepared, UndoReport
+    from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, GroupUndoReport, Prepared
     from kbackup.jobs.groups.plan import Moment
     from kbackup.kafka.admin.cluster import Cluster
 
@@ -130,7 +130,7 @@ def show_applied(report: GroupsReport, reporter: Reporter) -> None:
         reporter.note(f"to undo: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
 
 
-def show_undone(report: UndoReport, reporter: Reporter) -> None:
+def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
     reporter.table(
         ("group", "status", "set back", "removed", "as it was"),
         [(g.group, g.status, g.set_back, g.removed, g.kept) for g in report.groups],

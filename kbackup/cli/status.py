@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.frame import Frame, State, pass_frame
+from kbackup.cli.common.frame import FlagValues, Frame, pass_frame
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
@@ -47,7 +47,7 @@ def command(nagios: bool) -> int:
     try:
         return _nagios()
     except KbackupError as error:
-        if click.get_current_context().ensure_object(State).json:
+        if click.get_current_context().ensure_object(FlagValues).json:
             raise
         click.echo(f"KBACKUP UNKNOWN - {_one_line(str(error))}")
         return UNKNOWN

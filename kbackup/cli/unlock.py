@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from kbackup.archive.lease import Seen, break_lease, describe, inspect_lease
+from kbackup.archive.lease import SeenLease, break_lease, describe, inspect_lease
 from kbackup.archive.models import Lease
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
@@ -49,12 +49,12 @@ def command(frame: Frame, yes: bool, force: bool) -> None:
     frame.reporter.document(document | {"broken": True, "free_at": broken.expires_at})
 
 
-def _show(frame: Frame, seen: Seen) -> None:
+def _show(frame: Frame, seen: SeenLease) -> None:
     condition = "has run out" if seen.state == "dead" else "is alive"
     frame.reporter.line(f"archive {frame.archive}: the lease of {describe(seen.lease)} {condition}")
 
 
-def _ask(seen: Seen, yes: bool) -> None:
+def _ask(seen: SeenLease, yes: bool) -> None:
     """Ask whether to break the lease; return only if the answer is yes."""
     if yes:
         return

@@ -109,7 +109,7 @@ class Loaded(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Files(NamedTuple):
+class ConfigFiles(NamedTuple):
     """Files given by flags: the configuration, and Java client properties of the two clusters."""
 
     config: str | None = None
@@ -119,11 +119,11 @@ class Files(NamedTuple):
 
 def load(
     flags: Iterable[Setting] = (),
-    files: Files = Files(),  # noqa: B008 (immutable)
+    files: ConfigFiles = ConfigFiles(),  # noqa: B008 (immutable)
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
     """Merges all layers; `UsageError` names file and key of whatever can't be used."""
-    named = Files(*(environ.get(name) or None for name in list(VARIABLES)[:3]))
+    named = ConfigFiles(*(environ.get(name) or None for name in list(VARIABLES)[:3]))
     by_variable, notes = _from_clients(named, "environment")
     by_flag, more = _from_clients(files, "flag")
     settings = [
@@ -199,7 +199,7 @@ def _property_path(name: str) -> str:
 
 
 def _from_clients(
-    files: Files, kind: Literal["environment", "flag"]
+    files: ConfigFiles, kind: Literal["environment", "flag"]
 ) -> tuple[list[Setting], tuple[str, ...]]:
     settings: list[Setting] = []
     notes: tuple[str, ...] = ()

@@ -63,7 +63,7 @@ RANGES = "a list of topic:partition:from-to"
 ADDRESSES = "topic, topic:partition, topic:partition:offset or topic:partition:from-to"
 
 
-class Address(NamedTuple):
+class TopicAddress(NamedTuple):
     """A topic, one of its partitions, or offsets of a partition: `start` (inclusive) to `end` (exclusive). None: as far
     as the archive goes. `one`: a single record."""
 
@@ -136,7 +136,7 @@ def parse_range(text: str) -> Range:
     return Range(topic, partition, start, end)
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> TopicAddress:
     """`ADDRESSES`, with colons or slashes. `ValueError` for others, and for offsets that hold nothing."""
     match = _ADDRESS.fullmatch(text)
     if match is None:
@@ -145,7 +145,7 @@ def parse_address(text: str) -> Address:
         int(digits) if digits else None for digits in match.group("partition", "offset", "start", "end")
     )
     if offset is not None:
-        return Address(match["topic"], partition, offset, offset + 1, one=True)
+        return TopicAddress(match["topic"], partition, offset, offset + 1, one=True)
     if (end is not None and not (start or 0) < end <= _INT64_MAX) or (start or 0) > _INT64_MAX:
         raise ValueError(f"{text} holds no offset")
-    return Address(match["topic"], partition, start, end)
+    return TopicAddress(match["topic"], partition, start, end)

@@ -22,7 +22,7 @@ from kbackup.archive.repair.scan import Arranged, Damaged, ToScan, Whole, arrang
 from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.segments.salvage import MOST_PARTITIONS, read_unlisted
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -80,7 +80,7 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
                 raise wrong
         except AlreadyExistsError:
             # an adoption that was cut off had come so far
-            there = Target(to.topic, to.incarnation, to.partition, 0, layout.compression_of(to.key))
+            there = SegmentTarget(to.topic, to.incarnation, to.partition, 0, layout.compression_of(to.key))
             if read_unlisted(store, there, to.key).segment.crc != to.crc:
                 raise wrong from None
     store.put(layout.index_key_of(to.key), index)
@@ -213,7 +213,7 @@ def _survey(
             if segment is not None and segment.partition < MOST_PARTITIONS:
                 partitions.add((topic, 1, segment.partition))
                 if segment.kind != "index" and sizes[key] > _EMPTY:
-                    target = Target(topic, 1, segment.partition, 0, layout.compression_of(key))
+                    target = SegmentTarget(topic, 1, segment.partition, 0, layout.compression_of(key))
                     items.append(ToScan(target, key, sizes[key], segment.start))
             elif number is not None and number < MOST_PARTITIONS:
                 partitions.add((topic, 1, number))
@@ -235,5 +235,5 @@ def _not_there(
     for entry in entries:
         records = f"{topic}/{entry.name}_records"
         if records not in sizes and f"{records}.zst" not in sizes:
-            target = Target(topic, 1, partition, 0, "none")
+            target = SegmentTarget(topic, 1, partition, 0, "none")
             yield Damaged(target, entry.start_offset, records, "is missing")

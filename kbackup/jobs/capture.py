@@ -16,10 +16,10 @@ from kbackup.config.models import Backup
 from kbackup.jobs.groups.before import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.admin.security import SecurityAdmin
-from kbackup.kafka.admin_protocol.session import Session
+from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
-from kbackup.kafka.security_types import AclRule, Setting, Untold
+from kbackup.kafka.security_types import AclRule, DynamicConfig, Untold
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     Acl,
@@ -37,7 +37,7 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.metadata_requests import Reader
+    from kbackup.kafka.admin_protocol.metadata_requests import ClusterReader
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,13 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
         )
 
 
-def _asked(session: Session | Untold, ask: Callable[[Reader], T | Untold]) -> T | Untold:
+def _asked(session: AdminSession | Untold, ask: Callable[[ClusterReader], T | Untold]) -> T | Untold:
     return session if isinstance(session, Untold) else ask(session.read)
 
 
-def _acls(security: SecurityAdmin, session: Session | Untold) -> tuple[list[AclRule] | Untold, list[str]]:
+def _acls(
+    security: SecurityAdmin, session: AdminSession | Untold
+) -> tuple[list[AclRule] | Untold, list[str]]:
     """Return every ACL, and the ones of a kind that is not known.
 
     confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them.
@@ -178,7 +180,7 @@ def _acls(security: SecurityAdmin, session: Session | Untold) -> tuple[list[AclR
     return (acls, []) if isinstance(acls, Untold) else acls
 
 
-def _broker_configs(security: SecurityAdmin, session: Session | Untold) -> list[Setting] | Untold:
+def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> list[DynamicConfig] | Untold:
     """Return the configs of each broker, and the cluster-wide default.
 
     Where the default can't be read, the result has the default entries that brokers inherit.
@@ -213,7 +215,7 @@ def _acl(rule: AclRule) -> Acl:
     return Acl(**rule._asdict())
 
 
-def _broker_config(setting: Setting) -> BrokerConfig:
+def _broker_config(setting: DynamicConfig) -> BrokerConfig:
     broker = int(setting.owner) if setting.owner else None
     return BrokerConfig(broker=broker, name=setting.name, value=setting.value)
 

@@ -47,7 +47,7 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CheckStep:
     """`exit_code` is that of the error's class where it failed, else 0."""
 
     name: str
@@ -73,8 +73,8 @@ class Trying:
 class Steps:
     """`show` is called with each step as it ends."""
 
-    show: Callable[[Step], None]
-    done: list[Step] = field(default_factory=list)
+    show: Callable[[CheckStep], None]
+    done: list[CheckStep] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -91,17 +91,17 @@ class Steps:
             step.status = "failed"
             self.fail(name, error)
         else:
-            self._end(Step(name, step.status, step.detail, step.hint))
+            self._end(CheckStep(name, step.status, step.detail, step.hint))
 
     def fail(self, name: str, error: KbackupError) -> None:
         """End a step that failed."""
-        self._end(Step(name, "failed", error.message, error.hint, error.exit_code))
+        self._end(CheckStep(name, "failed", error.message, error.hint, error.exit_code))
 
     def skip(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
-            self._end(Step(name, "skipped", why))
+            self._end(CheckStep(name, "skipped", why))
 
-    def _end(self, step: Step) -> None:
+    def _end(self, step: CheckStep) -> None:
         self.done.append(step)
         self.show(step)
 
@@ -413,14 +413,14 @@ _VISIT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class CheckReport:
-    steps: tuple[Step, ...]
+    steps: tuple[CheckStep, ...]
     exit_code: int
 
 
 def check(
     config: Config,
     store: Callable[[], Store],
-    show: Callable[[Step], None],
+    show: Callable[[CheckStep], None],
     target: bool = False,
     spark: Spark | None = None,
 ) -> CheckReport:

@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import begin_copy, check_lineage, follow_source, only_point
 from kbackup.archive.catalog.copies import promote as promote_state
-from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
+from kbackup.archive.catalog.documents import CopyOrigin, IsolationLevel, Link
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, load
@@ -372,7 +372,7 @@ def _check(there: Archive, source: State, ours: State, url: str) -> None:
 def _goal(state: State, source: State, archive: Archive, run: str, keep: bool) -> State:
     catalog = archive.committed.catalog
     link = Link(number=source.number, checksum=catalog.checksum if catalog is not None else "")
-    return follow_source(state, source, run, Origin(archive=archive.store.url, catalog=link), keep)
+    return follow_source(state, source, run, CopyOrigin(archive=archive.store.url, catalog=link), keep)
 
 
 def _new_segments(before: State, after: State) -> Iterator[Segment]:

@@ -101,8 +101,8 @@ def registry_decoders(config: RegistryConfig, parts: Iterable[str] = PARTS) -> d
             "no schema registry is named", "give --schema-registry, or schema_registry.url in kbackup.toml"
         )
     try:
-        from kbackup.kafka.schema_registry import RegistryOptions, SchemaRegistry
+        from kbackup.kafka.schema_registry import CachedRegistry, RegistryOptions
     except ImportError as error:
         raise missing(error) from error
-    registry = SchemaRegistry(RegistryOptions(**msgspec.structs.asdict(config)))
+    registry = CachedRegistry(RegistryOptions(**msgspec.structs.asdict(config)))
     return {part: ByRegistry(registry, HEADERS[part]) for part in parts}

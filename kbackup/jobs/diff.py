@@ -49,7 +49,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DiffView:
     """`groups` is group -> (topic, partition) -> committed offset. `settings` has each part of `Diff` that consists of
     values, by owner and name; None for what is unknown, with the reason in `unknown`. `all_topics` and `all_groups` are
     the names that there are, whatever is selected of them."""
@@ -147,7 +147,7 @@ class Diff:
 # Restore points and live clusters as views that can be compared.
 
 
-def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
+def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> DiffView:
     """A restore point. What its run did not look at is there as of the run that did."""
     wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
     states = [t for t in point.topics if t.name in wanted]
@@ -178,7 +178,7 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
 
 def live_view(
     properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str
-) -> View:
+) -> DiffView:
     """The cluster as a backup would find it now."""
     cluster = Cluster(properties, role)
     cluster_id, brokers = cluster.connect()
@@ -201,7 +201,7 @@ def live_view(
     return _view(f"{role} cluster {cluster_id}", metadata, views, stood, groups, (names, listed))
 
 
-def check_selections(views: Sequence[View], topics: Selection, groups: Selection) -> None:
+def check_selections(views: Sequence[DiffView], topics: Selection, groups: Selection) -> None:
     """Raise `UsageError` for a selection that matches nothing in any of `views`."""
     where, hint = f"in {' or '.join(view.name for view in views)}", "see 'kbackup info'"
     check_selection(topics, "topic", {n for view in views for n in view.all_topics}, where, hint)
@@ -235,12 +235,12 @@ def _view(
     groups: dict[str, dict[tuple[str, int], int]],
     selection: Selection,
     there: tuple[Iterable[str], Iterable[str]],
-) -> View:
+) -> DiffView:
     metadata = without_secrets(metadata)
     configs = metadata.group_configs
     if configs is not None:
         metadata = replace(metadata, group_configs=tuple(c for c in configs if selection.matches(c.group)))
-    return View(
+    return DiffView(
         name=name,
         cluster_id=metadata.cluster_id,
         topics=topics,
@@ -305,7 +305,7 @@ def _not_captured(metadata: Metadata) -> dict[str, str]:
 K = TypeVar("K")
 
 
-def diff(a: View, b: View) -> Diff:
+def diff(a: DiffView, b: DiffView) -> Diff:
     one_cluster = a.cluster_id == b.cluster_id
     made_anew = {
         name
@@ -325,7 +325,7 @@ def diff(a: View, b: View) -> Diff:
     return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
 
 
-def _unknown(view: View) -> dict[str, str]:
+def _unknown(view: DiffView) -> dict[str, str]:
     return {what: f"{view.name}: {why}" for what, why in view.unknown.items()}
 
 
@@ -335,7 +335,7 @@ def _recreated(old: TopicView, new: TopicView, one_cluster: bool) -> bool:
     return None not in (old.incarnation, new.incarnation) and old.incarnation != new.incarnation
 
 
-def _topics(a: View, b: View, made_anew: set[str], unknown: dict[str, str]) -> Iterator[TopicDiff]:
+def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, str]) -> Iterator[TopicDiff]:
     for name, old, new in pairs(a.topics, b.topics):
         partitions = _both(old, new, lambda topic: len(topic.partitions))
         replication = _both(old, new, lambda topic: topic.replication_factor)
@@ -359,7 +359,7 @@ def _topics(a: View, b: View, made_anew: set[str], unknown: dict[str, str]) -> I
             yield TopicDiff(name, "changed", partitions, replication, configs)
 
 
-def _offsets(a: View, b: View, made_anew: set[str]) -> Iterator[OffsetDiff]:
+def _offsets(a: DiffView, b: DiffView, made_anew: set[str]) -> Iterator[OffsetDiff]:
     """A topic that came or went, or another one, has no offsets that could have moved."""
     for name, old, new in differing(a.topics, b.topics):
         if old is None or new is None or name in made_anew:
@@ -372,7 +372,7 @@ def _offsets(a: View, b: View, made_anew: set[str]) -> Iterator[OffsetDiff]:
                 yield OffsetDiff(name, number, (was[0], after[0]), (was[1], after[1]), after[1] - was[1])
 
 
-def _groups(a: View, b: View) -> Iterator[GroupDiff]:
+def _groups(a: DiffView, b: DiffView) -> Iterator[GroupDiff]:
     for name, old, new in differing(a.groups, b.groups):
         moved = tuple(Move(*tp, before, after) for tp, before, after in differing(old or {}, new or {}))
         yield GroupDiff(name, _change(name, a.groups, b.groups), moved)

@@ -50,7 +50,7 @@ _LOOSE = {"internal"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Difference:
+class MetadataDifference:
     """`field` "": one of the sides has no such entity. `one` and `other` are the values there; None: nothing. A secret
     is hidden."""
 
@@ -62,7 +62,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class MetadataSide:
     """One side of a comparison, a source or a restore point, and its name in messages."""
 
     name: str
@@ -83,9 +83,11 @@ def differing(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V |
             yield key, ours, theirs
 
 
-def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> list[Difference]:
+def compare(
+    one: MetadataSide, other: MetadataSide, topics: Collection[str] | None = None
+) -> list[MetadataDifference]:
     """Return the differences in all parts that both sides have. `topics`: no other topics are compared."""
-    differences: list[Difference] = []
+    differences: list[MetadataDifference] = []
     running = _running(one.metadata, other.metadata)
     for part in COMPARED:
         values = _comparable(one.metadata, part), _comparable(other.metadata, part)
@@ -98,14 +100,14 @@ def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> li
     return differences
 
 
-def not_compared(one: Side, other: Side) -> list[str]:
+def not_compared(one: MetadataSide, other: MetadataSide) -> list[str]:
     """Return the labels of the parts that one of the sides lacks."""
     return [
         p.label for p in COMPARED if None in (_comparable(one.metadata, p), _comparable(other.metadata, p))
     ]
 
 
-def in_words(difference: Difference, one: str, other: str) -> str:
+def in_words(difference: MetadataDifference, one: str, other: str) -> str:
     """Return one line: the entity, and the value of each side. `one` and `other` are the names of the sides."""
     entity = f"{difference.part}: {difference.entity}"
     if not difference.field:
@@ -150,16 +152,16 @@ def _chosen(
     return {part.identity(each): each for each in entities}
 
 
-def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
+def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) -> Iterator[MetadataDifference]:
     for name, ours, theirs in differing(one, other):
         if ours is None or theirs is None:
             there = (None if each is None else "there" for each in (ours, theirs))
-            yield Difference(part.label, name, "", *there)
+            yield MetadataDifference(part.label, name, "", *there)
         else:
             yield from _fields(part, name, ours, theirs)
 
 
-def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[Difference]:
+def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[MetadataDifference]:
     """A field that is null on a side is unknown there."""
     for field in one.__struct_fields__:
         values = _value(one, field), _value(other, field)
@@ -182,17 +184,17 @@ def _value(entity: Any, field: str) -> Any:
     return value.translate(_URL_SAFE) if field == "id" and isinstance(value, str) else value
 
 
-def _difference(part: MetadataPart, entity: str, field: str, one: Any, other: Any) -> Difference:
+def _difference(part: MetadataPart, entity: str, field: str, one: Any, other: Any) -> MetadataDifference:
     hidden = field in _SECRETS or is_sensitive(field)
     texts = [None if value is None else HIDDEN if hidden else _text(value) for value in (one, other)]
-    return Difference(part.label, entity, field, *texts)
+    return MetadataDifference(part.label, entity, field, *texts)
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _producer_ids(one: Side, other: Side) -> Iterator[Difference]:
+def _producer_ids(one: MetadataSide, other: MetadataSide) -> Iterator[MetadataDifference]:
     """The migration gives ZooKeeper a later block than the log says. An earlier one would be handed out twice after a
     way back."""
     ids = [
@@ -201,7 +203,7 @@ def _producer_ids(one: Side, other: Side) -> Iterator[Difference]:
     by_source = dict(ids)
     zookeeper, log = by_source.get("zookeeper"), by_source.get("controller log")
     if zookeeper is not None and log is not None and zookeeper < log:
-        yield Difference("producer ids", "next block", "first id", *(str(first) for _, first in ids))
+        yield MetadataDifference("producer ids", "next block", "first id", *(str(first) for _, first in ids))
 
 
 # Merge the metadata of several sources into one document. Pure.
@@ -337,7 +339,10 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
     topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
     warnings = []
     for first, second in combinations(readings, 2):
-        one, other = Side(source_name(first.source), first), Side(source_name(second.source), second)
+        one, other = (
+            MetadataSide(source_name(first.source), first),
+            MetadataSide(source_name(second.source), second),
+        )
         words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
             warnings.append(

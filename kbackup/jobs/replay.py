@@ -19,7 +19,7 @@ from kbackup.formats.block import slice_block
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
-from kbackup.kafka.kernel_protocol import Progress, Runs
+from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
@@ -217,7 +217,7 @@ class Ledger(Protocol):
 
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
-    ) -> Mapping[TopicPartition, Progress]:
+    ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write an offset map part, and return the progress that names it. Nothing of it is committed yet.
 
         `runs`, `reached` and `cut` are those since the last call."""

@@ -54,12 +54,12 @@ class Policy:
         return self == Policy()
 
 
-class Moment(NamedTuple):
+class DatedPoint(NamedTuple):
     number: int
     at: datetime
 
 
-_Bucket = Callable[[Moment], object]
+_Bucket = Callable[[DatedPoint], object]
 _BUCKETS: dict[str, _Bucket] = {
     "last": lambda m: m.number,
     "daily": lambda m: m.at.date(),
@@ -69,11 +69,11 @@ _BUCKETS: dict[str, _Bucket] = {
 }
 
 
-def moment(number: int, committed_at: str) -> Moment:
-    return Moment(number, datetime.fromisoformat(committed_at).astimezone(UTC))
+def moment(number: int, committed_at: str) -> DatedPoint:
+    return DatedPoint(number, datetime.fromisoformat(committed_at).astimezone(UTC))
 
 
-def reasons(policy: Policy, moments: Sequence[Moment], now: datetime) -> dict[int, list[str]]:
+def reasons(policy: Policy, moments: Sequence[DatedPoint], now: datetime) -> dict[int, list[str]]:
     """Return the reasons to keep each restore point, by number; the others expire. `moments` are sorted by number.
 
     The newest restore point is always kept. As with restic, the oldest is kept where a count is not used up, so that
@@ -165,7 +165,7 @@ class ExpireReport:
 
 
 @dataclass(frozen=True)
-class UndoReport:
+class ExpiryUndoReport:
     """`restore_points` are listed again; `catalog` committed it."""
 
     archive: str
@@ -396,7 +396,7 @@ def _sums(state: State) -> _Sums:
     return _Sums(len(counts), int(counts.sum()), int((stored + 1 + ENTRY * counts).sum()))
 
 
-def undo(store: Store, lease_seconds: float) -> UndoReport:
+def undo(store: Store, lease_seconds: float) -> ExpiryUndoReport:
     """Take back the newest expiration, within its grace time. `RefusedError` where there is none, or where its objects
     may be deleted already."""
     archive = open_archive(store)
@@ -409,4 +409,4 @@ def undo(store: Store, lease_seconds: float) -> UndoReport:
     archive.move(commit_undo(store, archive.committed, number))
     refresh_under_lease(archive, "kbackup expire", lease_seconds)
     back = tuple(p.number for p in archive.restore_points if p.number not in known)
-    return UndoReport(store.url, archive.state.number, back)
+    return ExpiryUndoReport(store.url, archive.state.number, back)

@@ -183,7 +183,7 @@ class RefusedRecordError(Exception):
         self.lost = lost
 
 
-class Progress(NamedTuple):
+class CommittedProgress(NamedTuple):
     """`next` is the source offset from which to go on; `note` is what was committed with it."""
 
     next: int
@@ -241,7 +241,7 @@ class Outlet(Protocol):
         """
         ...
 
-    def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None: ...
+    def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None: ...
 
     def commit(self, timeout: float) -> None: ...
 

@@ -25,8 +25,8 @@ from kbackup.kafka.groups.calls import client_of, lib
 from kbackup.kafka.kernel_protocol import (
     UNKNOWN,
     Bootstrap,
+    CommittedProgress,
     FetchResult,
-    Progress,
     RefusedRecordError,
     Report,
     Runs,
@@ -268,7 +268,7 @@ class MessageOutlet:
         deliveries, self._deliveries = self._deliveries, {}
         return {tp: each.runs() for tp, each in deliveries.items()}
 
-    def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None:
+    def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None:
         offsets = [
             KafkaTopicPartition(tp.topic, tp.partition, at.next, metadata=at.note)
             for tp, at in progress.items()

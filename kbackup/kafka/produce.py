@@ -14,12 +14,12 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from kbackup.errors import ClusterError, FencedError, UnreachableError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import Connection, Properties
-from kbackup.kafka.groups.calls import Committed, GroupCalls
+from kbackup.kafka.groups.calls import CommittedOffset, GroupCalls
 from kbackup.kafka.kernel_protocol import (
     CAUSED_BY_ANOTHER,
+    CommittedProgress,
     NotProvenError,
     Outlet,
-    Progress,
     RefusedRecordError,
     Runs,
     Undelivered,
@@ -39,7 +39,7 @@ _PAUSE = 0.3  # s, before it is asked again
 
 def committed_progress(
     consumer: Consumer, group: str, partitions: Sequence[TopicPartition]
-) -> list[Committed]:
+) -> list[CommittedOffset]:
     """Return the committed offsets of the progress group for `partitions`.
 
     Repeats the request while the coordinator is not ready, or still ends a transaction.
@@ -213,7 +213,7 @@ class BlockProducer:
         finally:
             self._outlet.close()
 
-    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
+    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedProgress]:
         """Fence whoever had this id before, end its transaction, and return the progress it left."""
         if not self._transactional:
             return {}
@@ -226,7 +226,7 @@ class BlockProducer:
             finally:
                 consumer.close()
         # a note is written with the NUL byte behind it that confluent-kafka wants
-        return {c.tp: Progress(c.offset, c.metadata.rstrip("\0")) for c in committed}
+        return {c.tp: CommittedProgress(c.offset, c.metadata.rstrip("\0")) for c in committed}
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.
@@ -259,7 +259,7 @@ class BlockProducer:
         self._next |= {tp: runs.next for tp, runs in resolved.items()}
         return resolved
 
-    def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    def commit(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
         """End the transaction: the records since the last commit and their progress become visible
         together."""
         if not self._open:
@@ -269,7 +269,7 @@ class BlockProducer:
             self._outlet.commit(_TIMEOUT)
         self._open = False
 
-    def commit_alone(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    def commit_alone(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
         """Commit progress in a transaction without records."""
         self._begin()
         self.commit(progress)
@@ -279,7 +279,7 @@ class BlockProducer:
             self._outlet.begin()
         self._open, self._began = True, time.monotonic()
 
-    def _add_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    def _add_progress(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
         """Add progress to the transaction, with a timeout of our own.
 
         librdkafka's own timeout does not hold when the group's coordinator leaves the cluster meanwhile (its issue

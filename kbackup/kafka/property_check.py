@@ -20,7 +20,7 @@ CALLBACK = "kbackup.oauth.callback"
 _SHAPE = "(token, expiry in seconds since the epoch[, principal[, extensions]])"
 
 
-class Token(NamedTuple):
+class OAuthToken(NamedTuple):
     """`expires` in seconds since the epoch; `extensions` are those of SASL (RFC 7628)."""
 
     value: str
@@ -38,7 +38,7 @@ class Tokens:
         self.failure = ""
         self._function = _find(name, role)
 
-    def __call__(self, config: str) -> Token:
+    def __call__(self, config: str) -> OAuthToken:
         """Raises what the function raises, and `ValueError` for what is no token."""
         try:
             token = self._token(config)
@@ -49,10 +49,10 @@ class Tokens:
         self.failure = ""
         return token
 
-    def _token(self, config: str) -> Token:
+    def _token(self, config: str) -> OAuthToken:
         answer = self._function(config)
         try:
-            token = Token(*answer)
+            token = OAuthToken(*answer)
             fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
             remaining = float(token.expires) - time.time()
         except (TypeError, ValueError):
@@ -105,14 +105,14 @@ _TEXT = 512  # bytes for librdkafka's words
 _UNKNOWN, _INVALID = -2, -1  # rd_kafka_conf_res_t
 
 
-class Refusal(NamedTuple):
+class PropertyRefusal(NamedTuple):
     """`words` are librdkafka's; they may show the value."""
 
     kind: Literal["unknown name", "invalid value"]
     words: str
 
 
-def refusal(name: str, value: str) -> Refusal | None:
+def refusal(name: str, value: str) -> PropertyRefusal | None:
     """Return librdkafka's objection to a property; None where it accepts the property."""
     if name in _NOT_CHECKED:
         return None
@@ -126,7 +126,7 @@ def refusal(name: str, value: str) -> Refusal | None:
     if result not in (_UNKNOWN, _INVALID):
         return None
     kind: Literal["unknown name", "invalid value"] = "unknown name" if result == _UNKNOWN else "invalid value"
-    return Refusal(kind, words.value.decode(errors="replace").strip())
+    return PropertyRefusal(kind, words.value.decode(errors="replace").strip())
 
 
 @cache

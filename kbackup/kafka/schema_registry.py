@@ -60,7 +60,7 @@ class RegistryOptions:
             raise UsageError("a schema registry takes a user or a token", "set one of them")
 
 
-class SchemaRegistry:
+class CachedRegistry:
     """A client of a schema registry; thread-safe. It caches the answers."""
 
     def __init__(self, options: RegistryOptions) -> None:

@@ -64,7 +64,7 @@ class Credential(NamedTuple):
     iterations: int
 
 
-class Setting(NamedTuple):
+class DynamicConfig(NamedTuple):
     """A config that was set on a broker or a group. `owner` is the broker's id or the group; '' is the cluster-wide
     default of brokers. `value` is None where it is sensitive: brokers never tell."""
 

@@ -137,7 +137,7 @@ Values = Mapping[tuple[str, tuple[str, ...]], float]
 """(name, values of its own labels) -> value."""
 
 
-class Snapshot(NamedTuple):
+class MetricsSnapshot(NamedTuple):
     """`by_archive` has the values of the archives that a process with several works on, beside its own `values`."""
 
     command: str
@@ -209,10 +209,10 @@ class Counted:
         for label, value in by.items():
             self.put(name, value, label)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MetricsSnapshot:
         with self._lock:
             by_archive = {archive: dict(values) for archive, values in self._by_archive.items()}
-            return Snapshot(self._command, self._archive, by_archive.pop(""), by_archive)
+            return MetricsSnapshot(self._command, self._archive, by_archive.pop(""), by_archive)
 
     def end(self, code: int) -> None:
         self.put("kbackup_run_duration_seconds", time.monotonic() - self._began)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from kbackup.errors import UsageError
-from kbackup.metrics.registry import METRICS, Snapshot, counted
+from kbackup.metrics.registry import METRICS, MetricsSnapshot, counted
 
 _SHARED = ("command", "archive")
 
@@ -27,7 +27,7 @@ Samples = dict[tuple[str, Labels], float]
 """(name, its labels sorted by name) -> value."""
 
 
-def samples(snapshot: Snapshot) -> Samples:
+def samples(snapshot: MetricsSnapshot) -> Samples:
     """Return the values of each archive. Gauges of the process hold for all of its archives."""
     process = {key: value for key, value in snapshot.values.items() if METRICS[key[0]].kind == "gauge"}
     archives = {archive: {**process, **own} for archive, own in snapshot.by_archive.items()}
@@ -43,7 +43,7 @@ def samples(snapshot: Snapshot) -> Samples:
     return values
 
 
-def text(snapshot: Snapshot) -> bytes:
+def text(snapshot: MetricsSnapshot) -> bytes:
     return generate_latest(_registry(samples(snapshot)))
 
 
@@ -63,7 +63,7 @@ class MetricsFile:
         self._path, self._command = path, command
         self._former = _former(path)
 
-    def write(self, snapshot: Snapshot) -> None:
+    def write(self, snapshot: MetricsSnapshot) -> None:
         """Written beside it and renamed; `OSError` where that fails."""
         write_to_textfile(self._path, _registry(_with_former(self._former, samples(snapshot), self._command)))
 

@@ -65,7 +65,7 @@ HEADERS = {"key": b"__key_schema_id", "value": b"__value_schema_id"}
 _MOST_INDEXES = 64  # levels that messages are nested; a parser's own limit is 100
 
 
-class Frame(NamedTuple):
+class SchemaFrame(NamedTuple):
     """`schema` is an id or a GUID; `rest` what follows it, in the data or (`apart`) in the header."""
 
     schema: int | str
@@ -73,7 +73,7 @@ class Frame(NamedTuple):
     apart: bool = False
 
 
-def frame_of(data: bytes, headers: Headers, header: bytes) -> Frame | None:
+def frame_of(data: bytes, headers: Headers, header: bytes) -> SchemaFrame | None:
     """Return the frame that names a schema; None where no schema is named. `UndecodableError` for an invalid header."""
     for name, value in headers:
         if name == header and value is not None:
@@ -84,20 +84,20 @@ def frame_of(data: bytes, headers: Headers, header: bytes) -> Frame | None:
     return in_front(data)
 
 
-def in_front(data: bytes) -> Frame | None:
+def in_front(data: bytes) -> SchemaFrame | None:
     """Return the frame at the beginning of data. No registry gives the id 0, so that a number below 2^24 as eight bytes
     is no frame. A larger number, such as a time in milliseconds, can't be told from an id and three bytes of data
     (Avro's of a text of two letters); `--decode value`, or a schema that is not found, settles it."""
     if len(data) < 5 or data[0] != 0:
         return None
     (number,) = struct.unpack_from(">I", data, 1)
-    return Frame(number, data[5:]) if 0 < number < 1 << 31 else None
+    return SchemaFrame(number, data[5:]) if 0 < number < 1 << 31 else None
 
 
-def _guid(data: bytes) -> Frame | None:
+def _guid(data: bytes) -> SchemaFrame | None:
     if len(data) < 17 or data[0] != 1:
         return None
-    return Frame(str(uuid.UUID(bytes=data[1:17])), data[17:])
+    return SchemaFrame(str(uuid.UUID(bytes=data[1:17])), data[17:])
 
 
 def message_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:

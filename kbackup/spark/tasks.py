@@ -35,7 +35,7 @@ _MESSAGE = struct.Struct(">16sqqq")
 _EVERY = 0.2  # s
 
 
-class Address(NamedTuple):
+class ListenerAddress(NamedTuple):
     port: int
     token: bytes
 
@@ -43,7 +43,7 @@ class Address(NamedTuple):
 class ProgressSender:
     """Counts in a task, and reports at most five times a second. `address` None: reports nothing."""
 
-    def __init__(self, address: Address | None, task: int) -> None:
+    def __init__(self, address: ListenerAddress | None, task: int) -> None:
         self._address, self._task = address, task
         self._records, self._bytes, self._sent_at = 0, 0, 0.0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if address else None
@@ -82,8 +82,8 @@ class ProgressReceiver:
         self._thread = threading.Thread(target=self._listen, name="kbackup-progress", daemon=True)
 
     @property
-    def address(self) -> Address:
-        return Address(self._socket.getsockname()[1], self._token)
+    def address(self) -> ListenerAddress:
+        return ListenerAddress(self._socket.getsockname()[1], self._token)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -194,7 +194,9 @@ def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) 
     return [tuple(each) for each in packs]
 
 
-def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Address | None) -> list[R]:
+def _run(
+    spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: ListenerAddress | None
+) -> list[R]:
     from pyspark.serializers import CloudPickleSerializer
 
     # each task gets all of them: one by one, so that it unpickles its own alone (of 50,000: 35 ms, not 900)
@@ -225,7 +227,11 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
 
 
 def _results(
-    spark: SparkSession, count: int, given: Callable[[], bytes], address: Address | None, expected: Expected
+    spark: SparkSession,
+    count: int,
+    given: Callable[[], bytes],
+    address: ListenerAddress | None,
+    expected: Expected,
 ) -> list[Any]:
     def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         attempt = _attempt()
@@ -265,7 +271,7 @@ def _attempt() -> int:
 
 
 def _run_task(
-    number: int, attempt: int, task: T, work: Work[T, R], address: Address | None
+    number: int, attempt: int, task: T, work: Work[T, R], address: ListenerAddress | None
 ) -> Iterator[pa.RecordBatch]:
     progress = ProgressSender(address, number)
     sys.setswitchinterval(_SWITCH)
@@ -348,7 +354,7 @@ def batch_frame(
     every = [pickle.dumps(task) for task in tasks]
     data: bytes = CloudPickleSerializer().dumps((work, every))  # type: ignore[no-untyped-call]
     with ExitStack() as stack:
-        address: Address | None = None
+        address: ListenerAddress | None = None
         if is_local(spark):
             address = stack.enter_context(ProgressReceiver(show)).address
         expected = stack.enter_context(prepared_cluster(spark, work, destination))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kbackup.store.base import Bucket, Store, encryption_of, parse_url
+from kbackup.store.base import BucketAddress, Store, encryption_of, parse_url
 from kbackup.store.options import KeyClasses, S3Options, write_once
 
 __all__ = ["S3Options", "Store", "for_writing", "open_store"]
@@ -58,7 +58,7 @@ def _cached(store: Store, folder: Path, options: S3Options | None) -> Store:
 
 def _plain_store(url: str, options: S3Options | None, key_class: KeyClasses) -> Store:
     location = parse_url(url)
-    if isinstance(location, Bucket):
+    if isinstance(location, BucketAddress):
         from kbackup.store.s3 import S3Store
 
         return S3Store(location.name, location.prefix, options or S3Options(), url, key_class)

@@ -25,7 +25,7 @@ _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
 
 
-class Bucket(NamedTuple):
+class BucketAddress(NamedTuple):
     """`prefix` has no '/' at its end."""
 
     name: str
@@ -47,7 +47,7 @@ class Address(NamedTuple):
         return self.server == other.server and self.path == other.path[: len(self.path)]
 
 
-def parse_url(url: str) -> Bucket | Path:
+def parse_url(url: str) -> BucketAddress | Path:
     """Return the bucket or the directory that `url` names, with '~' expanded; `UsageError` for anything else."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "s3":
@@ -59,7 +59,7 @@ def parse_url(url: str) -> Bucket | Path:
             )
         if not bucket:
             raise UsageError(f"address {url!r} names no bucket", HINT)
-        return Bucket(bucket, prefix.rstrip("/"))
+        return BucketAddress(bucket, prefix.rstrip("/"))
     if separator and scheme == "file":
         host, slash, path = rest.partition("/")
         if host not in {"", "localhost"} or not slash:

@@ -111,7 +111,7 @@ class TopicRow:
         return self.topic.name
 
 
-class Snapshot:
+class ArchiveSnapshot:
     """An archive as of a restore point (`point` is None for a folder of the Java tool)."""
 
     def __init__(self, store: Store, archive: Archive | None, point: Manifest | None, newest: bool) -> None:
@@ -336,7 +336,7 @@ class ArchiveCache:
         self._checked_at = 0.0
         self._points: list[PointOverview] = []
         self._let_go: list[int] = []
-        self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+        self._snapshots: OrderedDict[int, ArchiveSnapshot] = OrderedDict()
         self._archived_sections = ArchivedSections(store)
         self._rules = rules
         self._status_at = -FRESH_STATUS
@@ -374,7 +374,7 @@ class ArchiveCache:
         """Return whether the last check read such a restore point. Does not wait for other requests."""
         return name == "latest" or any(str(p.number) == name or name in p.labels for p in self._points)
 
-    def snapshot(self, point_name: str = "latest") -> Snapshot:
+    def snapshot(self, point_name: str = "latest") -> ArchiveSnapshot:
         """Return the archive as of a restore point.
 
         Raises `UsageError` for an unknown restore point, `NoArchiveError` for an archive without restore points."""
@@ -386,7 +386,7 @@ class ArchiveCache:
             if number not in self._snapshots:
                 newest = archive is None or archive.restore_points[-1].number == number
                 store = self.store if archive is not None else JavaFolder(self.store)
-                snapshot = Snapshot(store, archive, point, newest)
+                snapshot = ArchiveSnapshot(store, archive, point, newest)
                 snapshot.catalogue  # noqa: B018 (read it now: waiting requests must not read it again)
                 self._snapshots[number] = snapshot
             self._snapshots.move_to_end(number)

@@ -257,7 +257,7 @@ LATE = 1.75
 """A pause between restore points is shown if it is this many times longer than usual."""
 
 
-class Column(NamedTuple):
+class ChartColumn(NamedTuple):
     """Restore points that were committed about the same time. The height stands for the bytes that they added."""
 
     x: float
@@ -297,7 +297,7 @@ class Pause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    columns: tuple[Column, ...]
+    columns: tuple[ChartColumn, ...]
     pauses: tuple[Pause, ...]
     levels: tuple[Level, ...]
     ticks: tuple[Tick, ...]
@@ -319,7 +319,9 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     by_column: dict[int, list[PointOverview]] = {}
     for point, time in zip(points, times, strict=True):
         by_column.setdefault(round(x(time) / step), []).append(point)
-    columns = [Column(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
+    columns = [
+        ChartColumn(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())
+    ]
     most = _top(max(c.added for c in columns))
     steps = [
         (p, q, a, b)

@@ -27,7 +27,7 @@ PAUSE = 30.0
 """Seconds without a question to a registry that did not answer: each may take a minute."""
 
 
-class Field(NamedTuple):
+class DecodedField(NamedTuple):
     """A key or a value to show: JSON if it is decoded. `note` says by which schema, or why not."""
 
     data: bytes | None
@@ -85,38 +85,38 @@ class PageDecoding:
             render.shown(value.data, view), value.note
         )
 
-    def fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
+    def fields(self, tp: TopicPartition, row: Row) -> tuple[DecodedField, DecodedField]:
         """Return the key and the value of a record."""
         longest = max(len(row.key or b""), len(row.value or b""))
         if self.decoding is None:
-            return Field(row.key), Field(row.value)
+            return DecodedField(row.key), DecodedField(row.value)
         if longest > MAX_BYTES:
             note = f"not decoded: longer than {MAX_BYTES:,} bytes"
-            return Field(row.key, note), Field(row.value, note)
+            return DecodedField(row.key, note), DecodedField(row.value, note)
         if self.spent > SECONDS:
             note = f"not decoded: the records before took more than {SECONDS:.0f} seconds"
-            return Field(row.key, note), Field(row.value, note)
+            return DecodedField(row.key, note), DecodedField(row.value, note)
         began = self.owner.clock()
         try:
             made = self.decoding.decode_uncounted(tp, row)
         except (UsageError, UnreachableError) as error:
             self.owner.fail(error)
             self.decoding, self.problem = None, _reason(error)
-            return Field(row.key), Field(row.value)
+            return DecodedField(row.key), DecodedField(row.value)
         finally:
             self.spent += self.owner.clock() - began
         quiet = bool(self.problem)
         return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
 
 
-def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
+def _field(data: bytes | None, made: Made, quiet: bool) -> DecodedField:
     """Return a field by what a decoder made of it; `quiet` without a note that no schema is named."""
     if isinstance(made, Decoded):
         text = json.dumps(made.value, ensure_ascii=False)
-        return Field(text.encode("utf-8", "backslashreplace"), f"decoded: {_schema(made)}")
+        return DecodedField(text.encode("utf-8", "backslashreplace"), f"decoded: {_schema(made)}")
     if isinstance(made, Undecoded):
-        return Field(data, f"not decoded: {made.why}")
-    return Field(data, "" if data is None or quiet else "not decoded: it names no schema")
+        return DecodedField(data, f"not decoded: {made.why}")
+    return DecodedField(data, "" if data is None or quiet else "not decoded: it names no schema")
 
 
 def _schema(made: Decoded) -> str:

@@ -121,7 +121,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOT
 _WORDS = (b"t", b"f", b"n")
 
 
-class Token(NamedTuple):
+class JsonToken(NamedTuple):
     """A piece of laid out JSON. `end` is the offset in the value behind the bytes that it shows."""
 
     kind: Literal["name", "text", "number", "word", "layout"]
@@ -144,7 +144,7 @@ def is_json(data: bytes) -> bool:
     return True
 
 
-def tokens(data: bytes) -> Iterator[Token]:
+def tokens(data: bytes) -> Iterator[JsonToken]:
     """Yield the tokens of a value that `is_json`, in order, with line ends and blanks between them."""
     stack = bytearray()
     is_first = is_name = False
@@ -153,20 +153,20 @@ def tokens(data: bytes) -> Iterator[Token]:
         sign = data[start : start + 1]
         if sign in b"}]":
             stack.pop()
-            yield Token("layout", ("" if is_first else _line(stack)) + sign.decode(), end)
+            yield JsonToken("layout", ("" if is_first else _line(stack)) + sign.decode(), end)
             is_first = False
         elif sign == b",":
             is_name = stack.endswith(b"{")
-            yield Token("layout", "," + _line(stack), end)
+            yield JsonToken("layout", "," + _line(stack), end)
         elif sign == b":":
-            yield Token("layout", ": ", end)
+            yield JsonToken("layout", ": ", end)
         else:
             if is_first:
-                yield Token("layout", _line(stack), start)
+                yield JsonToken("layout", _line(stack), start)
             is_first = sign in b"{["
             if is_first:
                 stack += sign
-                yield Token("layout", sign.decode(), end)
+                yield JsonToken("layout", sign.decode(), end)
             else:
                 yield from _scalar(data, start, end, is_name=is_name)
             is_name = sign == b"{"
@@ -189,7 +189,7 @@ def _line(stack: bytearray) -> str:
     return "\n" + "  " * min(len(stack), LEVELS)
 
 
-def _scalar(data: bytes, start: int, end: int, *, is_name: bool) -> Iterator[Token]:
+def _scalar(data: bytes, start: int, end: int, *, is_name: bool) -> Iterator[JsonToken]:
     """Yield the tokens of a string, a number or a word; long ones in several."""
     first = data[start : start + 1]
     kind: Literal["name", "text", "number", "word"] = "name" if is_name else "text"
@@ -198,7 +198,7 @@ def _scalar(data: bytes, start: int, end: int, *, is_name: bool) -> Iterator[Tok
     decoder = codecs.getincrementaldecoder("utf-8")()
     for at in range(start, end, _CHUNK):
         upto = min(at + _CHUNK, end)
-        yield Token(kind, _shown(decoder.decode(data[at:upto])), upto)
+        yield JsonToken(kind, _shown(decoder.decode(data[at:upto])), upto)
 
 
 def _shown(text: str) -> str:

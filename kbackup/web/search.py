@@ -12,12 +12,12 @@ from typing import NamedTuple
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Pattern, Searched, search, to_search
 from kbackup.archive.segments.window import Window
-from kbackup.config.windows import Address
+from kbackup.config.windows import TopicAddress
 from kbackup.errors import CorruptError, KbackupError
 from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from kbackup.web.archive_cache import Snapshot
+from kbackup.web.archive_cache import ArchiveSnapshot
 
 MOST = 50
 """Number of matches of a page."""
@@ -39,9 +39,9 @@ class SearchRequest:
     """The records to search: those of `address` (None: all topics) in the times of `times`, from `start` on."""
 
     pattern: Pattern
-    address: Address | None
+    address: TopicAddress | None
     times: Window
-    start: Address | None = None
+    start: TopicAddress | None = None
 
 
 @dataclass
@@ -53,7 +53,7 @@ class SearchResult:
     matches: list[tuple[TopicPartition, Row]] = field(default_factory=list)
     bytes: int = 0
     total: int = 0
-    resume_at: Address | None = None
+    resume_at: TopicAddress | None = None
     error: KbackupError | None = None
     room: int = field(default_factory=lambda: ROOM)
 
@@ -73,7 +73,7 @@ class _Due(NamedTuple):
     def number(self) -> tuple[str, int]:
         return self.topic, self.partition.partition
 
-    def after(self, start: Address) -> _Due:
+    def after(self, start: TopicAddress) -> _Due:
         """Return the partition without the records before `start`."""
         ((low, high),) = self.window.ranges or ((0, _END),)
         times = self.window.from_time, self.window.to_time
@@ -82,7 +82,7 @@ class _Due(NamedTuple):
         return self._replace(window=Window(from_time=times[0], to_time=times[1], ranges=ranges))
 
 
-def search_page(snapshot: Snapshot, request: SearchRequest) -> SearchResult:
+def search_page(snapshot: ArchiveSnapshot, request: SearchRequest) -> SearchResult:
     """Search from the start of the request until the first bound of a page.
 
     Raises `UsageError` for an unknown topic or partition."""
@@ -105,13 +105,13 @@ def search_page(snapshot: Snapshot, request: SearchRequest) -> SearchResult:
 def _take(unit: Searched, result: SearchResult) -> None:
     """Add the matches of a unit, as many as the page has room for."""
     result.bytes += unit.bytes
-    result.resume_at = Address(*unit.tp, unit.end)
+    result.resume_at = TopicAddress(*unit.tp, unit.end)
     for tp, block in unit.matches:
         for row, length in zip(rows(block), block.lengths, strict=True):
             result.matches.append((tp, row))
             result.room -= int(length)
             if result.is_full:
-                result.resume_at = Address(*tp, row.offset + 1)
+                result.resume_at = TopicAddress(*tp, row.offset + 1)
                 return
 
 
@@ -123,7 +123,7 @@ def _units(store: Store, due: Sequence[_Due], pattern: Pattern) -> Generator[Sea
             yield from units
 
 
-def _due(snapshot: Snapshot, request: SearchRequest) -> list[_Due]:
+def _due(snapshot: ArchiveSnapshot, request: SearchRequest) -> list[_Due]:
     """Return the partitions to search, each with the window of its records, in order of topic and number."""
     address, start = request.address, request.start
     topics = snapshot.catalogue.topics

@@ -18,7 +18,7 @@ from kbackup.archive.query.selection import exact_entry
 from kbackup.config import parse_range, parse_time
 from kbackup.config.windows import TIMES
 from kbackup.errors import UsageError
-from kbackup.web.archive_cache import ArchiveCache, Snapshot
+from kbackup.web.archive_cache import ArchiveCache, ArchiveSnapshot
 from kbackup.web.decoding import FieldDecoder, PageDecoding
 from kbackup.web.render import page, path
 
@@ -50,7 +50,7 @@ class PageRequest:
     restore_command: RestoreCommand
 
     @cached_property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ArchiveSnapshot:
         return self.cache.snapshot(self.point_name)
 
     def link(self, *parts: object, **query: object) -> str:

@@ -17,7 +17,7 @@ _BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Znode:
+class ZnodeData:
     """`version` changes with every write. `ephemeral`: it goes with its owner's session."""
 
     data: bytes
@@ -29,12 +29,12 @@ class Znode:
 class Answers:
     """By path. `denied` are the paths that our user may not read; one that doesn't exist is nowhere."""
 
-    znodes: dict[str, Znode] = field(default_factory=dict)
+    znodes: dict[str, ZnodeData] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
 
 
-class Session:
+class ZooKeeperSession:
     """Paths are those below the chroot. Every method raises `UnreachableError` where the session ends or an answer
     takes longer than the session's timeout."""
 
@@ -53,7 +53,7 @@ class Session:
                 self._take(path, answer, answers)
         return answers
 
-    def get(self, paths: Collection[str]) -> Mapping[str, Znode]:
+    def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
         """Return those of `paths` that exist; `UnreachableError` where our user may not read one."""
         return self._allowed(self.read(paths)).znodes
 
@@ -91,7 +91,7 @@ class Session:
             answers.children[path] = value
         else:
             data, stat = value
-            answers.znodes[path] = Znode(data or b"", stat.version, stat.ephemeralOwner != 0)
+            answers.znodes[path] = ZnodeData(data or b"", stat.version, stat.ephemeralOwner != 0)
 
     def _wait(self, answer: Any) -> Any:
         from kazoo import exceptions as failures
@@ -138,14 +138,14 @@ _AUTH_FAILED = "AUTH_FAILED"
 
 
 @contextmanager
-def open_session(options: ZooKeeperOptions) -> Iterator[Session]:
+def open_session(options: ZooKeeperOptions) -> Iterator[ZooKeeperSession]:
     """A session, as long as the context lasts. `UnreachableError` where nobody answers or the login is refused,
     `UsageError` where kazoo isn't installed or a file of `options` can't be used."""
     log = _LastWarning()
     client = _client(options, log)
     try:
         _start(client, options, log)
-        session = Session(client, options)
+        session = ZooKeeperSession(client, options)
         session.sync()  # it also waits for the end of the login
         yield session
     finally:
@@ -271,11 +271,11 @@ class Tree:
         return sorted(path for path in paths if path.startswith(f"{root}/") and path.count("/") == depth)
 
 
-class Reader(Protocol):
+class ZnodeSource(Protocol):
     def read(self, paths: Collection[str], *, children: bool = False) -> Answers: ...
 
 
-def read_tree(session: Reader) -> Tree:
+def read_tree(session: ZnodeSource) -> Tree:
     """Read `ROOTS` level by level: a request for each znode, all of a level under way at the same time."""
     znodes: dict[str, bytes] = {}
     denied: set[str] = set()

@@ -31,7 +31,7 @@ from confluent_kafka import Producer
 from kbackup import types
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.formats.record import encode
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store import S3Options, open_store
@@ -91,7 +91,9 @@ def write_segment(store: Store, offsets: OffsetRange) -> Segment:
         for offset in range(offsets.start, offsets.end)
     ]
     block = encode(pa.RecordBatch.from_pylist(rows, schema=types.RECORDS))
-    with PartitionWriter(store, Target(offsets.topic, 1, offsets.partition, 1 << 30, "none")) as writer:
+    with PartitionWriter(
+        store, SegmentTarget(offsets.topic, 1, offsets.partition, 1 << 30, "none")
+    ) as writer:
         (segment,) = [*writer.append(block), *writer.finish()]
     return segment
 

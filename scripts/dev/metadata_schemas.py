@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from kbackup.kafka.metadata_log import codec
-from kbackup.kafka.metadata_log.codec import Field, Schema
+from kbackup.kafka.metadata_log.codec import RecordSchema, SchemaField
 from scripts.dev.jars import kafka_jars
 
 CONTROL_TYPES = {
@@ -26,7 +26,7 @@ CONTROL_TYPES = {
     5: "KRaftVersionRecord",
     6: "VotersRecord",
 }
-Tables = tuple[dict[int, Schema], dict[int, Schema]]
+Tables = tuple[dict[int, RecordSchema], dict[int, RecordSchema]]
 """Metadata records by apiKey, control records by type."""
 
 
@@ -38,7 +38,7 @@ def read(jars: Path) -> Tables:
     return dict(sorted(records.items())), control
 
 
-def check_older(newest: Mapping[int, Schema], older: Mapping[int, Schema]) -> None:
+def check_older(newest: Mapping[int, RecordSchema], older: Mapping[int, RecordSchema]) -> None:
     """Raise `ValueError` unless `newest` reads all that an older Kafka writes, and reads it the same way."""
     for number, schema in older.items():
         same = newest[number]
@@ -48,9 +48,9 @@ def check_older(newest: Mapping[int, Schema], older: Mapping[int, Schema]) -> No
             )
 
 
-def _until(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
+def _until(fields: tuple[SchemaField, ...], version: int) -> tuple[SchemaField, ...]:
     return tuple(
-        Field(f.name, f.type, f.since, f.nullable, f.tag, f.default, _until(f.fields, version))
+        SchemaField(f.name, f.type, f.since, f.nullable, f.tag, f.default, _until(f.fields, version))
         for f in fields
         if f.since <= version
     )
@@ -67,26 +67,26 @@ def _definitions(jars: Path) -> Iterable[dict[str, Any]]:
                         yield found
 
 
-def _schema(definition: Mapping[str, Any]) -> Schema:
+def _schema(definition: Mapping[str, Any]) -> RecordSchema:
     first, _, last = definition["validVersions"].partition("-")
     if first != "0" or definition["flexibleVersions"] != "0+":
         raise ValueError(f"{definition['name']}: versions that are not flexible, or don't start at 0")
     structs = {s["name"]: s["fields"] for s in definition.get("commonStructs", ())}
     fields = tuple(_field(f, structs) for f in definition["fields"])
-    return Schema(definition["name"], int(last or first), fields)
+    return RecordSchema(definition["name"], int(last or first), fields)
 
 
-def _field(raw: Mapping[str, Any], structs: Mapping[str, Any]) -> Field:
+def _field(raw: Mapping[str, Any], structs: Mapping[str, Any]) -> SchemaField:
     array = "[]" if raw["type"].startswith("[]") else ""
     kind = raw["type"].removeprefix("[]")
-    fields: tuple[Field, ...] = ()
+    fields: tuple[SchemaField, ...] = ()
     if kind[0].isupper():
         fields = tuple(_field(f, structs) for f in raw.get("fields") or structs[kind])
         kind = "struct"
     since = _since(raw["versions"])
     if "tag" in raw and _since(raw["taggedVersions"]) != since:
         raise ValueError(f"{raw['name']}: a field that became tagged later on")
-    return Field(
+    return SchemaField(
         raw["name"][0].lower() + raw["name"][1:],
         array + kind,
         since,
@@ -109,7 +109,7 @@ def _default(text: Any, kind: str) -> Any:
     return text == "true" if kind == "bool" else int(text)
 
 
-def _source(table: Mapping[int, Schema]) -> str:
+def _source(table: Mapping[int, RecordSchema]) -> str:
     """Return a table as JSON, with one line for each field of a record."""
     return ",\n".join(
         f'"{number}": {{"name": "{schema.name}", "newest": {schema.newest}, "fields": ['

@@ -18,7 +18,7 @@ from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.index import encode_index
 from kbackup.formats.stream import scan
-from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Record
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord
 from kbackup.kafka.metadata_log.log import encode_batch
 from kbackup.store.crypt.frames import (
     FRAME,
@@ -92,7 +92,9 @@ def _metadata_batches() -> Iterator[bytes]:
         for number, schema in table.items():
             for version in {0, schema.newest}:
                 own = {"version": version} if table is CONTROL_RECORDS else {}
-                yield encode_batch(7, 1, 9, [Record(schema.name, number, version, own, bool(own))] * 2)
+                yield encode_batch(
+                    7, 1, 9, [MetadataRecord(schema.name, number, version, own, bool(own))] * 2
+                )
 
 
 class OneObject:
@@ -163,7 +165,7 @@ def _documents() -> Iterator[Document]:
         open_run=documents.OpenRun(
             run="r", command="backup", host="h", started_at="", isolation_level="read_committed"
         ),
-        origin=documents.Origin(archive="s3://b/p", catalog=documents.Link(number=1, checksum="")),
+        origin=documents.CopyOrigin(archive="s3://b/p", catalog=documents.Link(number=1, checksum="")),
         pins=(documents.Pin(point=1, at=""),),
         labels=(documents.Label(name="n", point=1),),
         tables=documents.Tables(points=(table,), segments=(table,)),

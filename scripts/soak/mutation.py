@@ -38,7 +38,7 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive
 from kbackup.archive.run import begin_writing
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.jobs.points import label, pin, release
@@ -115,7 +115,7 @@ def _add_third(archive: Archive) -> None:
     """Some more records of a topic, compressed from now on."""
     parent = archive.restore_point(2)
     older = archive.segments(parent)
-    more = write(archive.store, Target("orders", 1, 1, 1000, "zstd"), range(12, 30))
+    more = write(archive.store, SegmentTarget("orders", 1, 1, 1000, "zstd"), range(12, 30))
     orders = [[s for s in older if (s.topic, s.partition) == ("orders", p)] for p in range(3)]
     state = [(0, 41, orders[0]), (0, 30, [*orders[1], *more]), (0, 0, [])]
     clicks = next(t for t in parent.topics if t.name == "clicks")
@@ -127,7 +127,7 @@ def _interrupt(store: Store) -> None:
     """A run that was cut off: it is open, and left a segment that no catalog refers to."""
     with HeldLease(store, "kbackup backup", 60) as lease:
         begin_writing(store, lease, "backup")
-    write(store, Target("orders", 1, 1, 1000, "zstd"), range(30, 40))
+    write(store, SegmentTarget("orders", 1, 1, 1000, "zstd"), range(30, 40))
 
 
 def _expire(store: Store, grace: timedelta) -> None:

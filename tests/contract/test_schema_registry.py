@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
-from kbackup.kafka.schema_registry import RegistryOptions, SchemaRegistry
+from kbackup.kafka.schema_registry import CachedRegistry, RegistryOptions
 from kbackup.schemas.base import Schema
 from kbackup.schemas.decoder import codec_of
 from scripts.dev.secured import Authority
@@ -24,7 +24,7 @@ def running() -> Iterator[FakeRegistry]:
 
 
 def ask(registry: FakeRegistry, schema_id: int | str = 1, **options: str) -> Schema:
-    return SchemaRegistry(RegistryOptions(url=registry.url, **options)).schema(schema_id)
+    return CachedRegistry(RegistryOptions(url=registry.url, **options)).schema(schema_id)
 
 
 def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
@@ -37,7 +37,7 @@ def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
         {"name": "deep", "subject": "deep", "version": 1},
     ]
     answer = running.register("order", {"schema": "order", "schemaType": "PROTOBUF", "references": both})
-    client = SchemaRegistry(RegistryOptions(url=running.url + "/"))
+    client = CachedRegistry(RegistryOptions(url=running.url + "/"))
     due = client.schema(3)
     assert (due.kind, due.text, due.name) == ("PROTOBUF", "order", "schema 3")
     assert [r for r in due.references if r[0] in ("deep", "money")] == [
@@ -106,15 +106,15 @@ def test_one_that_fails(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) 
 
 def test_answers_of_other_servers_are_refused(running: FakeRegistry) -> None:
     with pytest.raises(UnreachableError, match="is no schema registry"):
-        SchemaRegistry(RegistryOptions(url=f"{running.url}/elsewhere")).schema(1)
+        CachedRegistry(RegistryOptions(url=f"{running.url}/elsewhere")).schema(1)
 
 
 def test_one_that_is_not_there(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     running.register("a", {"schema": "x"})
     with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1 can't be reached: "):
-        SchemaRegistry(RegistryOptions(url="http://127.0.0.1:1")).schema(1)
-    several = SchemaRegistry(RegistryOptions(url=f"http://127.0.0.1:1,{running.url}"))
+        CachedRegistry(RegistryOptions(url="http://127.0.0.1:1")).schema(1)
+    several = CachedRegistry(RegistryOptions(url=f"http://127.0.0.1:1,{running.url}"))
     assert several.schema(1).text == "x"
 
 
@@ -132,7 +132,7 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ask(running)
     for bundle in ("gone.pem", "key.pem"):
         with pytest.raises(UsageError, match="certificates can't be used"):
-            SchemaRegistry(RegistryOptions(url="https://127.0.0.1:1", ca_bundle=str(tmp_path / bundle)))
+            CachedRegistry(RegistryOptions(url="https://127.0.0.1:1", ca_bundle=str(tmp_path / bundle)))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from kbackup.config.models import Backup
 from kbackup.jobs.backup.job import backup
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.types import TopicPartition
@@ -78,7 +78,7 @@ def produce(broker: Broker, topic: str, partition: int, numbers: range) -> None:
 
 
 def commit(broker: Broker, group: str, topic: str, offsets: dict[int, int]) -> None:
-    committed = [Committed(TopicPartition(topic, p), offset, None, "") for p, offset in offsets.items()]
+    committed = [CommittedOffset(TopicPartition(topic, p), offset, None, "") for p, offset in offsets.items()]
     assert Cluster({"bootstrap.servers": broker.bootstrap}, "source").groups.commit(group, committed) == ""
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics
@@ -132,7 +132,7 @@ def test_a_thousand_groups_there_and_back(
     }
     refused = cluster.groups.commit_all(
         {
-            group: [Committed(TopicPartition(*place), *archived) for place, archived in stands.items()]
+            group: [CommittedOffset(TopicPartition(*place), *archived) for place, archived in stands.items()]
             for group, stands in stood.items()
         }
     )

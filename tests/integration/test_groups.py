@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError
 
 from kbackup.archive import layout
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars
@@ -77,7 +77,7 @@ class Made:
 
 
 def put(cluster: Cluster, group: str, stands: Stand) -> None:
-    offsets = [Committed(TopicPartition(*place), *held) for place, held in stands.items()]
+    offsets = [CommittedOffset(TopicPartition(*place), *held) for place, held in stands.items()]
     assert cluster.groups.commit(group, offsets) == ""
 
 

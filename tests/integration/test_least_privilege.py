@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AdminClient
 
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import Outcome
@@ -107,7 +107,7 @@ def topic(secured_broker: SecuredBroker) -> str:
     """With the group `shipping-<topic>` on its fifth record."""
     name = f"orders-{secrets.token_hex(4)}"
     fill(secured_broker, name)
-    places = [Committed(TopicPartition(name, partition), 5, None, "") for partition in range(2)]
+    places = [CommittedOffset(TopicPartition(name, partition), 5, None, "") for partition in range(2)]
     assert (
         Cluster(secured_broker.client(log_level="0"), "source").groups.commit(f"shipping-{name}", places)
         == ""

@@ -15,7 +15,7 @@ import pytest
 from kbackup.errors import ClusterError, FencedError, UnreachableError
 from kbackup.kafka import kernel, produce
 from kbackup.kafka.consume import RangeReader
-from kbackup.kafka.kernel_protocol import UNKNOWN, Progress, Runs
+from kbackup.kafka.kernel_protocol import UNKNOWN, CommittedProgress, Runs
 from kbackup.kafka.produce import TUNING, BlockProducer
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
@@ -144,7 +144,7 @@ def test_records_of_all_kinds(
             for tp, runs in producer.flush().items():
                 maps[tp] |= expanded(runs)
             producer.commit(
-                {tp: Progress(list(went)[-1] + 1, f"nöte {tp}") for tp, went in maps.items() if went}
+                {tp: CommittedProgress(list(went)[-1] + 1, f"nöte {tp}") for tp, went in maps.items() if went}
             )
     finally:
         producer.close()
@@ -157,7 +157,7 @@ def test_records_of_all_kinds(
         found = after.start(list(sent))
     finally:
         after.close()
-    assert found == {tp: Progress(records[-1][0] + 1, f"nöte {tp}") for tp, records in sent.items()}
+    assert found == {tp: CommittedProgress(records[-1][0] + 1, f"nöte {tp}") for tp, records in sent.items()}
 
 
 @pytest.mark.parametrize("way", ["native"], indirect=True)
@@ -202,9 +202,9 @@ def test_a_second_producer_takes_over(broker: Broker, topic_name: str, way: str)
     second.send(tp, block_of(HOSTILE[:3]))
     went = expanded(second.flush()[tp])
     with pytest.raises(FencedError, match="taken over"):
-        first.commit({tp: Progress(100, "first")})
+        first.commit({tp: CommittedProgress(100, "first")})
     first.close()
-    second.commit({tp: Progress(3, "second")})
+    second.commit({tp: CommittedProgress(3, "second")})
     second.close()
     check(broker, topic_name, {tp: list(enumerate(HOSTILE[:3]))}, {tp: went})
 
@@ -290,7 +290,7 @@ def in_one_transaction(
             if at == 5 * size and restarts.ident is None:
                 restarts.start()
         maps = {tp: expanded(runs) for tp, runs in producer.flush().items()}
-        producer.commit({tp: Progress(len(records), "done") for tp in tps})
+        producer.commit({tp: CommittedProgress(len(records), "done") for tp in tps})
     finally:
         producer.close()
     return maps
@@ -300,12 +300,12 @@ def test_progress_comes_back_as_it_was(broker: Broker, topic_name: str) -> None:
     """Notes of every length that names of parts have: confluent-kafka would read past the end of some."""
     broker.create_topic(topic_name, 2)
     tps = [TopicPartition(topic_name, p) for p in range(2)]
-    expected: dict[TopicPartition, Progress] = {}
+    expected: dict[TopicPartition, CommittedProgress] = {}
     for number in (None, 0, 10, 100, 1_000, 10_000, 100_000):
         producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
         assert producer.start(tps) == expected
         if number is not None:
-            expected = {tp: Progress(number, f"{uuid.uuid4().hex}-{number}") for tp in tps}
+            expected = {tp: CommittedProgress(number, f"{uuid.uuid4().hex}-{number}") for tp in tps}
             producer.send(tps[0], block_of(many(1)))
             producer.flush()
             producer.commit(expected)
@@ -342,7 +342,7 @@ def test_the_broker_is_asked_where_records_are(
         if at == 0:
             silent(producer)
         else:
-            producer.commit({tp: Progress(at + 10, "")})
+            producer.commit({tp: CommittedProgress(at + 10, "")})
     producer.close()
     check(broker, topic_name, {tp: list(enumerate(records))}, {tp: maps})
 

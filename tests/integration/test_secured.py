@@ -13,7 +13,7 @@ import pytest
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.consume import RangeReader
-from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.produce import BlockProducer
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.secured import Authority, SecuredBroker
@@ -136,7 +136,7 @@ def test_a_callback_serves_message_objects_too(operator: Operator, topic: str, t
     for block in blocks:
         producer.send(tp, block)
     producer.flush()
-    producer.commit({tp: Progress(RECORDS, "")})
+    producer.commit({tp: CommittedProgress(RECORDS, "")})
     producer.close()
     assert len(read_topic(operator.broker.bootstrap, name)[0]) == RECORDS // 2
 

@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.spark import read, register
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -207,7 +207,7 @@ def test_one_record_is_a_small_read(reading: SparkSession, tmp_path: Path) -> No
     """Of a segment with a changed byte, records far from it come; all of it does not."""
     store = FileStore(tmp_path)
     archive = open_or_create(store)
-    segments = write(store, Target("orders", 1, 0, 1 << 20, "none"), range(2000))
+    segments = write(store, SegmentTarget("orders", 1, 0, 1 << 20, "none"), range(2000))
     commit_point(archive, 1, [topic_state("orders", 1, "present", [(0, 2000, segments)])], segments, [])
     (segment,) = segments
     path = tmp_path / segment.key
@@ -269,7 +269,7 @@ def test_records_of_every_kind(reading: SparkSession, tmp_path: Path) -> None:
         Plain(b"k", b"v" * 3_000_000, headers=((b"h", b"x"),) * 300),
     ]
     archive = open_or_create(store)
-    with PartitionWriter(store, Target("odd", 1, 0, 1 << 20, "zstd")) as writer:
+    with PartitionWriter(store, SegmentTarget("odd", 1, 0, 1 << 20, "zstd")) as writer:
         segments: list[Segment] = [*writer.append(block_of(records)), *writer.finish()]
     commit_point(archive, 1, [topic_state("odd", 1, "present", [(0, 7, segments)])], segments, [])
     rows = collected(load(reading, tmp_path))

@@ -21,7 +21,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.capture import capture_settings
 from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.session import Session
+from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.security_types import AclRule
 from kbackup.metadata.entities import Acl, ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import S3Options, open_store
@@ -111,7 +111,7 @@ def section(name: str, properties: dict[str, str]) -> str:
 
 def furnish(broker: SecuredBroker) -> None:
     with Cluster(broker.client(), "source").admin_session() as session:
-        assert isinstance(session, Session)
+        assert isinstance(session, AdminSession)
         refused = [
             *session.write.set_quotas(QUOTAS).values(),
             *session.write.set_default_broker_configs({"log.segment.bytes": "2097152"}).values(),
@@ -226,7 +226,7 @@ def stands(target: Broker) -> Reading:
 def test_a_second_cluster_gets_the_same_and_gives_it_back(whole: Whole, plain: Metadata) -> None:
     with Broker(GUARDED) as target:
         with Cluster(target.client(), "target").admin_session() as session:
-            assert isinstance(session, Session)
+            assert isinstance(session, AdminSession)
             own: dict[QuotaKey, dict[str, float | None]] = {
                 (("user", None),): {"controller_mutation_rate": 3.0, "request_percentage": 90.0}
             }

@@ -20,7 +20,7 @@ from kbackup.jobs.mirror.apply.pending import Applied, Lost, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.halves import apply
 from kbackup.jobs.mirror.halves.apply import ApplyHalf, RoundReport
-from kbackup.jobs.mirror.topics import TopicPlan
+from kbackup.jobs.mirror.topics import MirrorTopicPlan
 from kbackup.metrics.registry import Silent, counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -40,7 +40,7 @@ class Script:
     opened: int = 0
     held_back: tuple[Recreated, ...] = ()
 
-    def run(self, archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
+    def run(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
         outcome = self.outcomes.pop(0)
         if not self.outcomes:
             self.stop.ask()
@@ -77,7 +77,7 @@ class Script:
 def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> ApplyHalf:
     def rounds(*_: Any) -> Any:
         script.opened += 1
-        plan = TopicPlan((ORDERS,), ())
+        plan = MirrorTopicPlan((ORDERS,), ())
         return SimpleNamespace(
             plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[])
         )

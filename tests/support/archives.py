@@ -27,7 +27,7 @@ from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.formats.record import encode
 from kbackup.metadata.entities import TopicMetadata, Znode
 from kbackup.store.base import Store
@@ -54,11 +54,11 @@ def records(partition: int, offsets: Sequence[int]) -> RecordBlock:
     return encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS))
 
 
-def write(store: Store, target: Target, offsets: Sequence[int]) -> list[Segment]:
+def write(store: Store, target: SegmentTarget, offsets: Sequence[int]) -> list[Segment]:
     return write_block(store, target, records(target.partition, offsets))
 
 
-def write_block(store: Store, target: Target, block: RecordBlock) -> list[Segment]:
+def write_block(store: Store, target: SegmentTarget, block: RecordBlock) -> list[Segment]:
     with PartitionWriter(store, target) as writer:
         return [*writer.append(block), *writer.finish()]
 
@@ -67,8 +67,8 @@ def make_archive(store: Store) -> Archive:
     """Topics orders (three partitions, the last empty; a gap and a loss at 10 in partition 0) and clicks
     (zstd; deleted at the source before restore point 2); group billing in both, and group late without lag."""
     archive = open_or_create(store)
-    orders = [Target("orders", 1, p, 1000, "none") for p in range(3)]
-    clicks = Target("clicks", 1, 0, 1000, "zstd")
+    orders = [SegmentTarget("orders", 1, p, 1000, "none") for p in range(3)]
+    clicks = SegmentTarget("clicks", 1, 0, 1000, "zstd")
     first = [write(store, orders[0], range(10)), write(store, orders[1], range(12)), []]
     seen = write(store, clicks, range(20))
     old_clicks = topic_state("clicks", 1, "present", [(0, 20, seen)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 
 Place = tuple[str, int]
@@ -27,18 +27,18 @@ class FakeGroups:
     def members(self, groups: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
         return {group: self.live.get(group, 0) for group in groups}, {}
 
-    def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
+    def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
         asked = set(groups)
         readable = asked - self.unreadable
         return {
             group: [
-                Committed(TopicPartition(*place), *held)
+                CommittedOffset(TopicPartition(*place), *held)
                 for place, held in sorted(self.held.get(group, {}).items())
             ]
             for group in readable
         }, dict.fromkeys(asked & self.unreadable, "it can't be read")
 
-    def commit_all(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+    def commit_all(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
         answers = {}
         for group, offsets in offsets_by_group.items():
             self.calls.append(("commit", group))
@@ -50,7 +50,7 @@ class FakeGroups:
             answers[group] = ""
         return answers
 
-    def remove(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+    def remove(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
         for group, offsets in offsets_by_group.items():
             self.calls.append(("remove", group))
             for each in offsets:

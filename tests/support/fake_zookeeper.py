@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from kbackup.zookeeper.session import Answers, Znode
+from kbackup.zookeeper.session import Answers, ZnodeData
 
 
 @dataclass
@@ -17,8 +17,10 @@ class FakeZooKeeper:
     ephemeral: frozenset[str] = frozenset()
     deleted: list[str] = field(default_factory=list)
 
-    def get(self, paths: Collection[str]) -> Mapping[str, Znode]:
-        return {p: Znode(_bytes(self.znodes[p]), 0, p in self.ephemeral) for p in paths if p in self.znodes}
+    def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
+        return {
+            p: ZnodeData(_bytes(self.znodes[p]), 0, p in self.ephemeral) for p in paths if p in self.znodes
+        }
 
     def read(self, paths: Collection[str], *, children: bool = False) -> Answers:
         if children:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
@@ -24,7 +24,7 @@ def grow(store: Store, seq: int, first: int, stop: int) -> None:
     archive = open_archive(store)
     head = archive.head
     assert head is not None
-    segments = write(store, Target("orders", 1, 1, 1000, "none"), range(first, stop))
+    segments = write(store, SegmentTarget("orders", 1, 1, 1000, "none"), range(first, stop))
     states: list[TopicState] = [
         *(t for t in head.topics if t.name != "orders"),
         topic_state("orders", seq, "present", [(0, 41, []), (0, stop, segments), (0, 0, [])]),

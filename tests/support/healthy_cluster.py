@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from kbackup.jobs.migrate.znodes import (
     ArchiveFindings,
-    Broker,
     BrokerFindings,
     Controller,
-    Findings,
+    LiveBroker,
+    MigrationFindings,
     ZooKeeperFindings,
 )
 
@@ -68,9 +68,9 @@ ENCRYPTED = (
 KEYSTORE = "listener.name.x.ssl.keystore.password of broker 1"
 
 
-def findings() -> Findings:
-    brokers = tuple(Broker(n, 17, {**BROKER, "broker.id": str(n)}) for n in (1, 2))
-    return Findings(
+def findings() -> MigrationFindings:
+    brokers = tuple(LiveBroker(n, 17, {**BROKER, "broker.id": str(n)}) for n in (1, 2))
+    return MigrationFindings(
         BrokerFindings(CLUSTER, brokers, frozenset({1, 2}), (), ()),
         ZooKeeperFindings(CLUSTER, frozenset({1, 2}), frozenset({1, 2}), (), (), {KEYSTORE: ENCRYPTED}),
         tuple(
@@ -83,25 +83,25 @@ def findings() -> Findings:
     )
 
 
-def brokers(**changes: object) -> Findings:
+def brokers(**changes: object) -> MigrationFindings:
     """The same with other values of `BrokerFindings`."""
     base = findings()
     assert isinstance(base.brokers, BrokerFindings)
     return replace(base, brokers=replace(base.brokers, **changes))  # type: ignore[arg-type]  # names of fields
 
 
-def zookeeper(**changes: object) -> Findings:
+def zookeeper(**changes: object) -> MigrationFindings:
     base = findings()
     assert isinstance(base.zookeeper, ZooKeeperFindings)
     return replace(base, zookeeper=replace(base.zookeeper, **changes))  # type: ignore[arg-type]  # names of fields
 
 
-def broker_configs(changes: dict[str, str | None], *, of: tuple[int, ...] = (2,)) -> Findings:
+def broker_configs(changes: dict[str, str | None], *, of: tuple[int, ...] = (2,)) -> MigrationFindings:
     """The same with other configs of some brokers; None takes one away."""
     base = findings()
     assert isinstance(base.brokers, BrokerFindings)
     changed = tuple(
-        Broker(b.id, b.fetch_version, _changed(b.configs, changes)) if b.id in of else b  # type: ignore[arg-type]  # they were read
+        LiveBroker(b.id, b.fetch_version, _changed(b.configs, changes)) if b.id in of else b  # type: ignore[arg-type]  # they were read
         for b in base.brokers.brokers
     )
     return brokers(brokers=changed)
@@ -109,7 +109,7 @@ def broker_configs(changes: dict[str, str | None], *, of: tuple[int, ...] = (2,)
 
 def controller(
     changes: dict[str, str | None], *, cluster_id: str = CLUSTER, metadata_version: int = 21
-) -> Findings:
+) -> MigrationFindings:
     """The same with other properties of the second controller."""
     base = findings()
     assert isinstance(base.controllers, tuple)

@@ -13,7 +13,7 @@ from kbackup.archive.models import Loss, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
 from kbackup.types import RECORDS
@@ -30,7 +30,7 @@ def day(number: int) -> datetime:
     return START + timedelta(days=number)
 
 
-def written(store: Store, target: Target, first: int, count: int, at: datetime) -> list[Segment]:
+def written(store: Store, target: SegmentTarget, first: int, count: int, at: datetime) -> list[Segment]:
     """Segments of two records or so, all written `at`."""
     rows = [
         {
@@ -85,7 +85,7 @@ class History:
         for number in range(PARTITIONS):
             old = before.partitions[number] if before is not None else None
             end = old.end if old is not None else 0
-            target = Target(name, incarnation, number, 60, "none")
+            target = SegmentTarget(name, incarnation, number, 60, "none")
             added = written(self.store, target, end, count, day(seq)) if count else []
             segments += added
             partitions.append(

@@ -8,7 +8,7 @@ from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
@@ -22,8 +22,8 @@ TOPIC_ID = "id-of-orders"
 
 def target(
     partition: int = 0, threshold: int = 400, compression: str = "none", incarnation: int = 1
-) -> Target:
-    return Target(TOPIC, incarnation, partition, threshold, compression)
+) -> SegmentTarget:
+    return SegmentTarget(TOPIC, incarnation, partition, threshold, compression)
 
 
 def records(offsets: Iterable[int]) -> list[Record]:
@@ -34,7 +34,7 @@ def block(offsets: Iterable[int]) -> RecordBlock:
     return encode(to_batch(records(offsets)))
 
 
-def write(store: Store, to: Target, offsets: Iterable[int]) -> list[Segment]:
+def write(store: Store, to: SegmentTarget, offsets: Iterable[int]) -> list[Segment]:
     return write_block(store, to, block(offsets))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Field
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, SchemaField
 from kbackup.kafka.metadata_log.image import MetadataImage, read_image, reading_of
 from kbackup.kafka.metadata_log.log import LogRecord, encode_batch, read_segment, read_snapshot
 
@@ -71,7 +71,7 @@ def as_dumped(each: LogRecord) -> Dumped:
     return Dumped(each.offset, each.timestamp, record.name, record.version, _json(schema.fields, record.data))
 
 
-def _json(fields: Sequence[Field], data: Mapping[str, Any]) -> dict[str, Any]:
+def _json(fields: Sequence[SchemaField], data: Mapping[str, Any]) -> dict[str, Any]:
     """As Kafka's converters: bytes in base64; tagged fields only where they differ from their default."""
     return {
         field.name: _value(field, data[field.name])
@@ -80,7 +80,7 @@ def _json(fields: Sequence[Field], data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _value(field: Field, value: Any) -> Any:
+def _value(field: SchemaField, value: Any) -> Any:
     if isinstance(value, list):
         return [_value(field, each) for each in value]
     if isinstance(value, bytes):

@@ -9,7 +9,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Field, Record, Schema
+from kbackup.kafka.metadata_log.codec import (
+    CONTROL_RECORDS,
+    RECORDS,
+    MetadataRecord,
+    RecordSchema,
+    SchemaField,
+)
 from kbackup.kafka.metadata_log.log import encode_batch
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -24,7 +30,7 @@ _SIMPLE: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
+def _values(field: SchemaField, version: int) -> st.SearchStrategy[Any]:
     kind = field.type.removeprefix("[]")
     one = _struct(field.fields, version) if kind == "struct" else _SIMPLE[kind]
     values = one if kind == field.type else st.lists(one, max_size=3)
@@ -32,19 +38,19 @@ def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
     return values | st.none() if may_be_null else values
 
 
-def _struct(fields: tuple[Field, ...], version: int) -> st.SearchStrategy[dict[str, Any]]:
+def _struct(fields: tuple[SchemaField, ...], version: int) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({f.name: _values(f, version) for f in fields if f.since <= version})
 
 
 @st.composite
 def _record(
-    draw: st.DrawFn, number: int, schema: Schema, control: bool, version: int | None = None
-) -> Record:
+    draw: st.DrawFn, number: int, schema: RecordSchema, control: bool, version: int | None = None
+) -> MetadataRecord:
     """Draw a record of a kind, in one version or in any."""
     if version is None:
         version = draw(st.integers(0, schema.newest))
     data = draw(_struct(schema.fields, version)) | ({"version": version} if control else {})
-    return Record(schema.name, number, version, data, control)
+    return MetadataRecord(schema.name, number, version, data, control)
 
 
 METADATA = st.one_of([_record(number, schema, control=False) for number, schema in RECORDS.items()])
@@ -56,25 +62,27 @@ BY_KIND = {
     for version in range(schema.newest + 1)
 }
 """By name and version."""
-HEADER = Record("SnapshotHeaderRecord", 3, 0, {"version": 0, "lastContainedLogTimestamp": 0}, control=True)
-FOOTER = Record("SnapshotFooterRecord", 4, 0, {"version": 0}, control=True)
+HEADER = MetadataRecord(
+    "SnapshotHeaderRecord", 3, 0, {"version": 0, "lastContainedLogTimestamp": 0}, control=True
+)
+FOOTER = MetadataRecord("SnapshotFooterRecord", 4, 0, {"version": 0}, control=True)
 
 
-def write_segment(folder: Path, base_offset: int, *batches: Sequence[Record], epoch: int = 1) -> Path:
+def write_segment(folder: Path, base_offset: int, *batches: Sequence[MetadataRecord], epoch: int = 1) -> Path:
     """Write a segment whose batches have these records."""
     path = folder / f"{base_offset:020}.log"
     path.write_bytes(_encode(base_offset, epoch, batches))
     return path
 
 
-def write_snapshot(folder: Path, end_offset: int, *batches: Sequence[Record], epoch: int = 1) -> Path:
+def write_snapshot(folder: Path, end_offset: int, *batches: Sequence[MetadataRecord], epoch: int = 1) -> Path:
     """Write a snapshot whose batches have these records, between its header and its footer."""
     path = folder / f"{end_offset:020}-{epoch:010}.checkpoint"
     path.write_bytes(_encode(0, epoch, [[HEADER], *batches, [FOOTER]]))
     return path
 
 
-def _encode(offset: int, epoch: int, batches: Sequence[Sequence[Record]]) -> bytes:
+def _encode(offset: int, epoch: int, batches: Sequence[Sequence[MetadataRecord]]) -> bytes:
     data = b""
     for records in batches:
         data += encode_batch(offset, epoch, 1_700_000_000_000, records)

@@ -8,7 +8,7 @@ from kbackup.jobs.migrate import preflight
 from kbackup.jobs.migrate import preflight as of_brokers
 from kbackup.jobs.migrate.preflight import Line, judge
 from kbackup.jobs.migrate.states import NotRead
-from kbackup.jobs.migrate.znodes import ArchiveFindings, Findings
+from kbackup.jobs.migrate.znodes import ArchiveFindings, MigrationFindings
 from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
@@ -25,7 +25,7 @@ SASL: dict[str, str | None] = {
     "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
     "listener.name.controller.scram-sha-512.sasl.jaas.config": "x required username='quorum' password=\"p\";",
 }
-BROKEN_SHARED: list[tuple[str, Findings, str, str]] = [
+BROKEN_SHARED: list[tuple[str, MigrationFindings, str, str]] = [
     (
         of_brokers.VERSION,
         broker_configs({"inter.broker.protocol.version": "3.7"}),
@@ -122,11 +122,11 @@ BROKEN_SHARED: list[tuple[str, Findings, str, str]] = [
 """Of each check in `shared`: its name, broken findings, and what its line and its hint tell."""
 
 
-def line(judged: Findings, name: str) -> Line:
+def line(judged: MigrationFindings, name: str) -> Line:
     (one,) = [line for line in judge(judged).lines if line.name == name]
     return one
 
 
-def archive(**changes: object) -> Findings:
+def archive(**changes: object) -> MigrationFindings:
     base = ArchiveFindings(7, NOW - 600, CLUSTER, ())
     return replace(findings(), archive=replace(base, **changes))  # type: ignore[arg-type]  # names of fields

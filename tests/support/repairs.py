@@ -15,7 +15,7 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.jobs.repair.job import repair
 from kbackup.jobs.repair.rebuild import RepairReport
 from kbackup.jobs.verify.job import verify
@@ -45,7 +45,7 @@ def make(store: Store) -> None:
         assert head is not None
         new = write(
             store,
-            Target("more", 1, 0, 1000, "zstd" if number % 2 else "none"),
+            SegmentTarget("more", 1, 0, 1000, "zstd" if number % 2 else "none"),
             range(number * 10, number * 10 + 9),
         )
         more += new
@@ -53,7 +53,7 @@ def make(store: Store) -> None:
             "more": topic_state("more", number, "present", [(0, number * 10 + 9, more)])
         }
         if number == 5:
-            again = write(store, Target("orders", 2, 0, 1000, "none"), range(4))
+            again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(4))
             new = [*new, *again]
             state = topic_state("orders", 5, "present", [(0, 4, again)])
             fields = {name: getattr(state, name) for name in state.__struct_fields__}

@@ -13,8 +13,8 @@ from kbackup.archive.models import Loss
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, Target
-from kbackup.jobs.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, write_status
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
+from kbackup.jobs.mirror.flow import FlowStatus, Incident, TargetRefusal, TopicStatus, write_status
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.plain_records import Plain, block_of
@@ -118,7 +118,7 @@ def _write_flows(archive: Archive, names: Mapping[str, int]) -> None:
         incidents=(
             Incident(at="2026-10-01T02:31:00.000Z", topic="orders", message=f"3 records lost {ATTACK}"),
         ),
-        refusals=(Refusal(subject="acls", reason=f"no authorizer {SCRIPT}"),),
+        refusals=(TargetRefusal(subject="acls", reason=f"no authorizer {SCRIPT}"),),
         error=f"B did not answer {ATTACK}",
     )
     write_status(archive.store, troubled)
@@ -149,7 +149,7 @@ def _write(
     rows = list(_rows(topic, partition, night, each, int(at.timestamp() * 1000)))
     if not rows:
         return []
-    to = Target(topic, 1, partition, 1 << 20, "zstd" if topic == "clicks" else "none")
+    to = SegmentTarget(topic, 1, partition, 1 << 20, "zstd" if topic == "clicks" else "none")
     with PartitionWriter(store, to) as writer:
         block = block_of([plain for _, plain in rows], [offset for offset, _ in rows])
         segments = [*writer.append(block), *writer.finish()]

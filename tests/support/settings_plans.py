@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from kbackup.archive.models import Metadata
-from kbackup.jobs.settings.plan import ConfigChange, Names, Target
+from kbackup.jobs.settings.plan import ConfigChange, TargetNames, TargetSettings
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
 )
 
-SAME = Names({"orders": "orders"}, frozenset(), {"billing": "billing"})
+SAME = TargetNames({"orders": "orders"}, frozenset(), {"billing": "billing"})
 
 
-RENAMED = Names(
+RENAMED = TargetNames(
     {"orders": "restored.orders", "swap": "other", "other": "swap"},
     frozenset({"clicks"}),
     {"billing": "drill"},
 )
 
 
-EMPTY = Target("h:1", [1, 2])
+EMPTY = TargetSettings("h:1", [1, 2])
 
 
 EVERYTHING = ("acls", "configs", "quotas", "users")

@@ -34,7 +34,7 @@ Documents = dict[str, tuple[Document, DocumentRef]]
 
 
 @dataclass(frozen=True)
-class Base:
+class RepairBase:
     """`committed` has a number behind every catalog that there ever was, and no catalog where none can be read.
 
     `lost` are the numbers of newer catalogs that are lost or damaged, `stale` the tables that could not be read whole:
@@ -58,7 +58,7 @@ class Base:
         return self.committed.catalog is not None and not self.lost and not self.stale
 
 
-def find_base(store: Store, sizes: Sizes, archive_id: str) -> Base:
+def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
     """The base of a repair. `NewerError` for a catalog that a newer version wrote."""
     numbers = sorted((n for key in sizes if (n := layout.parse_catalog_key(key)) is not None), reverse=True)
     catalogs = _Catalogs(store, archive_id, numbers)
@@ -68,7 +68,7 @@ def find_base(store: Store, sizes: Sizes, archive_id: str) -> Base:
     witnesses -= far_numbers(witnesses, readable, _MOST_LOST)
     known = max({*numbers} - far_numbers(numbers, readable) | witnesses, default=0)
     if newest is None:
-        return Base(Committed(State(archive_id, number=known), None), tuple(range(1, known + 1)))
+        return RepairBase(Committed(State(archive_id, number=known), None), tuple(range(1, known + 1)))
     state = state_of(store, newest)
     tables: dict[str, Rows] = {}
     files: list[str] = []
@@ -80,7 +80,7 @@ def find_base(store: Store, sizes: Sizes, archive_id: str) -> Base:
     lost = tuple(range(newest.number + 1, known + 1))
     changes: dict[str, Any] = {"number": known, **tables}
     committed = Committed(replace(state, **changes), newest)
-    return Base(committed, lost, frozenset(tables), tuple(files), catalogs.damaged(newest))
+    return RepairBase(committed, lost, frozenset(tables), tuple(files), catalogs.damaged(newest))
 
 
 def _witnesses(store: Store, archive_id: str) -> Iterable[int]:

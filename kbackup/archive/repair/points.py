@@ -26,7 +26,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.new_point import Draft, point_of, put_capture
 from kbackup.archive.repair.attribution import damaged_ranges
-from kbackup.archive.repair.base import Base, Documents, Sizes
+from kbackup.archive.repair.base import Documents, RepairBase, Sizes
 from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
@@ -372,7 +372,7 @@ def listed_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
     return manifests
 
 
-def unlisted_points(base: Base, documents: Documents) -> dict[int, tuple[Manifest, Point]]:
+def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[Manifest, Point]]:
     """Return, by number, whole manifests of restore points that the base lacks. Of two with one number the later one is
     returned. Below the next number of the newest catalog only restore points that its table may have lost are returned.
     Beside a whole base only those of the open run are: its catalog may be lost, and no later run has given the number

@@ -10,7 +10,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import Loss
 from kbackup.archive.segments.salvage import IndexState, drop_overlaps, parse_records_object, read_unlisted
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
@@ -19,7 +19,7 @@ from kbackup.types import IncarnationPartition
 class ToScan(NamedTuple):
     """A records object, and its row in the catalog's table; None where it has none."""
 
-    target: Target
+    target: SegmentTarget
     key: str
     size: int
     start: int
@@ -43,7 +43,7 @@ class Whole:
 class Damaged:
     """A records object that is no whole segment, or not the one that it was."""
 
-    target: Target
+    target: SegmentTarget
     start: int
     key: str
     why: str

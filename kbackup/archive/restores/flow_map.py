@@ -48,7 +48,7 @@ class MappedPartition(NamedTuple):
     incarnation: int
 
 
-class MapPartName(NamedTuple):
+class FlowMapPartName(NamedTuple):
     """Written as `<number>-<attempt>` in the note that is committed with a transaction."""
 
     number: int
@@ -58,16 +58,16 @@ class MapPartName(NamedTuple):
         return f"{self.number:010d}-{self.attempt}"
 
     @classmethod
-    def parse(cls, text: str) -> MapPartName | None:
+    def parse(cls, text: str) -> FlowMapPartName | None:
         number, _, attempt = text.partition("-")
         return cls(int(number), attempt) if number.isdecimal() and attempt else None
 
 
-class Files(NamedTuple):
+class FlowMapFiles(NamedTuple):
     """The files of a slot's map, by their names; both in order."""
 
-    map_parts: list[MapPartName]
-    folded: list[MapPartName]
+    map_parts: list[FlowMapPartName]
+    folded: list[FlowMapPartName]
 
 
 def runs_table(runs: Mapping[MappedPartition, Runs]) -> pa.Table:
@@ -88,7 +88,7 @@ def folder(source: str, target: str, slot: int) -> str:
 
 
 def write_map_part(
-    store: Store, directory: str, name: MapPartName, runs: pa.Table, previous: MapPartName | None
+    store: Store, directory: str, name: FlowMapPartName, runs: pa.Table, previous: FlowMapPartName | None
 ) -> None:
     """Write a part. `previous` is the last committed part of the slot, None for its first one."""
     told = {_PREVIOUS: str(previous or "").encode()}
@@ -96,41 +96,45 @@ def write_map_part(
     store.put_new(key, encode(runs.replace_schema_metadata(told), key))
 
 
-def read_map_part(store: Store, directory: str, name: MapPartName) -> tuple[pa.Table, MapPartName | None]:
+def read_map_part(
+    store: Store, directory: str, name: FlowMapPartName
+) -> tuple[pa.Table, FlowMapPartName | None]:
     """Return the runs of a part, and the part before it."""
     key = _key(directory, name)
     table = decode(store.get(key), key, MAP_SCHEMA)
-    previous = MapPartName.parse((table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
+    previous = FlowMapPartName.parse(
+        (table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace")
+    )
     return table.replace_schema_metadata(None), previous
 
 
-def write_folded(store: Store, directory: str, last: MapPartName, runs: pa.Table) -> None:
+def write_folded(store: Store, directory: str, last: FlowMapPartName, runs: pa.Table) -> None:
     """Write a table of all runs up to the part `last`. Two writers' tables of one name say the same: either stays."""
     key = _key(directory, last, "folded-")
     store.put(key, encode(runs, key))
 
 
-def read_folded(store: Store, directory: str, last: MapPartName) -> pa.Table:
+def read_folded(store: Store, directory: str, last: FlowMapPartName) -> pa.Table:
     key = _key(directory, last, "folded-")
     return decode(store.get(key), key, MAP_SCHEMA).replace_schema_metadata(None)
 
 
-def list_files(store: Store, directory: str) -> Files:
-    files = Files([], [])
+def list_files(store: Store, directory: str) -> FlowMapFiles:
+    files = FlowMapFiles([], [])
     for entry in store.list(directory):
         if match := _FILE.match(entry.key.removeprefix(directory)):
-            (files.folded if match[1] else files.map_parts).append(MapPartName(int(match[2]), match[3]))
-    return Files(sorted(files.map_parts), sorted(files.folded))
+            (files.folded if match[1] else files.map_parts).append(FlowMapPartName(int(match[2]), match[3]))
+    return FlowMapFiles(sorted(files.map_parts), sorted(files.folded))
 
 
-def delete_files(store: Store, directory: str, files: Files) -> None:
+def delete_files(store: Store, directory: str, files: FlowMapFiles) -> None:
     """Delete files that later ones stand for. One that stays does no harm."""
     keys = [_key(directory, name) for name in files.map_parts]
     keys += [_key(directory, name, "folded-") for name in files.folded]
     store.delete(keys)
 
 
-def _key(directory: str, name: MapPartName, kind: str = "") -> str:
+def _key(directory: str, name: FlowMapPartName, kind: str = "") -> str:
     return f"{directory}{kind}{name}.parquet"
 
 
@@ -241,8 +245,8 @@ class SlotMap:
 
     store: Store
     directory: str
-    head: MapPartName | None = None
-    folded: MapPartName | None = None
+    head: FlowMapPartName | None = None
+    folded: FlowMapPartName | None = None
     _runs: dict[MappedPartition, list[Runs]] = field(default_factory=dict)
     _ends: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -267,7 +271,7 @@ class SlotMap:
     def incarnations(self) -> list[MappedPartition]:
         return sorted(self._runs)
 
-    def add(self, name: MapPartName, previous: MapPartName | None, table: pa.Table) -> bool:
+    def add(self, name: FlowMapPartName, previous: FlowMapPartName | None, table: pa.Table) -> bool:
         """Add a committed part. False, and nothing is added, where it does not follow the head."""
         if previous != self.head:
             return False
@@ -292,14 +296,14 @@ class SlotMap:
         for key in [key for key in self._runs if key.remote == remote]:
             del self._runs[key]
 
-    def followers(self) -> list[tuple[MapPartName, pa.Table]]:
+    def followers(self) -> list[tuple[FlowMapPartName, pa.Table]]:
         """Return the parts that follow the head: one of them at most is committed, and nothing here tells which."""
         known = self.head.number if self.head else 0
         names = [n for n in list_files(self.store, self.directory).map_parts if n.number > known]
         parts = [(name, *read_map_part(self.store, self.directory, name)) for name in names]
         return [(name, table) for name, table, previous in parts if previous == self.head]
 
-    def load(self, head: MapPartName | None) -> pa.Table:
+    def load(self, head: FlowMapPartName | None) -> pa.Table:
         """Go on to the part `head`, which is committed; None: to the last part that another one follows. Returns the
         runs of the parts that were added, those of a folded table not among them."""
         for attempt in range(_ATTEMPTS):
@@ -313,7 +317,7 @@ class SlotMap:
                     ) from error
         raise AssertionError
 
-    def _load(self, head: MapPartName | None) -> pa.Table:
+    def _load(self, head: FlowMapPartName | None) -> pa.Table:
         files = list_files(self.store, self.directory)
         if files.folded and files.folded[-1].number > (self.head.number if self.head else 0):
             self._runs, self._ends = {}, {}
@@ -343,8 +347,10 @@ class SlotMap:
         return pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
 
     def _chain(
-        self, name: MapPartName | None, read: dict[MapPartName, tuple[pa.Table, MapPartName | None]]
-    ) -> Iterator[tuple[MapPartName, MapPartName | None, pa.Table]]:
+        self,
+        name: FlowMapPartName | None,
+        read: dict[FlowMapPartName, tuple[pa.Table, FlowMapPartName | None]],
+    ) -> Iterator[tuple[FlowMapPartName, FlowMapPartName | None, pa.Table]]:
         """Yield the parts after the head, the last one first."""
         while name is not None and name.number > (self.head.number if self.head else 0):
             if name not in read:
@@ -367,7 +373,7 @@ class SlotMap:
         files = list_files(self.store, self.directory)
         if self.folded is not None:
             before = self.folded.number
-            old = Files(
+            old = FlowMapFiles(
                 [name for name in files.map_parts if name.number <= before],
                 [name for name in files.folded if name.number < before],
             )
@@ -391,7 +397,7 @@ class FlowMap:
     source: str
     target: str
     slots: int
-    heads: Mapping[int, MapPartName] | None = None
+    heads: Mapping[int, FlowMapPartName] | None = None
     _loaded: dict[int, SlotMap] = field(default_factory=dict)
 
     def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap:
@@ -420,7 +426,7 @@ class FlowMap:
 
 
 def open_map(
-    store: Store, source: str, target: str, heads: Mapping[int, MapPartName] | None = None
+    store: Store, source: str, target: str, heads: Mapping[int, FlowMapPartName] | None = None
 ) -> FlowMap:
     """Return the offset map of a flow as its files in `store` say it: the state's store, as a rule the archive's.
     `heads` (`jobs.mirror.apply.pending.read_heads`) let the map have the newest part of each slot as well."""

@@ -136,7 +136,7 @@ class Cut(NamedTuple):
 NOTHING = Cut()
 
 
-class Committed(NamedTuple):
+class CommittedMap(NamedTuple):
     """All that a unit has committed: its map, and what windows selected of what it read for that."""
 
     runs: pa.Table
@@ -205,7 +205,7 @@ def write_map_part(
     store.put_new(key, encode(runs.replace_schema_metadata(told), key))
 
 
-def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName | None) -> Committed:
+def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName | None) -> CommittedMap:
     """Everything that a unit has committed, `last` being the part named in its progress."""
     tables: list[pa.Table] = []
     while last is not None:
@@ -219,7 +219,7 @@ def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName |
     for table in tables:
         cut = cut.plus(_cut(table))
     bare = [t.replace_schema_metadata(None) for t in tables]
-    return Committed(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
+    return CommittedMap(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
 
 
 def begun_map_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:

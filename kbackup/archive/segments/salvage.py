@@ -14,7 +14,7 @@ import numpy as np
 from kbackup.archive import layout
 from kbackup.archive.segments.read import StoredRecords, crc_of
 from kbackup.archive.segments.table import Segment, in_order
-from kbackup.archive.segments.writer import Target, greatest, least
+from kbackup.archive.segments.writer import SegmentTarget, greatest, least
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.formats.index import SegmentIndex, decode_index, encode_index
 from kbackup.store.base import Store
@@ -31,7 +31,7 @@ IndexState = Literal["whole", "missing", "damaged"]
 class RecordsObject(NamedTuple):
     """A records object by its key: of partition `target`, with records from offset `start` on."""
 
-    target: Target
+    target: SegmentTarget
     key: str
     start: int
 
@@ -52,7 +52,7 @@ def parse_records_object(key: str) -> RecordsObject | None:
     if parsed is None or name is None or name.kind == "index" or name.partition >= MOST_PARTITIONS:
         return None
     # the threshold plays no part in reading
-    target = Target(*parsed[0], name.partition, 0, layout.compression_of(key))
+    target = SegmentTarget(*parsed[0], name.partition, 0, layout.compression_of(key))
     return RecordsObject(target, key, name.start)
 
 
@@ -75,7 +75,7 @@ def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tup
     return kept, overlapping
 
 
-def salvage_segment(store: Store, target: Target, key: str) -> Segment:
+def salvage_segment(store: Store, target: SegmentTarget, key: str) -> Segment:
     """Return the descriptor of a segment that another attempt wrote; write its index where it is missing.
 
     `CorruptError` where the object or its index is not a whole segment.
@@ -86,7 +86,7 @@ def salvage_segment(store: Store, target: Target, key: str) -> Segment:
     return segment
 
 
-def read_unlisted(store: Store, target: Target, key: str) -> ReadBack:
+def read_unlisted(store: Store, target: SegmentTarget, key: str) -> ReadBack:
     """Read a segment whole: by its index, or without it where the two don't fit. `CorruptError` for damaged records."""
     try:
         return _read_by_index(store, target, key)
@@ -95,7 +95,7 @@ def read_unlisted(store: Store, target: Target, key: str) -> ReadBack:
     return ReadBack(segment, data, "damaged", _end_of_longer(store, layout.index_key_of(key), data))
 
 
-def _read_by_index(store: Store, target: Target, key: str) -> ReadBack:
+def _read_by_index(store: Store, target: SegmentTarget, key: str) -> ReadBack:
     """Read a segment by its index, which checks as much as record by record and is thirty times as fast.
 
     Without an index it is read record by record. `CorruptError` where records and index don't fit.
@@ -121,7 +121,9 @@ def _end_of_longer(store: Store, key: str, data: bytes) -> int | None:
     return int(index.offsets[-1]) + 1 if len(stored) > len(data) and stored.startswith(data) else None
 
 
-def _read_whole(store: Store, target: Target, key: str, by: SegmentIndex | None) -> tuple[Segment, bytes]:
+def _read_whole(
+    store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None
+) -> tuple[Segment, bytes]:
     """Return the descriptor of a records object, and the bytes of its index.
 
     `by` is an index that may be its own. `CorruptError` where the object is no whole segment, or does not fit `by`.

@@ -21,7 +21,7 @@ from kbackup.types import IncarnationPartition, RecordBlock
 _MAGIC = b"\x01"
 
 
-class Target(NamedTuple):
+class SegmentTarget(NamedTuple):
     """The topic, partition and form in which segments are written. `threshold` is `segment_bytes`; `compression` is
     'none' or 'zstd'; `spare` is that of the segments' names (`layout.segment_stem`)."""
 
@@ -54,7 +54,7 @@ class SegmentTakenError(KbackupError):
 class PartitionWriter:
     """A context manager; leaving it without `finish` leaves nothing behind but the segments that were returned."""
 
-    def __init__(self, store: Store, target: Target) -> None:
+    def __init__(self, store: Store, target: SegmentTarget) -> None:
         self._store = store
         self._target = target
         self._open: _OpenSegment | None = None
@@ -98,7 +98,7 @@ class PartitionWriter:
 
 
 class _OpenSegment:
-    def __init__(self, store: Store, target: Target, first: int) -> None:
+    def __init__(self, store: Store, target: SegmentTarget, first: int) -> None:
         self._store, self._target = store, target
         self._first, self._last, self._count, self._largest = first, first, 0, 0
         self._min: int | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.output import Reporter
-from kbackup.config.windows import ADDRESSES, TIMES, Address, parse_time
+from kbackup.config.windows import ADDRESSES, TIMES, TopicAddress, parse_time
 from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kbackup.archive.segments.window import Choice
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> TopicAddress:
     """Parse an address in an archive. Raises `UsageError` if it is invalid."""
     try:
         return parse_config_address(text)
@@ -23,7 +23,7 @@ def parse_address(text: str) -> Address:
         raise UsageError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
 
 
-def parse_partition(text: str | None) -> Address | None:
+def parse_partition(text: str | None) -> TopicAddress | None:
     """Parse a topic or a partition, the argument of `kbackup ls`; return None for all topics."""
     if text is None or text == "/":
         return None

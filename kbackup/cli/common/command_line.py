@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from kbackup.cli.common.frame import State
+from kbackup.cli.common.frame import FlagValues
 from kbackup.config import KEYS, Key, exposes_secret
 from kbackup.config.values import escape_references
 from kbackup.errors import UsageError
@@ -68,7 +68,7 @@ def own_command(*, add: str = "", drop: str = "") -> str:
 
     Where it holds a secret, all arguments but the command are dots."""
     context = click.get_current_context()
-    state = context.ensure_object(State)
+    state = context.ensure_object(FlagValues)
     added = [add] if add else []
     if any(exposes_secret(setting.path, setting.value) for setting in state.settings):
         return " ".join([context.command_path, "…", *added])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.common.frame import State
+from kbackup.cli.common.frame import FlagValues
 from kbackup.cli.common.options import key_option, key_options, options, time_key_options
 from kbackup.cli.common.output import Reporter
 from kbackup.util.text import human_duration, human_size, plural
@@ -46,7 +46,7 @@ against_options = options(
 
 def has_selection_options() -> bool:
     """Return whether the command line selects topics, times or offsets of the archive."""
-    settings = click.get_current_context().ensure_object(State).settings
+    settings = click.get_current_context().ensure_object(FlagValues).settings
     return any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 import click
 
 from kbackup.cli.common.output import Reporter, configure_logging
-from kbackup.config import Config, Files, Loaded, Setting, exposes_secret, load
+from kbackup.config import Config, ConfigFiles, Loaded, Setting, exposes_secret, load
 from kbackup.errors import EXIT_OK, InterruptedByUserError, KbackupError, UsageError, from_text
 from kbackup.metrics.registry import counted
 from kbackup.util.text import printable
@@ -150,12 +150,12 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class State:
+class FlagValues:
     """The values of the flags, collected while click parses them; one for each run, shared by group and command."""
 
     arguments: list[str] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
-    files: Files = field(default_factory=Files)
+    files: ConfigFiles = field(default_factory=ConfigFiles)
     json: bool = False
     json_line: bool = False
     quiet: bool = False
@@ -192,14 +192,14 @@ class Frame:
         return self.config.archive
 
 
-def start_reporter(state: State) -> Reporter:
+def start_reporter(state: FlagValues) -> Reporter:
     """Configure logging and make the reporter of a command."""
     configure_logging(2 if state.debug else state.verbose)
     state.reporter = Reporter(json=state.json, one_line=state.json_line, quiet=state.quiet)
     return state.reporter
 
 
-def load_config(state: State) -> Loaded:
+def load_config(state: FlagValues) -> Loaded:
     """Load the configuration with the flags of `state`. Logs its notes, and warns of secrets on the command line."""
     loaded = load(state.settings, state.files)
     for setting in state.settings:
@@ -220,7 +220,7 @@ def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
         context = click.get_current_context()
-        state = context.ensure_object(State)
+        state = context.ensure_object(FlagValues)
         reporter = start_reporter(state)
         loaded = load_config(state)
         state.notifier = _notifier(loaded.config, context)

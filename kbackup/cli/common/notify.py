@@ -175,7 +175,7 @@ _DOCUMENTS = ("report", "notification")
 _NAMES = ", ".join(f"${name}" for name in (*_TEXTS, "warnings", *_DOCUMENTS))
 
 
-class Body:
+class RequestBody:
     """The body of a request: a notification as JSON, or a template of JSON.
 
     Texts stand within the template's quotes, so they are escaped; `$report` and `$notification` are whole JSON values.
@@ -248,7 +248,7 @@ class Notifier:
 
     def __init__(self, config: Config, command: str) -> None:
         self._webhook = Webhook(config.notify.url, config.notify.headers)
-        self._body = Body(config.notify.body)
+        self._body = RequestBody(config.notify.body)
         self._events = frozenset(config.notify.on)
         self._command, self._archive = command, without_userinfo(config.archive or "")
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kbackup.cli.common.frame import OPTION, State
+from kbackup.cli.common.frame import OPTION, FlagValues
 from kbackup.config import KEYS, Key, Origin, Setting
 
 
@@ -24,7 +24,7 @@ class AliasedOption(click.Option):
             parser.add_option(self, self.aliases, dest=self.name, nargs=self.nargs)
 
 
-# Callbacks of options: they put a value into the `State` of the command line.
+# Callbacks of options: they put a value into the `FlagValues` of the command line.
 
 
 def record_key(key: Key, entry: str = "") -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -33,7 +33,7 @@ def record_key(key: Key, entry: str = "") -> Callable[[click.Context, click.Para
     def record(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is None or value == ():
             return
-        settings = context.ensure_object(State).settings
+        settings = context.ensure_object(FlagValues).settings
         origin = Origin(
             "flag",
             parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name,
@@ -65,7 +65,7 @@ def store_flag(name: str) -> Callable[[click.Context, click.Parameter, Any], Non
 
     def store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:
-            setattr(context.ensure_object(State), name, value)
+            setattr(context.ensure_object(FlagValues), name, value)
 
     return store
 
@@ -75,7 +75,7 @@ def store_file(name: str) -> Callable[[click.Context, click.Parameter, Any], Non
 
     def store(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value:
-            state = context.ensure_object(State)
+            state = context.ensure_object(FlagValues)
             state.files = state.files._replace(**{name: value})
 
     return store
@@ -85,7 +85,7 @@ def record_settings(context: click.Context, parameter: click.Parameter, values: 
     """Record the keys of `--set`."""
     pairs = map(_pair, values)
     origin = Origin("flag", "--set")
-    context.ensure_object(State).settings.extend(Setting(path, value, origin) for path, value in pairs)
+    context.ensure_object(FlagValues).settings.extend(Setting(path, value, origin) for path, value in pairs)
 
 
 def ignore_value(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -163,7 +163,7 @@ def removed_option(path: str, *names: str) -> Callable[[F], F]:
 
     def record(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            context.ensure_object(State).settings.append(Setting(path, value, Origin("flag", names[0])))
+            context.ensure_object(FlagValues).settings.append(Setting(path, value, Origin("flag", names[0])))
 
     return click.option(*names, hidden=True, expose_value=False, callback=record)
 
@@ -255,12 +255,12 @@ time_key_options = options(
 
 # The options that commands share.
 #
-# None of them becomes a parameter of a command: their values go to `State`, and a command reads the merged
+# None of them becomes a parameter of a command: their values go to `FlagValues`, and a command reads the merged
 # configuration.
 
 
 def _hidden_option(*names: str, callback: Callable[..., None], **attributes: Any) -> Callable[[F], F]:
-    """An option whose value goes to `State` and not to the command."""
+    """An option whose value goes to `FlagValues` and not to the command."""
     return click.option(*names, expose_value=False, callback=callback, **attributes)
 
 

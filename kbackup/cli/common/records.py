@@ -25,7 +25,7 @@ from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import key_option, options, s3_options, state_options
 from kbackup.cli.common.output import Reporter, json_line
 from kbackup.cli.common.session import cached_archive_store
-from kbackup.config.windows import Address
+from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
@@ -430,10 +430,10 @@ class RecordRequest:
             raise UsageError("--output hex does not decode", "decode with --output text or json")
         return show, decoding
 
-    def window(self, address: Address | None) -> Window:
+    def window(self, address: TopicAddress | None) -> Window:
         return self.times if address is None else self.times.at_offsets(address.start, address.end)
 
-    def open(self, frame: Frame, address: Address | None) -> OpenedArchive:
+    def open(self, frame: Frame, address: TopicAddress | None) -> OpenedArchive:
         topic = address.topic if address is not None else None
         return open_archive_at(frame, self.restore_point, self.times.to_time, topic)
 
@@ -467,7 +467,7 @@ def _pop_fields(kind: Callable[..., T], given: dict[str, Any], **more: object) -
     return kind(**{name: given.pop(name) for name in names}, **more)
 
 
-def partitions_of(catalogue: Catalogue, address: Address) -> Iterable[ArchivedPartition]:
+def partitions_of(catalogue: Catalogue, address: TopicAddress) -> Iterable[ArchivedPartition]:
     if address.partition is not None:
         return [catalogue.partition(address.topic, address.partition)]
     return [p for topic in catalogue.topics if topic.name == address.topic for p in topic.partitions]

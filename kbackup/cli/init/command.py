@@ -13,11 +13,11 @@ from shlex import quote
 import click
 
 from kbackup.cli.check import show_step
-from kbackup.cli.common.frame import State, start_reporter
+from kbackup.cli.common.frame import FlagValues, start_reporter
 from kbackup.cli.common.options import common_options, key_option, record_key, s3_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.init import questions
-from kbackup.cli.init.questions import Draft, toml_text
+from kbackup.cli.init.questions import ConfigDraft, toml_text
 from kbackup.cli.init.schedule import (
     ENVIRONMENT,
     KINDS,
@@ -31,7 +31,7 @@ from kbackup.cli.init.schedule import (
 )
 from kbackup.config import KEYS
 from kbackup.errors import EXIT_OK, RefusedError, UsageError
-from kbackup.jobs.check import Step, Steps
+from kbackup.jobs.check import CheckStep, Steps
 
 MODE = 0o600
 
@@ -95,7 +95,7 @@ class InitReport:
 
     config: str
     files: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[CheckStep, ...]
     next: tuple[str, ...]
 
 
@@ -129,7 +129,13 @@ class InitReport:
 @common_options
 @click.pass_obj
 def command(
-    state: State, yes: bool, overwrite: bool, no_check: bool, kind: Kind | None, at: str, image: str | None
+    state: FlagValues,
+    yes: bool,
+    overwrite: bool,
+    no_check: bool,
+    kind: Kind | None,
+    at: str,
+    image: str | None,
 ) -> int:
     """Ask for the configuration of a backup, try each answer, and write kbackup.toml.
 
@@ -138,7 +144,7 @@ def command(
     units of systemd, or values of the Helm chart.
     """
     reporter = start_reporter(state)
-    draft = Draft.of(state.settings)
+    draft = ConfigDraft.of(state.settings)
     config = Path(state.files.config or os.environ.get("KBACKUP_CONFIG") or "kbackup.toml").absolute()
     check_path("the configuration", str(config))
     if yes:
@@ -168,7 +174,7 @@ def command(
     return dialog.exit_code
 
 
-def _require_answers(draft: Draft) -> None:
+def _require_answers(draft: ConfigDraft) -> None:
     for path, option in (("source.bootstrap.servers", "--bootstrap-server"), ("archive", "--archive")):
         if not draft.text(path):
             raise UsageError(f"{path} is not set", f"give {option}")
@@ -183,7 +189,7 @@ class _Dialog:
     overwrite: bool
     tries: bool
     replaced: set[Path] = field(default_factory=set)
-    steps: tuple[Step, ...] = ()
+    steps: tuple[CheckStep, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -198,11 +204,13 @@ class _Dialog:
             raise RefusedError(f"{path} exists; nothing was written", "give --overwrite, or another --config")
         self.replaced.add(path)
 
-    def fill(self, draft: Draft) -> None:
+    def fill(self, draft: ConfigDraft) -> None:
         """Ask for the answers of each section until they work or are to be kept."""
         from kbackup.jobs import check  # imports clients of Kafka and S3
 
-        sections: tuple[tuple[Callable[[Draft], None], Callable[[Steps, check.Configured], None]], ...] = (
+        sections: tuple[
+            tuple[Callable[[ConfigDraft], None], Callable[[Steps, check.Configured], None]], ...
+        ] = (
             (questions.ask_cluster, check.try_cluster),
             (questions.ask_archive, check.try_archive),
             (questions.ask_selection, check.try_selection),
@@ -219,11 +227,11 @@ class _Dialog:
                     break
             self.steps += tuple(steps.done)
 
-    def _show(self, step: Step) -> None:
+    def _show(self, step: CheckStep) -> None:
         show_step(step, self.reporter)
 
 
-def _next_steps(draft: Draft, schedule: Schedule, config: Path) -> tuple[str, ...]:
+def _next_steps(draft: ConfigDraft, schedule: Schedule, config: Path) -> tuple[str, ...]:
     """Return the commands that are left to the user."""
     named = "" if config == Path("kbackup.toml").absolute() else f" --config {quote(str(config))}"
     commands = [f"kbackup check --spark{named}", f"kbackup backup{named}"]

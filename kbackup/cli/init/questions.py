@@ -13,7 +13,7 @@ from typing import TypeVar
 import click
 
 from kbackup.cli.init.schedule import KINDS, Kind, Schedule, parse_at
-from kbackup.config import KEYS, Config, Files, Origin, Setting, exposes_secret, load
+from kbackup.config import KEYS, Config, ConfigFiles, Origin, Setting, exposes_secret, load
 from kbackup.config.values import convert
 from kbackup.errors import UsageError
 
@@ -60,7 +60,7 @@ _VARIABLE = re.compile(r"\$\{env:([^}]*)\}")
 
 
 @dataclass
-class Draft:
+class ConfigDraft:
     """`settings` are values as they are written, by key path; an empty value is not written. `environ` also has the
     secrets that were typed for a trial."""
 
@@ -68,7 +68,7 @@ class Draft:
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @classmethod
-    def of(cls, settings: Iterable[Setting]) -> Draft:
+    def of(cls, settings: Iterable[Setting]) -> ConfigDraft:
         """Return the draft of flags. Raises `UsageError` for a secret: the file holds references to secrets alone."""
         draft = cls()
         for path, value, _ in settings:
@@ -102,7 +102,7 @@ class Draft:
     def config(self) -> Config:
         """Return the configuration of the draft. Raises `UsageError` for an invalid value."""
         settings = [Setting(path, value, _ORIGIN) for path, value in self.settings.items()]
-        return load(settings, Files(config=os.devnull), self.environ).config
+        return load(settings, ConfigFiles(config=os.devnull), self.environ).config
 
     def variables(self) -> list[str]:
         """Return the variables that values refer to."""
@@ -119,7 +119,7 @@ _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _REFERENCE = re.compile(r"\$?\{?(env|file):([^}]+)\}?")
 
 
-def ask_cluster(draft: Draft) -> None:
+def ask_cluster(draft: ConfigDraft) -> None:
     click.echo("\nThe cluster to back up", err=True)
     _ask_key(draft, "source.bootstrap.servers", "Brokers (host:port, with commas between)", required=True)
     protocol = _ask_choice(draft, "source.security.protocol", "Security protocol", _PROTOCOLS)
@@ -135,7 +135,7 @@ def ask_cluster(draft: Draft) -> None:
     _ask_secret(draft, "source.sasl.password", "env:KAFKA_PASSWORD")
 
 
-def ask_archive(draft: Draft) -> None:
+def ask_archive(draft: ConfigDraft) -> None:
     click.echo("\nThe archive", err=True)
     _ask_key(draft, "archive", "Address (s3://bucket/prefix or a path)", required=True)
     if not draft.text("archive").startswith("s3://"):
@@ -150,7 +150,7 @@ def ask_archive(draft: Draft) -> None:
         draft.put("s3.secret_access_key", "")
 
 
-def ask_selection(draft: Draft) -> None:
+def ask_selection(draft: ConfigDraft) -> None:
     click.echo(
         "\nWhat to back up: names or /regular expressions/, with commas between. '-' removes an answer.",
         err=True,
@@ -180,7 +180,7 @@ def ask_overwrite(path: Path) -> bool:
     return click.confirm(f"{path} exists. Overwrite it?", err=True)
 
 
-def _ask_key(draft: Draft, path: str, question: str, required: bool = False) -> None:
+def _ask_key(draft: ConfigDraft, path: str, question: str, required: bool = False) -> None:
     """Ask for the value of a key; '-' removes an optional one."""
 
     def put(answer: str) -> None:
@@ -189,14 +189,14 @@ def _ask_key(draft: Draft, path: str, question: str, required: bool = False) -> 
     _prompt(question, draft.text(path) or (None if required else ""), put)
 
 
-def _ask_choice(draft: Draft, path: str, question: str, choices: Sequence[str]) -> str:
+def _ask_choice(draft: ConfigDraft, path: str, question: str, choices: Sequence[str]) -> str:
     present = draft.text(path) or choices[0]
     known = choices if present in choices else (*choices, present)
     draft.put(path, _choice(question, present, known))
     return draft.text(path)
 
 
-def _ask_secret(draft: Draft, path: str, default: str) -> None:
+def _ask_secret(draft: ConfigDraft, path: str, default: str) -> None:
     """Ask where a secret is. That of a variable which is not set is asked for, and used for trials alone."""
     present = _REFERENCE.fullmatch(draft.text(path))
     question = f"Where is {path.partition('.')[2]} (env:NAME or file:/path)"

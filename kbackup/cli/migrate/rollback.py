@@ -18,7 +18,7 @@ from kbackup.errors import MismatchError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kbackup.jobs.migrate.rollback import Guard, Step
+    from kbackup.jobs.migrate.rollback import DeletionGuard, RollbackStep
     from kbackup.jobs.migrate.znodes import Situation, ZnodeContent
 
 
@@ -111,8 +111,8 @@ def command(
 
 def _show(
     situation: Situation,
-    steps: Sequence[Step],
-    guards: Sequence[Guard],
+    steps: Sequence[RollbackStep],
+    guards: Sequence[DeletionGuard],
     reporter: Reporter,
 ) -> None:
     reporter.line(f"state: {state_words(situation.report)}")

@@ -21,7 +21,7 @@ from kbackup.errors import EXIT_OK, CorruptError, UsageError
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.migrate.verify import VerifyReport
+    from kbackup.jobs.migrate.verify import MigrationVerifyReport
 
 
 @click.command("verify")
@@ -56,7 +56,7 @@ def command(frame: Frame, restore_point: str, lag: str) -> int:
     return CorruptError.exit_code if report.differences else EXIT_OK
 
 
-def show(report: VerifyReport, reporter: Reporter) -> None:
+def show(report: MigrationVerifyReport, reporter: Reporter) -> None:
     labels = sorted({label for side in report.sides for label in side.entities})
     reporter.table(
         ("side", *labels),

@@ -28,7 +28,7 @@ from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves.apply import ApplyHalf, ApplyReport, RoundReport
-from kbackup.jobs.mirror.halves.take import Source, TakeHalf, mirror_selections, rhythm_of, sources_of
+from kbackup.jobs.mirror.halves.take import MirrorSource, TakeHalf, mirror_selections, rhythm_of, sources_of
 from kbackup.jobs.mirror.properties import MirrorProperties
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics.registry import Silent, counted
@@ -247,7 +247,7 @@ class Building:
     def _health_of(self, half: str) -> Health | None:
         return self.health.add_component(half) if self.health is not None else None
 
-    def _take(self, source: Source, name: str) -> TakeHalf:
+    def _take(self, source: MirrorSource, name: str) -> TakeHalf:
         config = self.frame.config
         heartbeats = tuple(flow for flow in self.properties.heartbeat_flows if flow.target == source.alias)
         follower = Follower(

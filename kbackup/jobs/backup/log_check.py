@@ -42,7 +42,7 @@ _FETCH_BYTES = 64 << 10
 TUNING = {"fetch.message.max.bytes": _FETCH_BYTES, "fetch.wait.max.ms": 10}
 
 
-class Expected(NamedTuple):
+class ExpectedRecords(NamedTuple):
     """The records of `range` in the log are some of `archived`; none, where the archive has none.
 
     `epochs` are known leader epochs before that of the last record.
@@ -57,7 +57,7 @@ class Expected(NamedTuple):
         return self.archived[-1]
 
 
-class Seen(NamedTuple):
+class SeenRecords(NamedTuple):
     """Records of a log in an expected range: digests of the first ones by offset, number, last epoch (-1: unknown)."""
 
     digests: Mapping[int, str]
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
     leader_epoch: int
 
 
-class Comparison(NamedTuple):
+class LogComparison(NamedTuple):
     """Result of comparing logs with the archive.
 
     `diverged`: partitions whose log differs, with an offset that differs. `unseen`: partitions whose log lacks the last
@@ -73,7 +73,7 @@ class Comparison(NamedTuple):
     """
 
     diverged: dict[TopicPartition, int]
-    unseen: list[Expected]
+    unseen: list[ExpectedRecords]
 
 
 def compare_logs(
@@ -92,7 +92,9 @@ def compare_logs(
     return diverged, [*warnings, *unanswered]
 
 
-def _without_losses(archive: Archive, head: Manifest, expected: Sequence[Expected]) -> Sequence[Expected]:
+def _without_losses(
+    archive: Archive, head: Manifest, expected: Sequence[ExpectedRecords]
+) -> Sequence[ExpectedRecords]:
     """Leave out the ranges that have no record in the archive only because it lost them."""
     if all(each.archived for each in expected):
         return expected
@@ -118,7 +120,7 @@ def truncated_partitions(
         newest[TopicPartition(segment.topic, segment.partition)] = segment
     records = last_records(base.archive.store, newest)
     expected = [
-        Expected(OffsetRange(*tp, few[0].offset, few[-1].offset + 1), few)
+        ExpectedRecords(OffsetRange(*tp, few[0].offset, few[-1].offset + 1), few)
         for tp, few in records.items()
         if not isinstance(few, str)
     ]
@@ -127,7 +129,7 @@ def truncated_partitions(
 
 
 def _compare(
-    source: SourceCluster, base: Base, expected: Sequence[Expected]
+    source: SourceCluster, base: Base, expected: Sequence[ExpectedRecords]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log differs, each with an offset that differs; and warnings."""
     if not expected:
@@ -193,13 +195,13 @@ def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[Topic
                 yield before, state, topic.partitions[state.partition]
 
 
-def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> list[Expected]:
+def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> list[ExpectedRecords]:
     """Return the records that the logs must have, where the logs reach back to them.
 
     A log that ends before the archive is left out: its end alone is a difference. `exact`: a range in which the archive
     has no record at all has none in the log either.
     """
-    expected: list[Expected] = []
+    expected: list[ExpectedRecords] = []
     for topic, state, now in _going_on(head, live):
         end, last = min(state.end, now.end), state.last
         if now.high < state.end:
@@ -207,7 +209,7 @@ def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> l
         if last is None:
             start = max(state.start, now.start)
             if exact and not state.records and start < end:
-                expected.append(Expected(OffsetRange(topic.name, state.partition, start, end), ()))
+                expected.append(ExpectedRecords(OffsetRange(topic.name, state.partition, start, end), ()))
         elif now.start <= last.offset < now.end:
             # where the log may show more records than the archive has, `tail` and `last` may be far apart
             tail = tuple(record for record in state.tail if exact and record.offset >= now.start)
@@ -215,11 +217,11 @@ def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> l
             # the log of a salvaged segment may have had later records, which were deleted since
             end = last.offset + 1 if last.leader_epoch is None else end
             tp_range = OffsetRange(topic.name, state.partition, start, end)
-            expected.append(Expected(tp_range, (*tail, last), state.epochs))
+            expected.append(ExpectedRecords(tp_range, (*tail, last), state.epochs))
     return expected
 
 
-def differs(expected: Expected, seen: Seen | None, *, exact: bool) -> int | None:
+def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool) -> int | None:
     """Return an offset at which the log differs from the archived one, None where none is known.
 
     `exact`: the archive has every record that can be seen in the log.
@@ -238,9 +240,9 @@ def differs(expected: Expected, seen: Seen | None, *, exact: bool) -> int | None
     return expected.last.offset if known is not None and 0 <= seen.leader_epoch != known else None
 
 
-def compare(reader: RangeReader, expected: Sequence[Expected], *, exact: bool) -> Comparison:
+def compare(reader: RangeReader, expected: Sequence[ExpectedRecords], *, exact: bool) -> LogComparison:
     """Read the last archived records of each partition from its log: one fetch a partition, or few."""
-    comparison = Comparison({}, [])
+    comparison = LogComparison({}, [])
     for at in range(0, len(expected), BATCH):
         batch = expected[at : at + BATCH]
         logs = read_seen(reader, [e.range for e in batch])
@@ -254,14 +256,14 @@ def compare(reader: RangeReader, expected: Sequence[Expected], *, exact: bool) -
     return comparison
 
 
-def read_seen(reader: RangeReader, ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, Seen]:
+def read_seen(reader: RangeReader, ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, SeenRecords]:
     """Return the records of each log in its range. What retention deleted meanwhile is not among them."""
-    seen: dict[TopicPartition, Seen] = {}
+    seen: dict[TopicPartition, SeenRecords] = {}
     for tp, block in reader.read(list(ranges)):
-        digests, records, _ = seen.get(tp, Seen({}, 0, -1))
+        digests, records, _ = seen.get(tp, SeenRecords({}, 0, -1))
         more = range(min(len(block), FEW - len(digests)))
         added = {int(block.offsets[n]): digest_of(block, n) for n in more}
-        seen[tp] = Seen({**digests, **added}, records + len(block), reader.epochs.get(tp, -1))
+        seen[tp] = SeenRecords({**digests, **added}, records + len(block), reader.epochs.get(tp, -1))
     return seen
 
 
@@ -269,7 +271,7 @@ def read_seen(reader: RangeReader, ranges: Iterable[OffsetRange]) -> Mapping[Top
 
 
 def compare_missing(
-    source: SourceCluster, base: Base, unseen: Sequence[Expected], *, committed: bool
+    source: SourceCluster, base: Base, unseen: Sequence[ExpectedRecords], *, committed: bool
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log was cut, each with an offset that differs; and warnings.
 
@@ -304,7 +306,7 @@ def _compacted(source: SourceCluster, base: Base, topics: Set[str]) -> Set[str]:
 
 
 def _compare_batches(
-    source: SourceCluster, missing: Sequence[Expected], *, committed: bool
+    source: SourceCluster, missing: Sequence[ExpectedRecords], *, committed: bool
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log has a batch of another history at the last archived record; and a warning."""
     if not missing:
@@ -336,7 +338,10 @@ def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
 
 
 def _compare_epochs(
-    source: SourceCluster, group: str, missing: Sequence[Expected], starts: Mapping[TopicPartition, int]
+    source: SourceCluster,
+    group: str,
+    missing: Sequence[ExpectedRecords],
+    starts: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log was cut below an archived record whose epoch is known; and warnings."""
     truncated: dict[TopicPartition, int] = {}
@@ -353,7 +358,7 @@ def _compare_epochs(
     ]
 
 
-def positions(expected: Expected, start: int) -> list[EpochPosition]:
+def positions(expected: ExpectedRecords, start: int) -> list[EpochPosition]:
     """Return the offset after the last known record of each leader epoch, the newest epoch first.
 
     A log that begins at `start` has forgotten earlier epochs.

@@ -22,7 +22,7 @@ from kbackup.archive.segments.salvage import (
     salvage_segment,
 )
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, SegmentTarget
 from kbackup.errors import CorruptError, StoreError
 from kbackup.jobs.backup.plan import Plan, TopicPlan
 from kbackup.kafka import kernel
@@ -70,8 +70,8 @@ class BackupWork:
     since: float
     salvage: bool
 
-    def target(self, tp: TopicPartition, spare: int = 0) -> Target:
-        return Target(
+    def target(self, tp: TopicPartition, spare: int = 0) -> SegmentTarget:
+        return SegmentTarget(
             tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression, spare
         )
 

@@ -11,7 +11,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from kbackup.jobs.compare.side import Comparison, Kind, Record, Side, Tally, TargetOffsets, count_equal
+from kbackup.jobs.compare.side import (
+    ComparedRecord,
+    Comparison,
+    Kind,
+    Side,
+    Tally,
+    TargetOffsets,
+    count_equal,
+)
 
 _MATCHES_TRIED = 8  # of a digest that occurs often, so many occurrences are compared
 _CELLS = 40_000  # of a table of costs: 200 by 200 records take some 50 ms
@@ -286,9 +294,9 @@ class PartitionComparer:
 
     def _report_stretch(self, archived: list[int], present: list[int], last: bool) -> None:
         """Report two stretches, after which both sides agree or (`last`) the archive ends."""
-        known: dict[tuple[bool, int], Record] = {}
+        known: dict[tuple[bool, int], ComparedRecord] = {}
 
-        def record(side: Side, number: int) -> Record:
+        def record(side: Side, number: int) -> ComparedRecord:
             key = side is self._archive, number
             if key not in known:
                 known[key] = side.record(number)
@@ -398,7 +406,7 @@ class PartitionComparer:
             self._topic.skip(self._topic.remaining)
 
 
-def _differing_fields(a: Record, b: Record) -> tuple[Kind, ...]:
+def _differing_fields(a: ComparedRecord, b: ComparedRecord) -> tuple[Kind, ...]:
     parts: tuple[tuple[Kind, bool], ...] = (
         ("key", a.key != b.key),
         ("value", a.value != b.value),

@@ -129,7 +129,7 @@ class Rules:
     restored: bool = False
 
 
-class Record(NamedTuple):
+class ComparedRecord(NamedTuple):
     """One record's parts; `headers` is their encoding, `stamp` (kind, ms)."""
 
     key: bytes | None
@@ -139,7 +139,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class RecordView:
     """Records in a row; int64[n] each but `data`: where they start in it, where the body starts, where they end."""
 
     data: Bytes
@@ -158,11 +158,11 @@ class View:
         body = self.data[self.bodies[record] : self.ends[record]].tobytes()
         return hash((int(self.kinds[record]), int(self.stamps[record]), body))
 
-    def record(self, record: int) -> Record:
+    def record(self, record: int) -> ComparedRecord:
         body = self.data[self.bodies[record] : self.ends[record]].tobytes()
         key, at = _field(body, 0)
         value, at = _field(body, at)
-        return Record(key, value, body[at:], (int(self.kinds[record]), int(self.stamps[record])))
+        return ComparedRecord(key, value, body[at:], (int(self.kinds[record]), int(self.stamps[record])))
 
 
 def _field(body: bytes, at: int) -> tuple[bytes | None, int]:
@@ -171,7 +171,7 @@ def _field(body: bytes, at: int) -> tuple[bytes | None, int]:
     return (None if length < 0 else body[at + 4 : end]), end
 
 
-def make_view(block: RecordBlock, rules: Rules) -> View:
+def make_view(block: RecordBlock, rules: Rules) -> RecordView:
     head = heads(block.data, block.positions)
     kinds, stamps = head["type"].astype(np.int64), head["timestamp"].astype(np.int64)
     timed = kinds >= 0
@@ -184,10 +184,10 @@ def make_view(block: RecordBlock, rules: Rules) -> View:
     if not rules.stamps:
         kinds[:] = stamps[:] = 0
     ends = block.positions + block.lengths
-    return View(block.data, block.offsets, block.positions, bodies, ends, kinds, stamps)
+    return RecordView(block.data, block.offsets, block.positions, bodies, ends, kinds, stamps)
 
 
-def _join(first: View, second: View) -> View:
+def _join(first: RecordView, second: RecordView) -> RecordView:
     """Append the second view to the first; drop the bytes before the first view's records."""
     cut = int(first.starts[0])
     kept = int(first.ends[-1]) - cut
@@ -197,12 +197,12 @@ def _join(first: View, second: View) -> View:
     ]
     data = np.concatenate([first.data[cut : cut + kept], second.data])
     rest = [np.concatenate([getattr(first, n), getattr(second, n)]) for n in ("offsets", "kinds", "stamps")]
-    return View(data, rest[0], moved[0], moved[1], moved[2], rest[1], rest[2])
+    return RecordView(data, rest[0], moved[0], moved[1], moved[2], rest[1], rest[2])
 
 
-def _from(view: View, start: int) -> View:
+def _from(view: RecordView, start: int) -> RecordView:
     names = ("offsets", "starts", "bodies", "ends", "kinds", "stamps")
-    return View(view.data, *(getattr(view, name)[start:] for name in names))
+    return RecordView(view.data, *(getattr(view, name)[start:] for name in names))
 
 
 class Side:
@@ -249,7 +249,7 @@ class Side:
         """Return the digests of `records` remaining records, from the one of index `after` on."""
         return [self.seen.digest(self.at + after + n) for n in range(records)]
 
-    def record(self, number: int) -> Record:
+    def record(self, number: int) -> ComparedRecord:
         return self.seen.record(self.at + number)
 
     def offset(self, number: int) -> int:
@@ -304,7 +304,7 @@ class _Bodies(NamedTuple):
     ends: Int64Array
 
 
-def _bodies(view: View, at: int, records: int) -> _Bodies:
+def _bodies(view: RecordView, at: int, records: int) -> _Bodies:
     part = slice(at, at + records)
     first = int(view.starts[at])
     starts, bodies, ends = (column[part] - first for column in (view.starts, view.bodies, view.ends))

@@ -97,12 +97,12 @@ _PAUSE = 0.25  # s
 
 
 @dataclass(frozen=True)
-class Names:
+class DrillNames:
     topics: tuple[str, ...]
     groups: tuple[str, ...]
 
     @classmethod
-    def of(cls, plan: RestorePlan) -> Names:
+    def of(cls, plan: RestorePlan) -> DrillNames:
         """Return all names that the restore `plan` creates, also its progress group."""
         groups = (*(g.target for g in plan.groups), layout.progress_group(plan.restore_id))
         return cls(tuple(t.target for t in plan.topics), groups)
@@ -129,7 +129,7 @@ class Scratch:
                 "give another --prefix, or delete them",
             )
 
-    def there(self) -> Names:
+    def there(self) -> DrillNames:
         """Return all names with the prefix, of the drill or not. `ClusterError` where a broker does not answer."""
         topics = [name for name in self.cluster.topic_names() if name.startswith(self.prefix)]
         listed, failed = self.cluster.groups.listed()
@@ -140,14 +140,14 @@ class Scratch:
                     f"repeat the drill when all brokers answer: it is unknown whether {self.prefix!r} is free",
                 )
         groups = {*failed, *(each.group for each in listed)}
-        return Names(tuple(topics), tuple(sorted(g for g in groups if g.startswith(self.prefix))))
+        return DrillNames(tuple(topics), tuple(sorted(g for g in groups if g.startswith(self.prefix))))
 
-    def remaining(self, made: Names) -> tuple[str, ...]:
+    def remaining(self, made: DrillNames) -> tuple[str, ...]:
         """Return the labels of `made` that exist."""
         ours = set(made.labels())
         return tuple(name for name in self.there().labels() if name in ours)
 
-    def others(self, made: Names) -> list[str]:
+    def others(self, made: DrillNames) -> list[str]:
         """Return a warning for each name with the prefix that is not of `made`; never raises."""
         ours = set(made.labels())
         try:
@@ -156,7 +156,7 @@ class Scratch:
             return [f"whether others have names {self.prefix}* could not be seen: {error.message}"]
         return [f"{name} has the drill's prefix and is not of it: it was left alone" for name in others]
 
-    def delete(self, made: Names) -> tuple[str, ...]:
+    def delete(self, made: DrillNames) -> tuple[str, ...]:
         """Delete all of `made`; return the names that could not be deleted, with the reason.
 
         A failed deletion raises nothing; a second interrupt does.
@@ -222,7 +222,7 @@ class DrillRun:
     started_at: str = field(default_factory=now)
     cluster_id: str = ""
     scratch: Scratch | None = None
-    made: Names | None = None
+    made: DrillNames | None = None
     content: Content | None = None
     plan: RestorePlan | None = None
     point: Manifest | None = None
@@ -284,7 +284,7 @@ class DrillRun:
         assert self.scratch is not None  # noqa: S101 (everything is prepared)
         self.scratch.check_free()
         self._check_names(plan)
-        self.plan, self.made = plan, Names.of(plan)
+        self.plan, self.made = plan, DrillNames.of(plan)
         self.point = _restore_point(self.store, plan.restore_point)
 
     def _check_names(self, plan: RestorePlan) -> None:

@@ -18,7 +18,7 @@ from kbackup.archive.segments.table import Segment, in_order, with_checked_key
 from kbackup.config.models import Export
 from kbackup.errors import RefusedError
 from kbackup.formats.block import rotation_cut, slice_block
-from kbackup.jobs.export.destination import Destination, ExportInfo, Reached
+from kbackup.jobs.export.destination import Destination, ExportInfo, ReachedPoint
 from kbackup.metrics.registry import Listener, Phases
 from kbackup.spark.tasks import ProgressSender, Spark
 from kbackup.store import S3Options
@@ -270,7 +270,7 @@ def run_export(job: ExportJob, tables: TableFormat) -> ExportReport:
         with phases.step("plan"):
             destination.claim(tables.info(archive.info.id, options))
             destination.check_same_lineage(archive)
-            due = Reached(
+            due = ReachedPoint(
                 archive_id=archive.info.id,
                 restore_point=newest,
                 topics=options.topics,

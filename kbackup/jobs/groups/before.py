@@ -11,7 +11,7 @@ from typing import Literal
 from kbackup.archive.models import Document, GroupOffset, Member
 from kbackup.jobs.common import NumberedCaptures
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.times import now
@@ -78,7 +78,7 @@ def capture_groups(
     ], failed
 
 
-def as_stored(offsets: Iterable[Committed]) -> tuple[GroupOffset, ...]:
+def as_stored(offsets: Iterable[CommittedOffset]) -> tuple[GroupOffset, ...]:
     return tuple(
         GroupOffset(
             topic=c.tp.topic,
@@ -91,9 +91,10 @@ def as_stored(offsets: Iterable[Committed]) -> tuple[GroupOffset, ...]:
     )
 
 
-def as_committed(offsets: Iterable[GroupOffset]) -> list[Committed]:
+def as_committed(offsets: Iterable[GroupOffset]) -> list[CommittedOffset]:
     return [
-        Committed(TopicPartition(o.topic, o.partition), o.offset, o.leader_epoch, o.metadata) for o in offsets
+        CommittedOffset(TopicPartition(o.topic, o.partition), o.offset, o.leader_epoch, o.metadata)
+        for o in offsets
     ]
 
 

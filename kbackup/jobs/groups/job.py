@@ -241,7 +241,7 @@ class UndoResult(Member, frozen=True, kw_only=True):
     kept: int
 
 
-class UndoReport(Member, frozen=True, kw_only=True):
+class GroupUndoReport(Member, frozen=True, kw_only=True):
     """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written)."""
 
     restore_id: str
@@ -264,7 +264,7 @@ class UndoReport(Member, frozen=True, kw_only=True):
 
 def undo(
     cluster: Cluster, state: Store, restore_id: str, number: int | None, selection: Selection
-) -> UndoReport:
+) -> GroupUndoReport:
     """Put capture `number` back (default: the newest that was not made by an undo). A group with live members is
     left alone. A group that had nothing is deleted."""
     cluster_id, _ = cluster.connect()
@@ -300,7 +300,7 @@ def undo(
         else 0
     )
     refused = unread | unknown | _write_undos(cluster, going)
-    return UndoReport(
+    return GroupUndoReport(
         restore_id=restore_id,
         undone=before.number,
         by=before.by,

@@ -19,7 +19,7 @@ from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.config import parse_range
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -105,8 +105,8 @@ class OffsetPlan(GroupOffsetResult, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
     @property
-    def committed(self) -> Committed:
-        return Committed(self.tp, self.target, self.leader_epoch, self.metadata)
+    def committed(self) -> CommittedOffset:
+        return CommittedOffset(self.tp, self.target, self.leader_epoch, self.metadata)
 
 
 class GroupPlan(Member, frozen=True, kw_only=True):

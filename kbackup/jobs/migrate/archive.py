@@ -37,7 +37,7 @@ from kbackup.kafka.metadata_log.bootstrap import (
     token_record,
     write_bootstrap,
 )
-from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.codec import MetadataRecord
 from kbackup.metadata.entities import PARTS, NotCarried, source_name
 from kbackup.metadata.sources import Sources
 from kbackup.metrics.registry import Listener, Phases
@@ -223,7 +223,7 @@ def _check_whole(metadata: Metadata, number: int) -> None:
         )
 
 
-def _records(metadata: Metadata) -> Iterator[Record]:
+def _records(metadata: Metadata) -> Iterator[MetadataRecord]:
     yield from map(scram_record, metadata.scram_users or ())
     for quota in metadata.client_quotas or ():
         yield from quota_records(quota)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbackup.errors import CorruptError, KbackupError
-from kbackup.jobs.metadata import COMPARED, Side, check_one_cluster, compare, in_words
+from kbackup.jobs.metadata import COMPARED, MetadataSide, check_one_cluster, compare, in_words
 from kbackup.jobs.migrate.states import KafkaState, NotRead, ZnodesWitness
 from kbackup.jobs.migrate.znodes import Lag, ZnodeReader, read_witness
 from kbackup.metadata.sources import Sources
@@ -88,7 +88,7 @@ def read_lag(zookeeper: ZnodeReader, folders: Sequence[str], witness: ZnodesWitn
     cluster_id = next((each["cluster.id"] for each in identities if "cluster.id" in each), "")
     in_log = reading_of(image, cluster_id)
     check_one_cluster([in_zookeeper, in_log])
-    sides = Side("ZooKeeper", in_zookeeper), Side("the metadata log", in_log)
+    sides = MetadataSide("ZooKeeper", in_zookeeper), MetadataSide("the metadata log", in_log)
     differences = tuple(in_words(each, sides[0].name, sides[1].name) for each in compare(*sides))
     return Lag(image.offset, Counter(each.record.name for each in records), differences)
 

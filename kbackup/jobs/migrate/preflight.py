@@ -11,7 +11,7 @@ from typing import Literal
 
 from kbackup.errors import EXIT_LOSS, EXIT_OK, MismatchError
 from kbackup.jobs.migrate.states import NotRead, first_unread
-from kbackup.jobs.migrate.znodes import Controller, Findings
+from kbackup.jobs.migrate.znodes import Controller, MigrationFindings
 from kbackup.metadata.encoder import can_decrypt
 from kbackup.util.text import join_names
 
@@ -97,7 +97,7 @@ ZOOKEEPER = "controllers: zookeeper.connect"
 FLAG = "zookeeper.metadata.migration.enable"
 
 
-def check_dedicated(findings: Findings) -> Line:
+def check_dedicated(findings: MigrationFindings) -> Line:
     """Check that each controller is nothing but a controller, under an id that no broker and no other controller
     has."""
     controllers, brokers = findings.controllers, findings.brokers
@@ -135,7 +135,7 @@ def is_enabled(properties: Mapping[str, str]) -> bool:
     return properties.get(FLAG, "").strip().lower() == "true"
 
 
-def check_enabled(findings: Findings) -> Line:
+def check_enabled(findings: MigrationFindings) -> Line:
     """Check that `zookeeper.metadata.migration.enable` is true in each controller's properties."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(ENABLED, findings.controllers)
@@ -148,7 +148,7 @@ def check_enabled(findings: Findings) -> Line:
     return ok(ENABLED, f"{FLAG}=true")
 
 
-def check_brokers_enabled(findings: Findings) -> Line:
+def check_brokers_enabled(findings: MigrationFindings) -> Line:
     """Check that `zookeeper.metadata.migration.enable` is true on each broker; on none as long as the controllers don't
     run."""
     if isinstance(findings.configs, NotRead):
@@ -170,7 +170,7 @@ def check_brokers_enabled(findings: Findings) -> Line:
     )
 
 
-def check_zookeeper(findings: Findings) -> Line:
+def check_zookeeper(findings: MigrationFindings) -> Line:
     """Check that the controllers use the ZooKeeper of the brokers: hosts that brokers name, below the same chroot."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(ZOOKEEPER, findings.controllers)
@@ -230,7 +230,7 @@ _FIRST_LEVELS = {3: 4, 4: 8, 5: 9, 6: 12, 7: 15, 8: 20, 9: 21}
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV(\d+))?")
 
 
-def check_release(findings: Findings) -> Line:
+def check_release(findings: MigrationFindings) -> Line:
     """Check that every broker runs 3.9, by the requests that it speaks."""
     if isinstance(findings.brokers, NotRead):
         return not_looked_at(RELEASE, findings.brokers)
@@ -245,7 +245,7 @@ def check_release(findings: Findings) -> Line:
     return ok(RELEASE, f"3.9: brokers {listed(versions)}")
 
 
-def check_protocol(findings: Findings) -> Line:
+def check_protocol(findings: MigrationFindings) -> Line:
     """Check that `inter.broker.protocol.version` is 3.4 or later; 3.7-IV2 where a broker has several log
     directories."""
     if isinstance(findings.configs, NotRead):
@@ -279,7 +279,7 @@ def _protocol(text: str) -> tuple[int, int, int]:
     return int(match[1]), int(match[2]), int(match[3] or _NEWEST)
 
 
-def check_version(findings: Findings) -> Line:
+def check_version(findings: MigrationFindings) -> Line:
     """Check that `inter.broker.protocol.version` is the controllers' metadata.version: they refuse other brokers."""
     sides = findings.sides
     if isinstance(sides, NotRead):
@@ -316,7 +316,7 @@ def level_name(level: int) -> str:
     return str(level) if minor is None else f"3.{minor}-IV{level - _FIRST_LEVELS[minor]}"
 
 
-def check_ids(findings: Findings) -> Line:
+def check_ids(findings: MigrationFindings) -> Line:
     """Check that every broker has its id in its properties file: KRaft generates none."""
     if isinstance(findings.configs, NotRead):
         return not_looked_at(IDS, findings.configs)
@@ -336,7 +336,7 @@ def _has_static_id(configs: Mapping[str, str]) -> bool:
     return any(configs.get(name, "").isdecimal() for name in ("broker.id", "node.id"))
 
 
-def check_alive(findings: Findings) -> Line:
+def check_alive(findings: MigrationFindings) -> Line:
     """Check that every broker that replicas or configs name is alive: the migration waits for each."""
     brokers, zookeeper = findings.brokers, findings.zookeeper
     if isinstance(brokers, NotRead) and isinstance(zookeeper, NotRead):
@@ -370,7 +370,7 @@ _MAX_AGE = 3600.0  # s
 _CLOCK_SKEW = 60.0  # s that the archive's time may lie ahead of this machine's
 
 
-def check_cluster_id(findings: Findings) -> Line:
+def check_cluster_id(findings: MigrationFindings) -> Line:
     """Check that brokers, ZooKeeper and the controllers' formatted storage have the same cluster id."""
     brokers, zookeeper, controllers = findings.brokers, findings.zookeeper, findings.controllers
     ids: dict[str, str | NotRead] = {
@@ -391,7 +391,7 @@ def check_cluster_id(findings: Findings) -> Line:
     return ok(CLUSTER_ID, f"{next(iter(read.values()))} on every side")
 
 
-def check_archive(findings: Findings) -> Line:
+def check_archive(findings: MigrationFindings) -> Line:
     """Check that the archive holds the whole metadata of this cluster, not older than an hour."""
     archive = findings.archive
     if isinstance(archive, NotRead):
@@ -432,7 +432,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SECURED = {"SSL", "SASL_PLAINTEXT", "SASL_SSL"}
 
 
-def check_listeners(findings: Findings) -> Line:
+def check_listeners(findings: MigrationFindings) -> Line:
     """Check that every listener that a node uses has a security protocol, and that the other side has the same."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(LISTENERS, findings.controllers)
@@ -536,7 +536,7 @@ DELETIONS = "topics: deletions"
 REASSIGNMENTS = "partitions: reassignments"
 
 
-def check_offline(findings: Findings) -> Line:
+def check_offline(findings: MigrationFindings) -> Line:
     """Check that every partition has a leader."""
     if isinstance(findings.brokers, NotRead):
         return not_looked_at(OFFLINE, findings.brokers)
@@ -549,7 +549,7 @@ def check_offline(findings: Findings) -> Line:
     return ok(OFFLINE, "each has a leader")
 
 
-def check_deletions(findings: Findings) -> Line:
+def check_deletions(findings: MigrationFindings) -> Line:
     """Check that no topic waits for its deletion, by ZooKeeper: brokers don't report this."""
     if isinstance(findings.zookeeper, NotRead):
         return not_looked_at(DELETIONS, findings.zookeeper)
@@ -562,7 +562,7 @@ def check_deletions(findings: Findings) -> Line:
     return ok(DELETIONS, "none waits for its deletion")
 
 
-def check_reassignments(findings: Findings) -> Line:
+def check_reassignments(findings: MigrationFindings) -> Line:
     """Check that no partition moves to other brokers, by ZooKeeper or else by the brokers."""
     zookeeper, brokers = findings.zookeeper, findings.brokers
     moving: tuple[str, ...] | NotRead
@@ -603,7 +603,7 @@ _ANONYMOUS = "User:ANONYMOUS"
 _USERNAME = re.compile(r"""\busername\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
 
 
-def check_authorizer(findings: Findings) -> Line:
+def check_authorizer(findings: MigrationFindings) -> Line:
     """Check that controllers have an authorizer where brokers have one: else everybody may do everything there."""
     sides = findings.sides
     if isinstance(sides, NotRead):
@@ -625,7 +625,7 @@ def check_authorizer(findings: Findings) -> Line:
     return ok(AUTHORIZER, f"on {len(classes)} controllers" if guarded else "neither side has one")
 
 
-def check_super_users(findings: Findings) -> Line:
+def check_super_users(findings: MigrationFindings) -> Line:
     """Check that the controllers' own principal is in their `super.users`: ACLs count only after the quorum has a
     leader, which needs their own requests."""
     if isinstance(findings.controllers, NotRead):
@@ -696,7 +696,7 @@ def _of_certificate(own: Callable[[str], str]) -> str | None:
     return None if re.search(r"(^|[,+])[\d.]+=", name) else f"User:{name}"
 
 
-def check_encoder(findings: Findings) -> Line:
+def check_encoder(findings: MigrationFindings) -> Line:
     """Check that controllers have the secret by which brokers encrypt sensitive configs in ZooKeeper."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(ENCODER, findings.controllers)
@@ -720,7 +720,7 @@ def check_encoder(findings: Findings) -> Line:
     return ok(ENCODER, f"{len(encrypted)} encrypted configs in ZooKeeper")
 
 
-def check_tokens(findings: Findings) -> Line:
+def check_tokens(findings: MigrationFindings) -> Line:
     """Check that controllers have the key of delegation tokens where brokers have it."""
     sides = findings.sides
     if isinstance(sides, NotRead):
@@ -737,7 +737,7 @@ def check_tokens(findings: Findings) -> Line:
     return ok(TOKENS, "on both sides" if having else "brokers have none")
 
 
-def check_znode_acls(findings: Findings) -> Line:
+def check_znode_acls(findings: MigrationFindings) -> Line:
     """Check that controllers protect znodes where brokers do."""
     sides = findings.sides
     if isinstance(sides, NotRead):
@@ -758,7 +758,7 @@ def _protects(properties: Mapping[str, str]) -> bool:
     return properties.get("zookeeper.set.acl", "").strip().lower() == "true"
 
 
-def check_login(findings: Findings) -> Line:
+def check_login(findings: MigrationFindings) -> Line:
     """Check that controllers can log in at the brokers' inter-broker listener where it wants SASL."""
     sides = findings.sides
     if isinstance(sides, NotRead):
@@ -792,7 +792,7 @@ def _mechanism(properties: Mapping[str, str]) -> str:
     return properties.get("sasl.mechanism.inter.broker.protocol", "").strip() or "GSSAPI"
 
 
-def check_quorum(findings: Findings) -> Line:
+def check_quorum(findings: MigrationFindings) -> Line:
     """Check that somebody answers at every address of the quorum."""
     if isinstance(findings.quorum, NotRead):
         return not_looked_at(QUORUM, findings.quorum)
@@ -810,7 +810,7 @@ def check_quorum(findings: Findings) -> Line:
 # All checks of the preflight, in the order of their lines.
 
 
-CHECKS: tuple[Callable[[Findings], Line], ...] = (
+CHECKS: tuple[Callable[[MigrationFindings], Line], ...] = (
     check_cluster_id,
     check_alive,
     check_release,
@@ -836,6 +836,6 @@ CHECKS: tuple[Callable[[Findings], Line], ...] = (
 )
 
 
-def judge(findings: Findings) -> PreflightReport:
+def judge(findings: MigrationFindings) -> PreflightReport:
     """Run every check on the findings."""
     return PreflightReport.of(tuple(check(findings) for check in CHECKS))

@@ -39,10 +39,10 @@ from kbackup.jobs.migrate.states import (
 )
 from kbackup.jobs.migrate.znodes import (
     ArchiveFindings,
-    Broker,
     BrokerFindings,
     Controller,
-    Findings,
+    LiveBroker,
+    MigrationFindings,
     Sign,
     ZooKeeperFindings,
     read_assigned,
@@ -322,11 +322,11 @@ _ESSENTIAL: tuple[MetadataPartName, ...] = (
 
 def read_preflight(
     sources: Sources, controllers: Sequence[Path], store: Callable[[], Store] | None
-) -> Findings:
+) -> MigrationFindings:
     """`controllers` are properties files; `UsageError` where one can't be read. `store` opens the archive's store."""
     brokers = _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else _NO_BROKERS
     files = tuple(map(read_controller, controllers))
-    return Findings(
+    return MigrationFindings(
         brokers,
         _tried(lambda: _read_zookeeper(sources)),
         files or _NO_CONTROLLERS,
@@ -366,9 +366,9 @@ def read_brokers(sources: Sources) -> BrokerFindings:
     )
 
 
-def _broker(admin: BrokerAdmin, broker: int, address: str) -> Broker:
+def _broker(admin: BrokerAdmin, broker: int, address: str) -> LiveBroker:
     version = admin.fetch_version(address)
-    return Broker(
+    return LiveBroker(
         broker,
         version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?"),
         _tried(lambda: admin.configs(broker)),

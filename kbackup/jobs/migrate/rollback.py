@@ -148,7 +148,7 @@ _SOME = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class DeletionGuard:
     """A condition of the deletion. `holds`: the deletion is allowed; else `hint` is the action for the user."""
 
     name: str
@@ -157,14 +157,16 @@ class Guard:
     hint: str = ""
 
 
-def check_way_back(situation: Situation) -> Guard:
+def check_way_back(situation: Situation) -> DeletionGuard:
     """The migration is not finished, and this is certain."""
     report = situation.report
     if report.way_back:
-        return Guard(WAY_BACK, True, f"the state is {report.state}")
+        return DeletionGuard(WAY_BACK, True, f"the state is {report.state}")
     if report.state in ("finished", "kraft"):
-        return Guard(WAY_BACK, False, f"the state is {report.state}", "stay with KRaft: there is no way back")
-    return Guard(
+        return DeletionGuard(
+            WAY_BACK, False, f"the state is {report.state}", "stay with KRaft: there is no way back"
+        )
+    return DeletionGuard(
         WAY_BACK,
         False,
         f"the state is {report.state}: it can be {' or '.join(report.possible) or 'any'}",
@@ -172,80 +174,86 @@ def check_way_back(situation: Situation) -> Guard:
     )
 
 
-def check_stopped(situation: Situation) -> Guard:
+def check_stopped(situation: Situation) -> DeletionGuard:
     """No KRaft controller is alive."""
     signs = situation.controllers.signs
     if not signs:
-        return Guard(
+        return DeletionGuard(
             STOPPED,
             False,
             "no controller's address is known",
             "name each: --controller HOST:PORT, or --controller-config",
         )
     if alive := sorted(address for address, sign in signs.items() if sign == "answers"):
-        return Guard(
+        return DeletionGuard(
             STOPPED, False, f"alive: {join_names(alive, _SOME)}", "stop these controllers, by SIGTERM"
         )
     if silent := sorted(address for address, sign in signs.items() if sign == "silent"):
-        return Guard(
+        return DeletionGuard(
             STOPPED,
             False,
             f"no answer, which proves nothing: {join_names(silent, _SOME)}",
             "make sure that these controllers are stopped, then give --stopped HOST:PORT for each",
         )
-    return Guard(STOPPED, True, join_names(sorted(signs), _SOME))
+    return DeletionGuard(STOPPED, True, join_names(sorted(signs), _SOME))
 
 
-def check_brokers(situation: Situation) -> Guard:
+def check_brokers(situation: Situation) -> DeletionGuard:
     """No broker runs as a KRaft broker: it would not know a new controller in ZooKeeper."""
     brokers = situation.brokers
     if isinstance(brokers, NotRead):
-        return Guard(BROKERS, False, f"not looked at: {brokers.why}", brokers.hint)
+        return DeletionGuard(BROKERS, False, f"not looked at: {brokers.why}", brokers.hint)
     if brokers.kraft:
         ids = join_names([str(broker) for broker in sorted(brokers.kraft)], _SOME)
-        return Guard(
+        return DeletionGuard(
             BROKERS,
             False,
             f"KRaft brokers: {ids}",
             "start the controllers, and restart these brokers with ZooKeeper and the migration enabled",
         )
     if not brokers.zookeeper:
-        return Guard(BROKERS, False, "no broker runs", "start the brokers")
-    return Guard(BROKERS, True, f"{len(brokers.zookeeper)} brokers run with ZooKeeper")
+        return DeletionGuard(BROKERS, False, "no broker runs", "start the brokers")
+    return DeletionGuard(BROKERS, True, f"{len(brokers.zookeeper)} brokers run with ZooKeeper")
 
 
-def check_complete(situation: Situation) -> Guard:
+def check_complete(situation: Situation) -> DeletionGuard:
     """ZooKeeper has all that the controllers acknowledged, by the logs on their disks."""
     lag = situation.lag
     if lag is None:
-        return Guard(COMPLETE, True, "no KRaft controller has written to it since a broker did")
+        return DeletionGuard(COMPLETE, True, "no KRaft controller has written to it since a broker did")
     if isinstance(lag, NotRead):
-        return Guard(COMPLETE, False, f"not looked at: {lag.why}", lag.hint)
+        return DeletionGuard(COMPLETE, False, f"not looked at: {lag.why}", lag.hint)
     if lag.records:
-        return Guard(COMPLETE, False, f"it lacks {in_types(lag.records)} of the metadata log", CATCH_UP)
+        return DeletionGuard(
+            COMPLETE, False, f"it lacks {in_types(lag.records)} of the metadata log", CATCH_UP
+        )
     if lag.differences:
         differences = join_names(lag.differences, _SOME, "; ")
-        return Guard(COMPLETE, False, f"it differs from the metadata log: {differences}", CATCH_UP)
-    return Guard(COMPLETE, True, f"it has every record of the metadata log, which ends at {lag.end_offset}")
+        return DeletionGuard(COMPLETE, False, f"it differs from the metadata log: {differences}", CATCH_UP)
+    return DeletionGuard(
+        COMPLETE, True, f"it has every record of the metadata log, which ends at {lag.end_offset}"
+    )
 
 
-def check_archived(situation: Situation) -> Guard:
+def check_archived(situation: Situation) -> DeletionGuard:
     """The newest restore point holds the znodes exactly as they are."""
     archived = situation.archived
     if isinstance(archived, NotRead):
-        return Guard(ARCHIVED, False, f"not looked at: {archived.why}", archived.hint)
+        return DeletionGuard(ARCHIVED, False, f"not looked at: {archived.why}", archived.hint)
     missing = [znode.path for znode in situation.due if archived.get(znode.path) != znode.content]
     if missing:
-        return Guard(
+        return DeletionGuard(
             ARCHIVED,
             False,
             f"the newest restore point doesn't hold {' and '.join(missing)} as now",
             "run 'kbackup migrate archive' after the controllers are stopped",
         )
-    return Guard(ARCHIVED, True, " and ".join(znode.path for znode in situation.due) or "nothing to hold")
+    return DeletionGuard(
+        ARCHIVED, True, " and ".join(znode.path for znode in situation.due) or "nothing to hold"
+    )
 
 
-_CHECKS: tuple[Callable[[Situation], Guard], ...] = (
+_CHECKS: tuple[Callable[[Situation], DeletionGuard], ...] = (
     check_way_back,
     check_stopped,
     check_brokers,
@@ -254,7 +262,7 @@ _CHECKS: tuple[Callable[[Situation], Guard], ...] = (
 )
 
 
-def guards_of(situation: Situation) -> tuple[Guard, ...]:
+def guards_of(situation: Situation) -> tuple[DeletionGuard, ...]:
     """Every guard."""
     return tuple(check(situation) for check in _CHECKS)
 
@@ -263,7 +271,7 @@ def guards_of(situation: Situation) -> tuple[Guard, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RollbackStep:
     """`check` says how to see that the step is done; `done` is None where kbackup can't see it."""
 
     text: str
@@ -271,7 +279,7 @@ class Step:
     done: bool | None
 
 
-def runbook(situation: Situation) -> tuple[Step, ...]:
+def runbook(situation: Situation) -> tuple[RollbackStep, ...]:
     """The steps, in order; none where there is no way back, or nothing to roll back."""
     if not situation.report.way_back:
         return ()
@@ -279,11 +287,11 @@ def runbook(situation: Situation) -> tuple[Step, ...]:
     return () if storage.done is None and all(step.done for step in steps) else (*steps, storage)
 
 
-def _steps(situation: Situation) -> Iterator[Step]:
+def _steps(situation: Situation) -> Iterator[RollbackStep]:
     """The controllers go first and the brokers last: a broker that is rolled back while /controller names a KRaft
     controller waits for that controller. KRaft brokers need the controllers until they run with ZooKeeper again."""
     if situation.report.state == "brokers moved" or _kraft_brokers(situation):
-        yield Step(
+        yield RollbackStep(
             "restart the brokers one by one with ZooKeeper and the migration enabled: without process.roles, broker.id "
             "for node.id, zookeeper.connect and the authorizer as before, zookeeper.metadata.migration.enable=true; "
             "delete __cluster_metadata-0 from each one's log directory; leave the controllers running",
@@ -294,40 +302,40 @@ def _steps(situation: Situation) -> Iterator[Step]:
         again = (
             "start the controllers again, and " if _is_behind(situation) and _is_stopped(situation) else ""
         )
-        yield Step(
+        yield RollbackStep(
             f"{again}wait until ZooKeeper has every record",
             "'kbackup migrate status --metrics-url URL' says 0 records behind",
             None if (is_behind := _is_behind(situation)) is None else not is_behind,
         )
-        yield Step(
+        yield RollbackStep(
             "kbackup migrate verify",
             "exit code 0: ZooKeeper and the metadata log have the same entities",
             None if isinstance(situation.lag, NotRead) else not situation.lag.differences,
         )
-    yield Step(
+    yield RollbackStep(
         "stop every controller by SIGTERM, and see that none is started again",
         "no controller's address answers",
         _is_stopped(situation),
     )
     if situation.due:
-        yield Step(
+        yield RollbackStep(
             "kbackup migrate archive",
             f"the newest restore point holds {' and '.join(each.path for each in situation.due)} as now",
             check_archived(situation).holds,
         )
-    yield Step(
+    yield RollbackStep(
         "kbackup migrate rollback --confirm",
         "/migration is gone, and /controller names a broker",
         _has_controller(situation),
     )
-    yield Step(
+    yield RollbackStep(
         "restart the brokers one by one without zookeeper.metadata.migration.enable, controller.listener.names and "
         "controller.quorum.*; one that does not end by SIGTERM waits for the controllers: kill it, and start it when "
         "its znode /brokers/ids/ID is gone",
         "no broker has the migration enabled",
         _is_rolled_back(situation),
     )
-    yield Step(
+    yield RollbackStep(
         "delete the controllers' storage: a second migration formats it anew",
         "the log directories of the controllers are empty",
         _is_storage_deleted(situation),
@@ -394,7 +402,7 @@ class Znodes(Protocol):
 class Deletion:
     """The guards, and the znodes that were deleted, with their content."""
 
-    guards: tuple[Guard, ...]
+    guards: tuple[DeletionGuard, ...]
     deleted: tuple[ZnodeContent, ...]
 
 

@@ -14,8 +14,8 @@ from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
 from kbackup.jobs.metadata import (
     COMPARED,
-    Difference,
-    Side,
+    MetadataDifference,
+    MetadataSide,
     check_one_cluster,
     compare,
     in_words,
@@ -32,7 +32,7 @@ _LEADERS = "leaders and in-sync replicas"
 _PAUSE = 1.0  # s between two looks
 
 
-class Clock(NamedTuple):
+class WaitClock(NamedTuple):
     """Both in seconds."""
 
     now: Callable[[], float] = time.monotonic
@@ -53,12 +53,12 @@ class SidesDifference:
     """A difference of an entity between two sides; `text` describes it in words."""
 
     sides: tuple[str, str]
-    difference: Difference
+    difference: MetadataDifference
     text: str
 
 
 @dataclass(frozen=True)
-class VerifyReport:
+class MigrationVerifyReport:
     """`restore_point` is None where no archive was compared. `not_compared` maps two sides to what was not compared
     between them. `looks` counts how often the sides were read."""
 
@@ -70,14 +70,14 @@ class VerifyReport:
 
 
 def verify_migration(
-    sources: Sources, archive: Archive | None, backup: str, lag: float, clock: Clock | None = None
-) -> VerifyReport:
+    sources: Sources, archive: Archive | None, backup: str, lag: float, clock: WaitClock | None = None
+) -> MigrationVerifyReport:
     """Compare the sources with each other, and restore point `backup` with them.
 
     While the controllers write to ZooKeeper, ZooKeeper may be some seconds behind: a difference between sources is
     reported only if every reading within `lag` seconds has it. `UsageError` where there is nothing to compare.
     """
-    clock = clock or Clock()
+    clock = clock or WaitClock()
     point = archive.find_point(backup) if archive is not None else None
     began, looks = clock.now(), 1
     readings = _read_sides(sources)
@@ -95,15 +95,15 @@ def verify_migration(
     pairs = list(combinations(_current(readings), 2))
     sides = [_report(source_name(reading.source), reading, reading.outdated) for reading in readings]
     if archive is not None and point is not None:
-        archived = Side(f"restore point {point.number}", archive.metadata(point.number))
-        pair = (Side("the cluster", merge(readings, "", 0).metadata), archived)
+        archived = MetadataSide(f"restore point {point.number}", archive.metadata(point.number))
+        pair = (MetadataSide("the cluster", merge(readings, "", 0).metadata), archived)
         pairs.append(pair)
         topics = _archivable(*pair)
         every += [
             _Difference(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)
         ]
         sides.append(_report(archived.name, archived.metadata))
-    return VerifyReport(
+    return MigrationVerifyReport(
         restore_point=point.number if point is not None else None,
         sides=tuple(sides),
         differences=tuple(map(_in_full, every)),
@@ -112,7 +112,7 @@ def verify_migration(
     )
 
 
-def _not_compared(one: Side, other: Side) -> list[str]:
+def _not_compared(one: MetadataSide, other: MetadataSide) -> list[str]:
     """Return what is not compared: parts that one of the sides lacks, values that it has encrypted, and leaders, which
     no side keeps for long."""
     parts = not_compared(one, other)
@@ -125,7 +125,7 @@ def _not_compared(one: Side, other: Side) -> list[str]:
 class _Difference(NamedTuple):
     one: str
     other: str
-    difference: Difference
+    difference: MetadataDifference
 
 
 def _in_full(between: _Difference) -> SidesDifference:
@@ -146,8 +146,10 @@ def _read_sides(sources: Sources) -> list[Reading]:
     return mark_outdated(readings)
 
 
-def _current(readings: Iterable[Reading]) -> list[Side]:
-    return [Side(source_name(reading.source), reading) for reading in readings if not reading.outdated]
+def _current(readings: Iterable[Reading]) -> list[MetadataSide]:
+    return [
+        MetadataSide(source_name(reading.source), reading) for reading in readings if not reading.outdated
+    ]
 
 
 def _differences(readings: Iterable[Reading]) -> set[_Difference]:
@@ -158,7 +160,7 @@ def _differences(readings: Iterable[Reading]) -> set[_Difference]:
     }
 
 
-def _archivable(cluster: Side, archived: Side) -> set[str]:
+def _archivable(cluster: MetadataSide, archived: MetadataSide) -> set[str]:
     """Return the topics to compare: a backup takes internal topics only where it is configured to."""
     there = {t.name for t in cluster.metadata.topics or () if not is_internal(t.name)}
     return there | {t.name for t in archived.metadata.topics or ()}

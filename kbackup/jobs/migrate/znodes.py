@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from kbackup.jobs.migrate.states import ControllerZnode, MigrationZnode, NotRead, StateReport, ZnodesWitness
 from kbackup.metadata.encoder import is_encrypted
 from kbackup.zookeeper.read import configs, content, document, member
-from kbackup.zookeeper.session import Answers, Znode, last
+from kbackup.zookeeper.session import Answers, ZnodeData, last
 
 CONTROLLER = "/controller"
 MIGRATION = "/migration"
@@ -92,7 +92,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class LiveBroker:
     """A broker that is alive. `fetch_version` is the highest version of the Fetch request that it speaks, `configs`
     are all its configs with the static ones, without those that are not set; "" is the value of a sensitive one."""
 
@@ -107,7 +107,7 @@ class BrokerFindings:
     without a leader such as orders-0, `reassigning` the partitions that move."""
 
     cluster_id: str
-    brokers: tuple[Broker, ...]
+    brokers: tuple[LiveBroker, ...]
     assigned: frozenset[int]
     offline: tuple[str, ...]
     reassigning: tuple[str, ...] | NotRead
@@ -150,7 +150,7 @@ class ArchiveFindings:
 
 
 @dataclass(frozen=True)
-class Findings:
+class MigrationFindings:
     """`now` is in seconds since the epoch. `archive` is None where there is no restore point. `quorum` maps each
     address of a controller that controllers or brokers name to its sign of life."""
 
@@ -193,7 +193,7 @@ _CONFIGS = "/config/brokers"
 class ZnodeReader(Protocol):
     """ZooKeeper below the chroot."""
 
-    def get(self, paths: Collection[str]) -> Mapping[str, Znode]:
+    def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
         """Return the znodes of `paths` that exist."""
         ...
 

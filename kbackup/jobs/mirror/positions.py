@@ -21,7 +21,7 @@ from kbackup.jobs.mirror.apply.pending import Recovery, heads_of, read_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.topics import reason_to_skip
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import Committed
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync, read_records
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -187,11 +187,15 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     return GroupSync({group: len(due[group]) for group, why in refused.items() if not why}, held_back)
 
 
-def _forward(checkpoints: Iterable[Checkpoint], committed: Iterable[Committed]) -> list[Committed]:
+def _forward(
+    checkpoints: Iterable[Checkpoint], committed: Iterable[CommittedOffset]
+) -> list[CommittedOffset]:
     """Return the offsets that are beyond the group's own."""
     there = {c.tp: c.offset for c in committed}
     return [
-        Committed(c.tp, c.offset, None, c.metadata) for c in checkpoints if there.get(c.tp, -1) < c.offset
+        CommittedOffset(c.tp, c.offset, None, c.metadata)
+        for c in checkpoints
+        if there.get(c.tp, -1) < c.offset
     ]
 
 

@@ -22,7 +22,7 @@ from kbackup.archive.segments.table import SCHEMA, integers, of_topics
 from kbackup.jobs.mirror.flow import (
     FlowStatus,
     Incident,
-    Refusal,
+    TargetRefusal,
     TopicStatus,
     read_status,
 )
@@ -243,12 +243,12 @@ def _incidents(applied: Applied, at: str) -> Iterable[Incident]:
         )
 
 
-def _refusals(refused: Mapping[str, Mapping[str, str] | Iterable[str]]) -> Iterable[Refusal]:
+def _refusals(refused: Mapping[str, Mapping[str, str] | Iterable[str]]) -> Iterable[TargetRefusal]:
     for subject, reasons in refused.items():
         if subject == "topics":
             continue  # `held_back` of each topic says it
         texts = reasons.values() if isinstance(reasons, Mapping) else reasons
-        yield from (Refusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
+        yield from (TargetRefusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
 
 
 # The records of an archive that its flows have not applied yet.
@@ -273,7 +273,7 @@ def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Hold]:
 
 
 @dataclass(frozen=True)
-class TopicOverview:
+class MirroredTopic:
     """`applied` are the applied positions of `incarnation` by partition: the next source offset to apply."""
 
     topic: str
@@ -309,13 +309,13 @@ class FlowOverview:
     round_records: int
     round_bytes: int
     round_seconds: float
-    topics: tuple[TopicOverview, ...]
+    topics: tuple[MirroredTopic, ...]
     incidents: tuple[Incident, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[TargetRefusal, ...]
     error: str
 
     @property
-    def held_back(self) -> tuple[TopicOverview, ...]:
+    def held_back(self) -> tuple[MirroredTopic, ...]:
         return tuple(topic for topic in self.topics if topic.held_back)
 
 
@@ -351,7 +351,7 @@ def _overview(archive: Archive, status: FlowStatus, at: datetime) -> FlowOvervie
         round_bytes=status.round_bytes,
         round_seconds=status.round_seconds,
         topics=tuple(
-            TopicOverview(
+            MirroredTopic(
                 topic=topic.source,
                 remote=topic.remote,
                 incarnation=topic.incarnation,

@@ -138,14 +138,14 @@ class SkippedTopic:
 
 
 @dataclass(frozen=True)
-class TopicPlan:
+class MirrorTopicPlan:
     """The topics of a flow, in the order of their names."""
 
     topics: tuple[RemoteTopic, ...]
     skipped: tuple[SkippedTopic, ...]
 
 
-def plan_topics(flow: Flow, topics: Iterable[SourceTopic], existing: Collection[str] = ()) -> TopicPlan:
+def plan_topics(flow: Flow, topics: Iterable[SourceTopic], existing: Collection[str] = ()) -> MirrorTopicPlan:
     """Return the remote topics of a flow. `existing` are the names of the target's topics: a topic that is deleted in
     the source is mirrored to its end where its remote topic is there, and is not recreated."""
     planned: list[RemoteTopic] = []
@@ -159,7 +159,7 @@ def plan_topics(flow: Flow, topics: Iterable[SourceTopic], existing: Collection[
             skipped.append(SkippedTopic(topic.name, reason))
         else:
             planned.append(RemoteTopic(topic.name, remote, topic.partitions, topic.configs))
-    return TopicPlan(tuple(planned), tuple(skipped))
+    return MirrorTopicPlan(tuple(planned), tuple(skipped))
 
 
 def reason_to_skip(flow: Flow, topic: str) -> Reason | None:

@@ -20,7 +20,7 @@ from kbackup.archive.lease import HeldLease, read_lease
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, NewerError, dump
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.reader import Archive
-from kbackup.archive.repair.base import Base, Documents, find_base, load_whole, read_documents
+from kbackup.archive.repair.base import Documents, RepairBase, find_base, load_whole, read_documents
 from kbackup.archive.repair.mend import Mender
 from kbackup.archive.run import WritingRun
 from kbackup.archive.verify.catalog import check_derived
@@ -128,7 +128,7 @@ def replace_corrupt_lease(store: Store) -> None:
 # The commit of a repair, and the derived files that follow from it.
 
 
-def commit_repair(job: RepairJob, writing: WritingRun, base: Base, after: State) -> None:
+def commit_repair(job: RepairJob, writing: WritingRun, base: RepairBase, after: State) -> None:
     """Commit the state and close every other run, in one catalog; nothing is undone to one before it. A run that was
     open, or whose catalogs are lost, may have left segments: the repair's own stays open, and the next backup takes
     them over."""
@@ -200,7 +200,7 @@ def new_losses(before: State, after: State) -> list[dict[str, Any]]:
 _SET_AGAIN = "set pins by 'kbackup keep', labels by 'kbackup label'"
 
 
-def warnings_of(base: Base, restore_points: int) -> list[str]:
+def warnings_of(base: RepairBase, restore_points: int) -> list[str]:
     if base.committed.catalog is None:
         if not restore_points and not base.lost:
             return []

@@ -14,7 +14,7 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Manifest
 from kbackup.archive.new_point import point_of, put_manifest
 from kbackup.archive.repair.attribution import attribute, by_rank, missing_segments, named_starts, unreached
-from kbackup.archive.repair.base import Base, Documents
+from kbackup.archive.repair.base import Documents, RepairBase
 from kbackup.archive.repair.points import (
     captured_topics,
     draft_behind,
@@ -194,7 +194,7 @@ def _segments(state: State) -> list[Segment]:
 
 
 def rebuild_state(
-    job: RepairJob, base: Base, documents: Documents, damaged: Mapping[str, str]
+    job: RepairJob, base: RepairBase, documents: Documents, damaged: Mapping[str, str]
 ) -> tuple[State, dict[int, Manifest]]:
     """The state of the base with restore points and segments that it lacks, where catalogs or tables are lost; and the
     whole manifests by number. Behind a whole base only the restore point of the open run is listed, where its manifest
@@ -258,7 +258,7 @@ def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
 def add_new_points(
     job: RepairJob,
     writing: WritingRun,
-    base: Base,
+    base: RepairBase,
     state: State,
     manifests: dict[int, Manifest],
     documents: Documents,

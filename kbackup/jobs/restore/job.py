@@ -18,7 +18,7 @@ from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFo
 from kbackup.jobs.groups.job import restore_groups
 from kbackup.jobs.restore.plan import plan_restore, select_content, with_timestamps
 from kbackup.jobs.restore.preflight import (
-    Findings,
+    PreflightFindings,
     check_same_options,
     check_segments,
     check_still_there,
@@ -93,7 +93,7 @@ def restore(
         records = readable(store, plan.archive_id)
         check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
         if content is None:  # its target was checked when the restore began
-            findings = Findings(create=missing_topics(cluster, plan))
+            findings = PreflightFindings(create=missing_topics(cluster, plan))
         else:
             timed = with_timestamps(content, records, spark, listener)
             findings = check_target(cluster, brokers, plan, timed)

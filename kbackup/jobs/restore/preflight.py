@@ -29,7 +29,7 @@ _NO_LIMIT = (1 << 63) - 1
 
 
 @dataclass
-class Findings:
+class PreflightFindings:
     """`problems` forbid the restore, each with its hint; `warnings` are shown with the plan. `create` are the
     topics to make."""
 
@@ -50,10 +50,10 @@ class Findings:
         )
 
 
-def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Content) -> Findings:
+def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Content) -> PreflightFindings:
     """Check existing topics, sizes, timestamps, retention, replication, and whether the broker would create what is
     missing. Raise `RefusedError` with every problem."""
-    findings = Findings()
+    findings = PreflightFindings()
     existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics})
     defaults = cluster.broker_configs()
     archived = {t.name: t for t in content.topics}
@@ -81,7 +81,7 @@ def missing_topics(cluster: Cluster, plan: RestorePlan) -> list[str]:
 
 
 def _check_existing(
-    findings: Findings,
+    findings: PreflightFindings,
     topic: PlannedTopic,
     cluster: Cluster,
     partitions: list[TopicPartition],
@@ -113,7 +113,7 @@ def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options
     return kafka_command("kafka-topics", servers, action, "--topic", topic.target, *options)
 
 
-def _check_creation(findings: Findings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
+def _check_creation(findings: PreflightFindings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
     if topic.replication_factor > brokers:
         findings.refuse(
             f"topic {topic.target} wants replication factor {topic.replication_factor}, "
@@ -157,7 +157,7 @@ def _effective(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[st
 
 
 def _check_sizes(
-    findings: Findings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
+    findings: PreflightFindings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
 ) -> None:
     largest = max((s.largest for s in archived.segments), default=0)
     limit = int(configs.get("max.message.bytes", "1048588"))
@@ -176,7 +176,7 @@ def _check_sizes(
 
 
 def _check_times(
-    findings: Findings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
+    findings: PreflightFindings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
 ) -> None:
     if configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
         findings.warnings.append(
@@ -240,7 +240,7 @@ def check_segments(store: Store, segments: Sequence[Segment]) -> None:
     """Raise `RefusedError` naming every records object that is not there in its size."""
     folders = sorted({s.key.rpartition("/")[0] + "/" for s in segments})
     sizes = {entry.key: entry.size for folder in folders for entry in store.list(folder)}
-    findings = Findings()
+    findings = PreflightFindings()
     for segment in segments:
         size = sizes.get(segment.key)
         if size is None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.restores.offset_map import (
     NOTHING,
-    Committed,
+    CommittedMap,
     Cut,
     MapPartName,
     begun_map_parts,
@@ -24,7 +24,7 @@ from kbackup.errors import ClusterError
 from kbackup.jobs.replay import Reached, UnitRun, first_committed
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
-from kbackup.kafka.kernel_protocol import Progress, Runs
+from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
@@ -98,7 +98,7 @@ class _UnitLedger:
 
     work: RestoreWork
     unit: Unit
-    progress: Mapping[TopicPartition, Progress]
+    progress: Mapping[TopicPartition, CommittedProgress]
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     map_parts_written: int = 0
     cut: Cut = NOTHING
@@ -117,7 +117,7 @@ class _UnitLedger:
 
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
-    ) -> Mapping[TopicPartition, Progress]:
+    ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
         work, name = self.work, MapPartName(self.attempt, self.map_parts_written)
         self.reached |= {tp: each.next for tp, each in reached.items()}
@@ -127,7 +127,7 @@ class _UnitLedger:
             return {}
         write_map_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, cut)
         self.map_parts_written += 1
-        return {tp: Progress(at, str(name)) for tp, at in self.reached.items()}
+        return {tp: CommittedProgress(at, str(name)) for tp, at in self.reached.items()}
 
     def committed(self) -> None:
         assert self._last is not None  # noqa: S101 (it follows `publish`)
@@ -150,14 +150,14 @@ class _UnitLedger:
                 "begin another restore, with another --restore-id and into topics made anew",
             )
 
-    def everything(self) -> Committed:
+    def everything(self) -> CommittedMap:
         """Return the map parts that this attempt and earlier ones committed."""
         earlier = read_map_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
         runs = pa.concat_tables([earlier.runs, *self.tables])
-        return Committed(runs, earlier.cut.plus(self.cut))
+        return CommittedMap(runs, earlier.cut.plus(self.cut))
 
 
-def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> MapPartName | None:
+def _last_part(unit: Unit, progress: Mapping[TopicPartition, CommittedProgress]) -> MapPartName | None:
     """Return the newest map part, which all progress was committed with; None without progress. Without it, neither the
     offset map nor the count of a window would have the records before it."""
     names = {MapPartName.parse(p.note) for p in progress.values()}

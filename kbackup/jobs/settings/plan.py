@@ -107,7 +107,7 @@ class SkippedSetting(Member, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class TargetNames:
     """Names of topics and groups on the target, by their archived names. `skipped_topics` are topics that the restore
     point has and that are not restored."""
 
@@ -127,7 +127,7 @@ def acl_words(acl: Acl) -> str:
     )
 
 
-def map_acls(acls: Iterable[Acl], names: Names) -> tuple[set[Acl], list[SkippedSetting]]:
+def map_acls(acls: Iterable[Acl], names: TargetNames) -> tuple[set[Acl], list[SkippedSetting]]:
     """Return ACLs under the target's names, and the ACLs of topics that are not restored. An ACL of a name that the
     archive doesn't have stays unchanged: its topic may be created later."""
     mapped: set[Acl] = set()
@@ -151,7 +151,7 @@ def denials_first(acl: Acl) -> tuple[object, ...]:
     return acl.permission != "deny", fields
 
 
-def pattern_warnings(acls: Iterable[Acl], names: Names) -> list[str]:
+def pattern_warnings(acls: Iterable[Acl], names: TargetNames) -> list[str]:
     """Return a warning for each pattern of ACLs that stays unchanged though names change."""
     if not names.renamed:
         return []
@@ -269,7 +269,7 @@ class SettingsReport(Member, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetSettings:
     """The settings of the target, its brokers, and its address for commands that users are shown."""
 
     address: str
@@ -283,7 +283,7 @@ class Target:
 
 
 def plan_settings(
-    selected: Sequence[str], archived: Metadata, names: Names, target: Target
+    selected: Sequence[str], archived: Metadata, names: TargetNames, target: TargetSettings
 ) -> SettingsReport:
     """Plan the settings of the kinds in `selected`: acls, configs, quotas, users."""
     acls: tuple[Acl, ...] = ()
@@ -324,7 +324,7 @@ def plan_settings(
 
 
 def _broker_configs(
-    archived: Sequence[BrokerConfig], target: Target
+    archived: Sequence[BrokerConfig], target: TargetSettings
 ) -> tuple[list[ConfigChange], list[SkippedSetting]]:
     """The default of all brokers comes first."""
     current = {(c.broker, c.name): c.value for c in target.broker_configs}
@@ -363,7 +363,7 @@ def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
 
 
 def _overridden(
-    changes: Iterable[ConfigChange], archived: Iterable[BrokerConfig], target: Target
+    changes: Iterable[ConfigChange], archived: Iterable[BrokerConfig], target: TargetSettings
 ) -> Iterator[str]:
     """Brokers of the target that keep a value of their own in spite of the new default."""
     own = {(c.broker, c.name) for c in archived}
@@ -373,7 +373,7 @@ def _overridden(
             yield f"broker {config.broker} keeps {config.name}={config.value}, which is not what all brokers get"
 
 
-def _client_metrics(archived: Iterable[ClientMetrics], target: Target) -> list[ConfigChange]:
+def _client_metrics(archived: Iterable[ClientMetrics], target: TargetSettings) -> list[ConfigChange]:
     current = {(m.name, name): value for m in target.client_metrics for name, value in m.configs.items()}
     return [
         ConfigChange(
@@ -398,7 +398,7 @@ def _tokens(archived: Iterable[DelegationToken]) -> Iterator[SkippedSetting]:
 
 
 def _group_configs(
-    archived: Iterable[GroupConfig], names: Names, target: Target
+    archived: Iterable[GroupConfig], names: TargetNames, target: TargetSettings
 ) -> tuple[list[ConfigChange], list[SkippedSetting]]:
     current = {(c.group, c.name): c.value for c in target.group_configs}
     changes: list[ConfigChange] = []
@@ -417,7 +417,7 @@ def _group_configs(
     return changes, skipped
 
 
-def _users(archived: Iterable[ScramUser], target: Target) -> Iterator[str]:
+def _users(archived: Iterable[ScramUser], target: TargetSettings) -> Iterator[str]:
     """Yield the users that the target lacks, each with the command that creates it."""
     there = {(u.user, u.mechanism) for u in target.scram_users}
     for user in archived:

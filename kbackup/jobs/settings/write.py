@@ -17,10 +17,10 @@ from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
 from kbackup.jobs.settings.plan import (
     Changes,
     ConfigChange,
-    Names,
     QuotaChange,
     SettingsReport,
-    Target,
+    TargetNames,
+    TargetSettings,
     acl_command,
     acl_words,
     config_command,
@@ -30,7 +30,7 @@ from kbackup.jobs.settings.plan import (
     quota_values,
 )
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.session import Session
+from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.security_types import AclRule, Untold
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
@@ -100,7 +100,7 @@ def _rule(acl: Acl) -> AclRule:
     return AclRule(*(getattr(acl, name) for name in AclRule._fields))
 
 
-def _create(cluster: Cluster, session: Session | Untold, acls: Sequence[Acl]) -> list[str]:
+def _create(cluster: Cluster, session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
     rules = [_rule(acl) for acl in acls]
     special = [r for r in rules if r.resource in _SPECIAL_RESOURCES or r.operation in _SPECIAL_OPERATIONS]
     refused = cluster.security.create_acls([r for r in rules if r not in set(special)])
@@ -111,7 +111,7 @@ def _create(cluster: Cluster, session: Session | Untold, acls: Sequence[Acl]) ->
     return [refused[rule] for rule in rules]
 
 
-def _delete(session: Session | Untold, acls: Sequence[Acl]) -> list[str]:
+def _delete(session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
     rules = [_rule(acl) for acl in acls]
     if isinstance(session, Untold):
         return [session.why for _ in rules]
@@ -119,7 +119,7 @@ def _delete(session: Session | Untold, acls: Sequence[Acl]) -> list[str]:
     return [refused[rule] for rule in rules]
 
 
-def _set_quotas(session: Session | Untold, changes: Sequence[QuotaChange]) -> list[str]:
+def _set_quotas(session: AdminSession | Untold, changes: Sequence[QuotaChange]) -> list[str]:
     if isinstance(session, Untold):
         return [session.why for _ in changes]
     by_entity: dict[QuotaKey, dict[str, float | None]] = {}
@@ -130,7 +130,7 @@ def _set_quotas(session: Session | Untold, changes: Sequence[QuotaChange]) -> li
     return [refused[change.key[0]] for change in changes]
 
 
-def _set(cluster: Cluster, session: Session | Untold, change: ConfigChange) -> str:
+def _set(cluster: Cluster, session: AdminSession | Untold, change: ConfigChange) -> str:
     """Set a config; return '' or the reason why the target refused it."""
     values = {change.name: change.after}
     if change.kind != "client metrics" and not change.of_all:
@@ -171,7 +171,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     archive = open_archive(store)
     point = archive.restore_point(plan.restore_point)
     metadata = archive.metadata(point)
-    names = Names(
+    names = TargetNames(
         topics={t.source: t.target for t in plan.topics},
         skipped_topics={t.name for t in point.topics} - {t.source for t in plan.topics},
         groups={g.source: g.target for g in plan.groups},
@@ -188,7 +188,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
         )
     if isinstance(brokers, Untold):
         raise RefusedError(f"{brokers.why}", "leave configs out of --with")
-    target = Target(
+    target = TargetSettings(
         address=cluster.connection.properties["bootstrap.servers"],
         brokers=brokers,
         acls=current.acls or (),

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 from confluent_kafka.cimpl import NewPartitions
 
 from kbackup.kafka.admin.security import SecurityAdmin
-from kbackup.kafka.admin_protocol.session import Session, admin_session
+from kbackup.kafka.admin_protocol.session import AdminSession, admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
 from kbackup.kafka.groups.admin import GroupAdmin
 from kbackup.kafka.retry import (
@@ -252,7 +252,7 @@ class Cluster:
         self.security = SecurityAdmin(self.connection, self._admin)
         self.topic_admin = TopicAdmin(self.connection, self._admin)
 
-    def admin_session(self) -> AbstractContextManager[Session | Untold]:
+    def admin_session(self) -> AbstractContextManager[AdminSession | Untold]:
         """A connection for admin requests that confluent-kafka has no call for; `Untold` where there can be none."""
         return admin_session(self.connection)
 

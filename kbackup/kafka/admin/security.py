@@ -37,7 +37,7 @@ from kbackup.kafka.security_types import (
     ACLS_AT_ONCE,
     AclRule,
     Credential,
-    Setting,
+    DynamicConfig,
     Untold,
     acl_words,
     binding_of,
@@ -98,7 +98,7 @@ class SecurityAdmin:
         found = self._ask(self._admin.describe_cluster(request_timeout=TIMEOUT), "listing brokers")
         return found if isinstance(found, Untold) else sorted(node.id for node in found.nodes)
 
-    def broker_configs(self) -> list[Setting] | Untold:
+    def broker_configs(self) -> list[DynamicConfig] | Untold:
         """The dynamic configs of brokers, and their cluster-wide default."""
         brokers = self.brokers()
         if isinstance(brokers, Untold):
@@ -108,23 +108,23 @@ class SecurityAdmin:
             ConfigSource.DYNAMIC_BROKER_CONFIG.value,
             ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value,
         )
-        settings: set[Setting] = set()
+        settings: set[DynamicConfig] = set()
         for broker, futures in asked:
             (future,) = futures.values()
             entries = self._ask(future, f"reading configs of broker {broker}")
             if isinstance(entries, Untold):
                 return entries
             settings |= {
-                Setting(broker if e.source == own else "", e.name, None if e.is_sensitive else e.value)
+                DynamicConfig(broker if e.source == own else "", e.name, None if e.is_sensitive else e.value)
                 for e in entries.values()
                 if e.source in (own, of_all)
             }
         return sorted(settings, key=_by_name)
 
-    def group_configs(self, groups: Iterable[str]) -> list[Setting] | Untold:
+    def group_configs(self, groups: Iterable[str]) -> list[DynamicConfig] | Untold:
         """The configs set on `groups`."""
         names = sorted(groups)
-        settings: list[Setting] = []
+        settings: list[DynamicConfig] = []
         for at in range(0, len(names), _BATCH):
             resources = [ConfigResource(ResourceType.GROUP, name) for name in names[at : at + _BATCH]]
             for resource, future in self._describe(resources).items():
@@ -132,7 +132,7 @@ class SecurityAdmin:
                 if isinstance(entries, Untold):
                     return self._without_group_configs(entries)
                 settings += [
-                    Setting(resource.name, e.name, None if e.is_sensitive else e.value)
+                    DynamicConfig(resource.name, e.name, None if e.is_sensitive else e.value)
                     for e in entries.values()
                     if e.source == ConfigSource.GROUP_CONFIG.value
                 ]
@@ -212,5 +212,5 @@ def _refusal(answer: object) -> str:
     return answer.why if isinstance(answer, Untold) else ""
 
 
-def _by_name(setting: Setting) -> tuple[str, str]:
+def _by_name(setting: DynamicConfig) -> tuple[str, str]:
     return setting.owner, setting.name

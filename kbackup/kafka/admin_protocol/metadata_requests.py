@@ -29,17 +29,17 @@ from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, Setting, Untold
+from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, DynamicConfig, Untold
 from kbackup.metadata.entities import (
     ACL_OPERATIONS,
     ACL_PATTERNS,
     ACL_PERMISSIONS,
     ACL_RESOURCES,
+    BrokerListener,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
     Feature,
-    Listener,
     QuotaKey,
     Registration,
 )
@@ -66,7 +66,7 @@ class DescribeDelegationTokenResponse(ApiMessage, load_json=__package__):  # typ
     """The same."""
 
 
-class Reader:
+class ClusterReader:
     """Each method sends one request, or few. What they return is sorted."""
 
     def __init__(self, connection: Connection, broker: BrokerConnection) -> None:
@@ -99,10 +99,10 @@ class Reader:
         )
         return self._answer_or_untold("describing ACLs", lambda: acls_of(self._broker.ask(request)))
 
-    def default_broker_configs(self) -> list[Setting] | Untold:
+    def default_broker_configs(self) -> list[DynamicConfig] | Untold:
         """The cluster-wide default of brokers' dynamic configs."""
 
-        def ask() -> list[Setting]:
+        def ask() -> list[DynamicConfig]:
             (described,) = self._configs(_BROKER, [""])
             return defaults_of(described.configs)
 
@@ -383,10 +383,10 @@ def acls_of(answer: Any) -> tuple[list[AclRule], list[str]]:
 _ACL_TABLES = (ACL_RESOURCES, ACL_PATTERNS, ACL_OPERATIONS, ACL_PERMISSIONS)
 
 
-def defaults_of(configs: Iterable[Any]) -> list[Setting]:
+def defaults_of(configs: Iterable[Any]) -> list[DynamicConfig]:
     """The cluster-wide default of brokers."""
     return sorted(
-        Setting("", c.name, None if c.is_sensitive else c.value)
+        DynamicConfig("", c.name, None if c.is_sensitive else c.value)
         for c in configs
         if c.config_source == _DEFAULT_OF_BROKERS
     )
@@ -415,7 +415,9 @@ def brokers_of(answer: Any, protocol: str) -> list[Registration]:
         Registration(
             id=broker.broker_id,
             role="broker",
-            listeners=(Listener(name="", host=broker.host, port=broker.port, security_protocol=protocol),),
+            listeners=(
+                BrokerListener(name="", host=broker.host, port=broker.port, security_protocol=protocol),
+            ),
             rack=broker.rack,
             alive=not broker.is_fenced,
         )
@@ -433,7 +435,7 @@ def controllers_of(answer: Any) -> list[Registration]:
             id=voter,
             role="controller",
             listeners=tuple(
-                Listener(name=each.name, host=each.host, port=each.port, security_protocol="")
+                BrokerListener(name=each.name, host=each.host, port=each.port, security_protocol="")
                 for each in listeners.get(voter, ())
             ),
         )

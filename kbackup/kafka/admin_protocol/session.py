@@ -25,22 +25,22 @@ from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.log_batches import LogBatch
-    from kbackup.kafka.admin_protocol.metadata_requests import Reader, Writer
+    from kbackup.kafka.admin_protocol.metadata_requests import ClusterReader, Writer
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class AdminSession:
     """The requests that can be sent while the connection is open."""
 
-    read: Reader
+    read: ClusterReader
     write: Writer
 
 
 @contextmanager
-def admin_session(connection: Connection) -> Iterator[Session | Untold]:
+def admin_session(connection: Connection) -> Iterator[AdminSession | Untold]:
     """One connection to the cluster while the context lasts; `Untold` where none can be made, with the reason."""
     from kbackup.kafka.admin_protocol.connection import connect  # which loads kafka-python
-    from kbackup.kafka.admin_protocol.metadata_requests import Reader, Writer
+    from kbackup.kafka.admin_protocol.metadata_requests import ClusterReader, Writer
 
     try:
         endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
@@ -52,7 +52,7 @@ def admin_session(connection: Connection) -> Iterator[Session | Untold]:
         yield Untold("failed", f"{connection.address} took no connection for admin requests: {error}")
         return
     with broker:
-        yield Session(Reader(connection, broker), Writer(connection, broker))
+        yield AdminSession(ClusterReader(connection, broker), Writer(connection, broker))
 
 
 def log_batches(

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.client import Connection
-from kbackup.kafka.groups.calls import AT_ONCE, Committed, GroupCalls
+from kbackup.kafka.groups.calls import AT_ONCE, CommittedOffset, GroupCalls
 from kbackup.kafka.retry import (
     COORDINATOR_NOT_READY,
     TIMEOUT,
@@ -159,7 +159,7 @@ class GroupAdmin:
         listed = [info for name, info in sorted(found.items()) if name not in failed]
         return listed, {name: error.str() for name, error in failed.items()}
 
-    def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
+    def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
         """Return every committed offset by group, and the reasons why other groups could not be read."""
         with self._calls() as calls:
             found, failed = ask_until_ready(groups, calls.committed, COORDINATOR_NOT_READY)
@@ -181,11 +181,11 @@ class GroupAdmin:
         unknown = {group: error for group, error in failed.items() if group not in gone}
         return found | dict.fromkeys(gone, 0), self._why(unknown, "describing")
 
-    def commit(self, group: str, offsets: Sequence[Committed]) -> str:
+    def commit(self, group: str, offsets: Sequence[CommittedOffset]) -> str:
         """Set a group's offsets; return '' or why the broker refused (a live member, for instance)."""
         return self.commit_all({group: offsets})[group]
 
-    def commit_all(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+    def commit_all(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
         """Set the offsets of many groups at once; return, by group, '' or why the broker refused.
 
         Some offsets of a refused group may be set.
@@ -196,7 +196,7 @@ class GroupAdmin:
             while going := {group: remaining[0] for group, remaining in portions.items() if remaining}:
 
                 def commit(
-                    batch: Iterable[str], now: Mapping[str, list[Committed]] = going
+                    batch: Iterable[str], now: Mapping[str, list[CommittedOffset]] = going
                 ) -> Answers[str, Any]:
                     return calls.commit({group: now[group] for group in batch})
 
@@ -208,7 +208,7 @@ class GroupAdmin:
                     refusals[group] = why
         return refusals
 
-    def remove(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+    def remove(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
         """Delete the offsets that groups have committed for these partitions.
 
         Returns, by group, '' or why the broker refused.
@@ -262,9 +262,9 @@ def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answer
         yield answered(*under_way.popleft())
 
 
-def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:
+def _portions(offsets: Sequence[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
     """Split offsets into lists that fit into one commit each."""
-    commit: list[Committed] = []
+    commit: list[CommittedOffset] = []
     size = 0
     for each in offsets:
         entry = _ENTRY_BYTES + len(each.tp.topic) + len(each.metadata.encode())

@@ -30,7 +30,7 @@ _RELEASE = "2"
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffset:
     """A group's committed offset of a partition: the next to read."""
 
     tp: TopicPartition
@@ -54,17 +54,17 @@ class _Partition(ctypes.Structure):
     )
 
 
-class Broker(ctypes.Structure):
+class BrokerStruct(ctypes.Structure):
     """`rd_kafka_metadata_broker_t`"""
 
     _fields_ = (("id", c_int32), ("host", c_char_p), ("port", c_int))
 
 
-class GroupInfo(ctypes.Structure):
+class GroupInfoStruct(ctypes.Structure):
     """`struct rd_kafka_group_info`"""
 
     _fields_ = (
-        ("broker", Broker),
+        ("broker", BrokerStruct),
         ("group", c_char_p),
         ("err", c_int),
         ("state", c_char_p),
@@ -78,7 +78,7 @@ class GroupInfo(ctypes.Structure):
 class GroupList(ctypes.Structure):
     """`struct rd_kafka_group_list`"""
 
-    _fields_ = (("groups", POINTER(GroupInfo)), ("group_cnt", c_int))
+    _fields_ = (("groups", POINTER(GroupInfoStruct)), ("group_cnt", c_int))
 
 
 class _Partitions(ctypes.Structure):
@@ -157,7 +157,7 @@ def _unknown_release(reason: str) -> UsageError:
 lib = _load()
 
 
-def partitions_of(offsets: Sequence[Committed], whole: bool = False) -> Any:
+def partitions_of(offsets: Sequence[CommittedOffset], whole: bool = False) -> Any:
     """A `rd_kafka_topic_partition_list_t *` of the places; `whole`: with what is committed."""
     made = lib.rd_kafka_topic_partition_list_new(len(offsets))
     for each in offsets:
@@ -181,13 +181,13 @@ def client_of(owner: AdminClient | Consumer | Producer) -> int:
     return handle
 
 
-def committed_of(entry: _Partition) -> Committed:
+def committed_of(entry: _Partition) -> CommittedOffset:
     """Brokers give text: what a client committed in other bytes comes with U+FFFD in their place."""
     epoch = lib.rd_kafka_topic_partition_get_leader_epoch(ctypes.byref(entry))
     size = entry.metadata_size if entry.metadata else 0
     metadata = ctypes.string_at(entry.metadata, size).decode(errors="replace") if size else ""
     place = TopicPartition(text(entry.topic), entry.partition)
-    return Committed(place, entry.offset, epoch if epoch >= 0 else None, metadata)
+    return CommittedOffset(place, entry.offset, epoch if epoch >= 0 else None, metadata)
 
 
 def text(words: bytes | None) -> str:
@@ -207,11 +207,11 @@ AT_ONCE = 200
 
 _POLL_MS = 1000
 
-Answer = list[Committed] | KafkaError
+Answer = list[CommittedOffset] | KafkaError
 """The offsets of a group (none after a change), or why the request was refused."""
 
 
-class Named(NamedTuple):
+class DescribedGroup(NamedTuple):
     """A group as DescribeGroups of the classic protocol knows it: of another protocol, `state` is 'Dead' and
     `protocol_type` is ''. Both are '' where its coordinator answered with an `error`."""
 
@@ -243,12 +243,14 @@ class GroupCalls:
             return (
                 None
                 if partitions is None
-                else partitions_of([Committed(tp, 0, None, "") for tp in partitions])
+                else partitions_of([CommittedOffset(tp, 0, None, "") for tp in partitions])
             )
 
         return self._call("ListConsumerGroupOffsets", groups, asked, stable)
 
-    def commit(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> Iterator[tuple[str, Answer]]:
+    def commit(
+        self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]
+    ) -> Iterator[tuple[str, Answer]]:
         """Set the offsets of groups without members."""
         return self._call(
             "AlterConsumerGroupOffsets",
@@ -256,7 +258,9 @@ class GroupCalls:
             lambda group: partitions_of(offsets_by_group[group], whole=True),
         )
 
-    def delete(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> Iterator[tuple[str, Answer]]:
+    def delete(
+        self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]
+    ) -> Iterator[tuple[str, Answer]]:
         """Delete the offsets committed for these partitions."""
         return self._call(
             "DeleteConsumerGroupOffsets",
@@ -311,7 +315,7 @@ class GroupCalls:
         if partitions is not None:
             lib.rd_kafka_topic_partition_list_destroy(partitions)
 
-    def names(self) -> tuple[list[Named], KafkaError | None]:
+    def names(self) -> tuple[list[DescribedGroup], KafkaError | None]:
         """Every group of every broker; and the error of a broker that did not list its groups."""
         listed = POINTER(GroupList)()
         code = lib.rd_kafka_list_groups(self._client, None, ctypes.byref(listed), int(self._timeout * 1000))
@@ -324,9 +328,9 @@ class GroupCalls:
             lib.rd_kafka_group_list_destroy(listed)
 
 
-def _named(group: GroupInfo) -> Named:
+def _named(group: GroupInfoStruct) -> DescribedGroup:
     error = KafkaError(group.err) if group.err else None
-    return Named(text(group.group), text(group.state), text(group.protocol_type), error)
+    return DescribedGroup(text(group.group), text(group.state), text(group.protocol_type), error)
 
 
 def _unusable(group: str) -> str:
@@ -346,7 +350,7 @@ def _answer(call: str, event: int) -> Answer:
     group = getattr(lib, f"rd_kafka_{call}_result_groups")(result, ctypes.byref(count))[0]
     if error := lib.rd_kafka_group_result_error(group):
         return KafkaError(lib.rd_kafka_error_code(error), text(lib.rd_kafka_error_string(error)))
-    positions: list[Committed] = []
+    positions: list[CommittedOffset] = []
     partitions = lib.rd_kafka_group_result_partitions(group)
     for number in range(partitions.contents.cnt if partitions else 0):
         entry = partitions.contents.elems[number]

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 from kbackup.errors import CorruptError, RefusedError
-from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.codec import MetadataRecord, record
 from kbackup.kafka.metadata_log.image import MECHANISMS
 from kbackup.kafka.metadata_log.log import Batch, check_snapshot, encode_batch, read_batches
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
@@ -17,7 +17,7 @@ _RECORDS_OF_A_BATCH = 1000
 _HINT = "make a new one with 'kafka-storage format'"
 
 
-def write_bootstrap(base: bytes, records: Sequence[Record]) -> bytes:
+def write_bootstrap(base: bytes, records: Sequence[MetadataRecord]) -> bytes:
     """Return the bootstrap.checkpoint `base`, which `kafka-storage format` wrote, with metadata records added.
 
     They stand after those of `base` and before its footer: where both set the same thing, the added one counts.
@@ -43,7 +43,7 @@ def _batches(base: bytes) -> list[Batch]:
     return batches
 
 
-def scram_record(user: ScramUser) -> Record:
+def scram_record(user: ScramUser) -> MetadataRecord:
     """Return the record of a SCRAM credential. `RefusedError` where its secrets are not known."""
     mechanism = next((number for number, name in MECHANISMS.items() if name == user.mechanism), None)
     if mechanism is None:
@@ -67,14 +67,14 @@ def scram_record(user: ScramUser) -> Record:
     )
 
 
-def quota_records(quota: ClientQuota) -> Iterable[Record]:
+def quota_records(quota: ClientQuota) -> Iterable[MetadataRecord]:
     """Yield a record for each quota of an entity."""
     entity = [{"entityType": kind, "entityName": name} for kind, name in quota.entity.items()]
     for key, value in quota.quotas.items():
         yield record("ClientQuotaRecord", {"entity": entity, "key": key, "value": value})
 
 
-def token_record(token: DelegationToken) -> Record:
+def token_record(token: DelegationToken) -> MetadataRecord:
     """Return the record of a delegation token. Its HMAC stays the same where delegation.token.secret.key does."""
     return record(
         "DelegationTokenRecord",
@@ -90,6 +90,6 @@ def token_record(token: DelegationToken) -> Record:
     )
 
 
-def producer_id_record(next_producer_id: int) -> Record:
+def producer_id_record(next_producer_id: int) -> MetadataRecord:
     """Return the record after which no producer gets an id that the old cluster had given."""
     return record("ProducerIdsRecord", {"brokerId": -1, "nextProducerId": next_producer_id})

@@ -37,7 +37,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+class SchemaField(msgspec.Struct, frozen=True, omit_defaults=True):
     """One field. `type` is int8, int16, uint16, int32, int64, float64, bool, string, bytes, uuid or struct; `[]`
     before it makes it an array.
 
@@ -52,7 +52,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     nullable: int | None = None
     tag: int | None = None
     default: Any = msgspec.UNSET
-    fields: tuple[Field, ...] = ()
+    fields: tuple[SchemaField, ...] = ()
 
     def default_value(self) -> Any:
         """Return the value that stands for an absent field. Each of Kafka's types has a default of its own."""
@@ -63,22 +63,23 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
         return {} if self.type == "struct" else _DEFAULTS.get(self.type, 0)
 
 
-class Schema(msgspec.Struct, frozen=True):
+class RecordSchema(msgspec.Struct, frozen=True):
     """A record's name in Kafka, the newest version that is known, and its fields. Version 0 is always the oldest."""
 
     name: str
     newest: int
-    fields: tuple[Field, ...]
+    fields: tuple[SchemaField, ...]
 
 
 _TABLES = msgspec.json.decode(
-    resources.files(__package__).joinpath("records.json").read_bytes(), type=dict[str, dict[int, Schema]]
+    resources.files(__package__).joinpath("records.json").read_bytes(),
+    type=dict[str, dict[int, RecordSchema]],
 )
 RECORDS, CONTROL_RECORDS = _TABLES["metadata"], _TABLES["control"]
 """The schemas of metadata records by apiKey, and of control records by type."""
 
 
-class Record(NamedTuple):
+class MetadataRecord(NamedTuple):
     """A metadata record, or a control record. `number` is its apiKey, or its type.
 
     `data` maps the names of fields to values. For a type or a version that is not known, it is the encoded fields,
@@ -96,10 +97,10 @@ class Record(NamedTuple):
         return isinstance(self.data, dict)
 
 
-def record(name: str, data: dict[str, Any] | None = None, version: int = 0) -> Record:
+def record(name: str, data: dict[str, Any] | None = None, version: int = 0) -> MetadataRecord:
     """Return a metadata record of a known type. Fields that are not given have Kafka's default."""
     number = next(number for number, schema in RECORDS.items() if schema.name == name)
-    return Record(name, number, version, data or {})
+    return MetadataRecord(name, number, version, data or {})
 
 
 class Cursor:
@@ -187,14 +188,14 @@ def corrupt(name: str, position: int, problem: str) -> CorruptError:
     return CorruptError(f"{name}: byte {position}: {problem}", HINT)
 
 
-def decode_record(cursor: Cursor) -> Record:
+def decode_record(cursor: Cursor) -> MetadataRecord:
     """Decode the value of a metadata record: its frame and its fields, up to the cursor's end."""
     if (frame := cursor.unsigned()) != FRAME_VERSION:
         cursor.fail(f"a metadata record has frame version {frame}; {FRAME_VERSION} is known")
     return _decode(cursor, cursor.unsigned(), cursor.unsigned(), control=False)
 
 
-def decode_control(number: int, cursor: Cursor) -> Record:
+def decode_control(number: int, cursor: Cursor) -> MetadataRecord:
     """Decode the value of a control record. Its first field, an int16, is its version."""
     start = cursor.at
     (version,) = cursor.unpack(_VERSION)
@@ -202,19 +203,19 @@ def decode_control(number: int, cursor: Cursor) -> Record:
     return _decode(cursor, number, version, control=True)
 
 
-def _decode(cursor: Cursor, number: int, version: int, control: bool) -> Record:
+def _decode(cursor: Cursor, number: int, version: int, control: bool) -> MetadataRecord:
     schema = (CONTROL_RECORDS if control else RECORDS).get(number)
     if schema is None or not 0 <= version <= schema.newest:
         name = (
             schema.name if schema is not None else f"{'control' if control else 'metadata'} record {number}"
         )
-        return Record(name, number, version, cursor.take(cursor.remaining), control)
+        return MetadataRecord(name, number, version, cursor.take(cursor.remaining), control)
     data = _codec_of(number, version, control).read(cursor)
     cursor.finish(f"the last field of a {schema.name}")
-    return Record(schema.name, number, version, data, control)
+    return MetadataRecord(schema.name, number, version, data, control)
 
 
-def encode_record(value: Record) -> bytes:
+def encode_record(value: MetadataRecord) -> bytes:
     """Return the value of a record in the log. `ValueError` for fields that its version doesn't have."""
     out = Output()
     if not value.control:
@@ -264,7 +265,7 @@ class _Uuid(_Fixed):
 class _Struct:
     least = 1
 
-    def __init__(self, name: str, fields: tuple[Field, ...], version: int) -> None:
+    def __init__(self, name: str, fields: tuple[SchemaField, ...], version: int) -> None:
         self._name = f"{name}, version {version},"
         present = [(field, _codec(field, version)) for field in fields if field.since <= version]
         self._plain = [(field.name, codec, field) for field, codec in present if field.tag is None]
@@ -376,7 +377,7 @@ _SIMPLE = {
 }
 
 
-def _codec(field: Field, version: int) -> _Codec:
+def _codec(field: SchemaField, version: int) -> _Codec:
     """Return the codec of a field in one version of its record."""
     kind = field.type.removeprefix("[]")
     is_array = kind != field.type

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from kbackup.errors import CorruptError
-from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.codec import MetadataRecord
 from kbackup.kafka.metadata_log.log import LogRecord, MetadataLog, find_log, open_log, read_identity
 from kbackup.metadata.encoder import is_encrypted
 from kbackup.metadata.entities import (
@@ -26,12 +26,12 @@ from kbackup.metadata.entities import (
     TOKEN_SECRETS,
     Acl,
     BrokerConfig,
+    BrokerListener,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
     Feature,
     GroupConfig,
-    Listener,
     NotCarried,
     Reading,
     Registration,
@@ -134,7 +134,7 @@ class MetadataImage:
         """Kafka's word for the state of the migration from ZooKeeper, such as MIGRATION while both are written."""
         return None if self.migration_state is None else word(MIGRATION_STATES, self.migration_state)
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: MetadataRecord) -> None:
         """Apply one record. Begin and end of a transaction are not for here."""
         if not isinstance(record.data, dict):
             self.unknown[f"{record.name}, version {record.version}"] += 1
@@ -269,9 +269,9 @@ def replay_log(log: MetadataLog) -> MetadataImage:
     return image
 
 
-def _replay_transactions(image: MetadataImage, records: Iterable[Record]) -> int:
+def _replay_transactions(image: MetadataImage, records: Iterable[MetadataRecord]) -> int:
     """Return the number of records whose transaction has not ended, its BeginTransactionRecord included."""
-    pending: list[Record] | None = None
+    pending: list[MetadataRecord] | None = None
     for record in records:
         if record.name == "BeginTransactionRecord":
             pending = []
@@ -428,10 +428,10 @@ def _registrations(image: MetadataImage) -> Iterator[Registration]:
         yield Registration(id=id_, role="controller", listeners=_listeners(controller["endPoints"]))
 
 
-def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
+def _listeners(endpoints: Iterable[Fields]) -> tuple[BrokerListener, ...]:
     """Return them in the order of their names: a snapshot has another order than the broker's own record."""
     return tuple(
-        Listener(
+        BrokerListener(
             name=each["name"],
             host=each["host"],
             port=each["port"],

@@ -20,8 +20,8 @@ from kbackup.errors import CorruptError, UnreachableError, UsageError
 from kbackup.kafka.metadata_log.codec import (
     HINT,
     Cursor,
+    MetadataRecord,
     Output,
-    Record,
     corrupt,
     decode_control,
     decode_record,
@@ -56,7 +56,7 @@ class LogRecord(NamedTuple):
     offset: int
     epoch: int
     timestamp: int
-    record: Record
+    record: MetadataRecord
 
 
 class Batch(NamedTuple):
@@ -127,7 +127,7 @@ def decode_batch(data: bytes, name: str, position: int) -> Batch:
     return Batch(position, base_offset, base_offset + last, epoch, timestamp, records)
 
 
-def _decode(batch: Cursor, number: int, first_timestamp: int, control: bool) -> tuple[int, Record]:
+def _decode(batch: Cursor, number: int, first_timestamp: int, control: bool) -> tuple[int, MetadataRecord]:
     cursor = batch.sub_cursor(batch.signed())
     cursor.take(1)  # attributes, unused
     timestamp = first_timestamp + cursor.signed(64)
@@ -151,7 +151,7 @@ def _sized(cursor: Cursor) -> Cursor | None:
     return None if size == -1 else cursor.sub_cursor(size)
 
 
-def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[Record]) -> bytes:
+def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[MetadataRecord]) -> bytes:
     """Return a batch of at least one record, all of them control records or none, as controllers write it."""
     attributes, count = _CONTROL if records[0].control else 0, len(records)
     body = _BODY.pack(attributes, count - 1, timestamp, timestamp, *_NO_PRODUCER, count)
@@ -160,7 +160,7 @@ def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence
     return _FRAME.pack(base_offset, length, epoch, _MAGIC, crc32c(body)) + body
 
 
-def _encode(number: int, record: Record) -> bytes:
+def _encode(number: int, record: MetadataRecord) -> bytes:
     out = Output(b"\0")
     out.signed(0)  # all of a batch have its timestamp
     out.signed(number)
@@ -175,7 +175,7 @@ def _encode(number: int, record: Record) -> bytes:
     return bytes(sized)
 
 
-class Snapshot(NamedTuple):
+class LogSnapshot(NamedTuple):
     """A snapshot's file. It stands for the records below `end_offset`."""
 
     end_offset: int
@@ -193,7 +193,7 @@ class MetadataLog:
     """
 
     folder: Path
-    snapshot: Snapshot | None
+    snapshot: LogSnapshot | None
     segments: list[tuple[int, Path]]
     end_offset: int = 0
     epoch: int = 0
@@ -273,7 +273,7 @@ def open_log(folder: Path) -> MetadataLog:
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in paths:
         if match := _SNAPSHOT.fullmatch(path.name):
-            snapshots.append(Snapshot(int(match[1]), int(match[2]), path))
+            snapshots.append(LogSnapshot(int(match[1]), int(match[2]), path))
         elif match := _SEGMENT.fullmatch(path.name):
             segments.append((int(match[1]), path))
     if not snapshots and not segments:

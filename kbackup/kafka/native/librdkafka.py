@@ -27,8 +27,8 @@ from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection, log
-from kbackup.kafka.kernel_protocol import Progress
-from kbackup.kafka.property_check import Token
+from kbackup.kafka.kernel_protocol import CommittedProgress
+from kbackup.kafka.property_check import OAuthToken
 from kbackup.types import TopicPartition
 
 PRODUCER, CONSUMER = 0, 1
@@ -226,7 +226,7 @@ def new_client(
     return client
 
 
-def set_token(client: int, token: Token) -> None:
+def set_token(client: int, token: OAuthToken) -> None:
     """Set a token; raise `ValueError` with librdkafka's message where it is refused."""
     reason = ctypes.create_string_buffer(_TEXT)
     pairs = [word.encode() for pair in token.extensions.items() for word in pair]
@@ -364,7 +364,7 @@ def begin(client: int) -> None:
 
 
 def send_progress(
-    client: int, group: str, progress: Mapping[TopicPartition, Progress], timeout: float
+    client: int, group: str, progress: Mapping[TopicPartition, CommittedProgress], timeout: float
 ) -> None:
     """Add the progress to the transaction, for a group that has no members."""
     partitions = lib.rd_kafka_topic_partition_list_new(len(progress))
@@ -389,7 +389,7 @@ def abort(client: int, timeout: float) -> None:
     _check(lib.rd_kafka_abort_transaction(client, _ms(timeout)))
 
 
-def _add(partitions: int, tp: TopicPartition, at: Progress) -> None:
+def _add(partitions: int, tp: TopicPartition, at: CommittedProgress) -> None:
     made = lib.rd_kafka_topic_partition_list_add(partitions, tp.topic.encode(), tp.partition)
     entry = _TopicPartition.from_address(made)
     entry.offset = at.next

@@ -17,7 +17,7 @@ from kbackup.kafka.client import Connection
 from kbackup.kafka.kernel_protocol import (
     UNKNOWN,
     Bootstrap,
-    Progress,
+    CommittedProgress,
     RefusedRecordError,
     Runs,
     Undelivered,
@@ -162,7 +162,7 @@ class KernelOutlet:
         order, self._order = self._order, {}
         return {tp: join([s.runs for s in some if s.runs is not None]) for tp, some in order.items()}
 
-    def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None:
+    def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None:
         librdkafka.send_progress(self._handle.client, self._group, progress, timeout)
 
     def commit(self, timeout: float) -> None:

@@ -30,11 +30,13 @@ class KbackupDataSource(DataSource):
         return ", ".join(f"{name} {TYPES[name]}" for name in self._request().columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from kbackup.spark.source.batch import PushingReader, Reader
+        from kbackup.spark.source.batch import BatchReader, PushingReader
 
         request, columns = self._request(), columns_of(schema)
         return (
-            PushingReader(request, columns, self._table) if request.push_filters else Reader(request, columns)
+            PushingReader(request, columns, self._table)
+            if request.push_filters
+            else BatchReader(request, columns)
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's)

@@ -33,7 +33,7 @@ class Task(InputPartition):
     segment_range: ReadUnit
 
 
-class Reader(DataSourceReader):
+class BatchReader(DataSourceReader):
     """Reads on executors, which get the store alone; each task gets only its own ranges."""
 
     def __init__(self, request: Request, columns: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class Reader(DataSourceReader):
         return [Pushed()]
 
 
-class PushingReader(Reader):
+class PushingReader(BatchReader):
     """A reader that narrows by filters, but leaves their evaluation to Spark.
 
     Spark 4.1 stores the filters of a loaded table's last query, and uses them for all queries: for others in the same

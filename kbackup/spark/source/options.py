@@ -17,7 +17,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.parallel import PART_BYTES
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.config import Files, Origin, Setting, load, parse_range, parse_size, parse_time
+from kbackup.config import ConfigFiles, Origin, Setting, load, parse_range, parse_size, parse_time
 from kbackup.config.load import TRUST_OPTIONS
 from kbackup.config.values import has_reference
 from kbackup.config.windows import RANGES, TIMES
@@ -277,7 +277,7 @@ class Request:
 
     def store(self) -> Store:
         """`encryption.key` and `[s3]` as options say, else the environment of the driver, else its file."""
-        config = load(self.settings, Files(config=self.config)).config
+        config = load(self.settings, ConfigFiles(config=self.config)).config
         url, key = self.archive or config.archive or "", config.encryption.key or ""
         store = open_store(url, config.s3, key, archive_id=config.archive_id, key_class=layout.key_class)
         check_archive_id(store, config.archive_id)

@@ -61,7 +61,7 @@ class _Object(NamedTuple):
     cipher: Cipher
 
 
-class Reader:
+class DecryptingReader:
     """Reads ranges of objects. Remembers the headers of the objects that it read last; a replaced object is noticed,
     because the remembered header decrypts none of its frames."""
 
@@ -244,7 +244,7 @@ class CryptStore:
         self._key_class = key_class
         self._inner = inner
         self._keyring = keyring
-        self._reader = Reader(inner, keyring)
+        self._reader = DecryptingReader(inner, keyring)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CryptStore, (self._inner, self._keyring, self._key_class)

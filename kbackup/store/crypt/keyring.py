@@ -54,7 +54,7 @@ class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         }
 
 
-class Named(NamedTuple):
+class NamedKeyFile(NamedTuple):
     """A file of data keys and where it is."""
 
     path: str
@@ -105,13 +105,13 @@ def list_files(store: Store) -> list[str]:
 
 def read_files(
     store: Store, paths: Iterable[str], known: Collection[str] = ()
-) -> tuple[list[Named], list[Skipped]]:
+) -> tuple[list[NamedKeyFile], list[Skipped]]:
     """Return the files at `paths` but those `known`, and the files that can't be read: anybody who may write can add
     one. A file that a rotation has removed meanwhile is in neither."""
 
-    def read(path: str) -> Named | Skipped | None:
+    def read(path: str) -> NamedKeyFile | Skipped | None:
         try:
-            return Named(path, decode_file(store.get(path), path))
+            return NamedKeyFile(path, decode_file(store.get(path), path))
         except NotFoundError:
             return None
         except CorruptError as error:
@@ -119,15 +119,17 @@ def read_files(
 
     with ThreadPoolExecutor(_THREADS) as pool:
         entries = list(pool.map(read, [path for path in paths if path not in known]))
-    return [e for e in entries if isinstance(e, Named)], [e for e in entries if isinstance(e, Skipped)]
+    return [e for e in entries if isinstance(e, NamedKeyFile)], [e for e in entries if isinstance(e, Skipped)]
 
 
-def unwrap_files(kek: Kek, files: Iterable[Named], archive_id: str) -> tuple[list[Opened], list[Skipped]]:
+def unwrap_files(
+    kek: Kek, files: Iterable[NamedKeyFile], archive_id: str
+) -> tuple[list[Opened], list[Skipped]]:
     """Return the data keys of each of `files`, which are under `kek`, and the files that it can't unwrap.
 
     One call unwraps all files that have no data key id in common. They are tried one by one only if it fails.
     """
-    batches: dict[int, list[Named]] = {}
+    batches: dict[int, list[NamedKeyFile]] = {}
     seen: dict[str, int] = {}
     for named in files:
         number = max((seen.get(key_id, 0) for key_id in named.file.keys), default=0)
@@ -137,7 +139,9 @@ def unwrap_files(kek: Kek, files: Iterable[Named], archive_id: str) -> tuple[lis
     return [each for opened, _ in parts for each in opened], [each for _, closed in parts for each in closed]
 
 
-def _unwrap_batch(kek: Kek, files: Sequence[Named], archive_id: str) -> tuple[list[Opened], list[Skipped]]:
+def _unwrap_batch(
+    kek: Kek, files: Sequence[NamedKeyFile], archive_id: str
+) -> tuple[list[Opened], list[Skipped]]:
     """Unwrap files that have no data key id in common."""
     try:
         keys = kek.unwrap({k: data for _, file in files for k, data in file.wrapped().items()}, archive_id)
@@ -162,9 +166,9 @@ def find_conflicts(files: Iterable[Opened]) -> list[CorruptError]:
     ]
 
 
-def split_foreign(files: Iterable[Named], archive_id: str) -> tuple[list[Named], list[Skipped]]:
+def split_foreign(files: Iterable[NamedKeyFile], archive_id: str) -> tuple[list[NamedKeyFile], list[Skipped]]:
     """Split files into files of this archive, and files that are skipped because they are of another."""
-    ours: list[Named] = []
+    ours: list[NamedKeyFile] = []
     skipped: list[Skipped] = []
     for named in files:
         owner = named.file.archive_id
@@ -403,7 +407,7 @@ class Keyring:
         """Read all files of data keys that were not read before."""
         self._take(*read_files(self._store, list_files(self._store), self._read))
 
-    def _take(self, files: Iterable[Named], damaged: Iterable[Skipped]) -> None:
+    def _take(self, files: Iterable[NamedKeyFile], damaged: Iterable[Skipped]) -> None:
         """Learn the keys of `files`; one call unwraps all."""
         ours, foreign = split_foreign(files, self.archive_id)
         mine = [named for named in ours if named.file.kek == self.kek.name]
@@ -480,7 +484,7 @@ def rotate(
     return Rotated(new.name, len(keys), file, removed, undeleted, skipped)
 
 
-def _split_by_kek(files: Sequence[Named], names: set[str]) -> tuple[list[Named], list[Skipped]]:
+def _split_by_kek(files: Sequence[NamedKeyFile], names: set[str]) -> tuple[list[NamedKeyFile], list[Skipped]]:
     """Return the files under keys of these names, and the other files, which anybody who may write can add."""
     under = [named for named in files if named.file.kek in names]
     return under, [

@@ -17,7 +17,7 @@ from kbackup.errors import (
 from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, is_key, may_hold_keys
 from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.read import Filling, Reading
+from kbackup.store.s3.read import Filling, ObjectReading
 from kbackup.store.s3.upload import S3Upload, as_body, crc_from, put, put_new, read_back
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class S3Store:
         return self.get_with_etag(key)[0]
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        reading = Reading(self._bucket, key)
+        reading = ObjectReading(self._bucket, key)
         return b"".join(reading), reading.etag
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -60,7 +60,7 @@ class S3Store:
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if length > 0:
-            yield from Reading(self._bucket, key, start, length)
+            yield from ObjectReading(self._bucket, key, start, length)
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         if into:

@@ -103,7 +103,7 @@ class _Read(Generic[C]):
         return self._end
 
 
-class Reading(_Read[bytes]):
+class ObjectReading(_Read[bytes]):
     """Read an object as bytes."""
 
     def _chunk(self, body: StreamingBody, size: int) -> bytes:

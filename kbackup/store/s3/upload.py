@@ -26,7 +26,7 @@ from kbackup.store.base import Buffer, Upload, abort_upload, view_of
 from kbackup.store.options import MIN_PART
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError
-from kbackup.store.s3.read import Reading
+from kbackup.store.s3.read import ObjectReading
 
 SMALL = 1 << 16
 """Smaller views are copied together: a copy costs less than a system call for each."""
@@ -184,7 +184,7 @@ def read_back(
 
 
 def _compare(bucket: Bucket, key: str, body: bytes | bytearray) -> Current:
-    reading = Reading(bucket, key)
+    reading = ObjectReading(bucket, key)
     at, same = 0, True
     for chunk in reading:
         same = same and chunk == body[at : at + len(chunk)]

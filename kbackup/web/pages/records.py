@@ -14,7 +14,7 @@ from kbackup.archive.query.browse import Page, offset_at, page_before, page_from
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import PARTS, Part, Pattern
 from kbackup.archive.segments.window import Window
-from kbackup.config.windows import ADDRESSES, Address, parse_address
+from kbackup.config.windows import ADDRESSES, TopicAddress, parse_address
 from kbackup.errors import UsageError
 from kbackup.formats.record import Row
 from kbackup.types import TopicPartition
@@ -328,7 +328,7 @@ def _resume(request: Requested, query: dict[str, object], result: SearchResult) 
     return request.link("search", **query, at=f"{topic}:{partition}:{offset}")
 
 
-def _address(text: str, topics: Container[str]) -> Address | None:
+def _address(text: str, topics: Container[str]) -> TopicAddress | None:
     """Return the address that a field names; None for an empty field. Names in Java folders have any characters."""
     if not text.strip():
         return None
@@ -338,7 +338,7 @@ def _address(text: str, topics: Container[str]) -> Address | None:
         match = _ANY_TOPIC.fullmatch(text.strip())
         if match is not None and match["topic"] in topics:
             partition, offset = (int(n) if n else None for n in match.group("partition", "offset"))
-            return Address(match["topic"], partition, offset)
+            return TopicAddress(match["topic"], partition, offset)
         raise BadInputError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
 
 

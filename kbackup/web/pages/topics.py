@@ -17,7 +17,7 @@ from kbackup.archive.query.selection import exact_entry
 from kbackup.errors import UsageError
 from kbackup.types import Incarnation
 from kbackup.util.times import ms_of
-from kbackup.web.archive_cache import LagChart, Snapshot, TopicRow, lag_chart
+from kbackup.web.archive_cache import ArchiveSnapshot, LagChart, TopicRow, lag_chart
 from kbackup.web.charts import Area, Strip, area, records_over_time, strip
 from kbackup.web.view import GET, Number, PageRequest, Requested, find_partition, list_page, matches_search
 
@@ -26,7 +26,7 @@ LATELY = 7 * 86_400_000
 
 
 def topic_charts(
-    snapshot: Snapshot, points: Sequence[PointOverview], topics: Collection[Incarnation]
+    snapshot: ArchiveSnapshot, points: Sequence[PointOverview], topics: Collection[Incarnation]
 ) -> dict[Incarnation, Area | None]:
     """Return the charts of stored bytes of topics at each restore point up to that of the snapshot."""
     if snapshot.archive is None or snapshot.point is None:
@@ -36,7 +36,7 @@ def topic_charts(
     return {topic: area(_samples(growth[topic], shown), "bytes") for topic in topics if topic in growth}
 
 
-def added_lately(snapshot: Snapshot, points: Sequence[PointOverview]) -> dict[Incarnation, int]:
+def added_lately(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> dict[Incarnation, int]:
     """Return the stored bytes that topics got within `LATELY` before the restore point of the snapshot."""
     if snapshot.archive is None or snapshot.point is None:
         return {}
@@ -45,7 +45,7 @@ def added_lately(snapshot: Snapshot, points: Sequence[PointOverview]) -> dict[In
     return added_after(snapshot.archive, snapshot.point, max(earlier, default=0))
 
 
-def _upto(snapshot: Snapshot, points: Sequence[PointOverview]) -> list[PointOverview]:
+def _upto(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> list[PointOverview]:
     return [p for p in points if snapshot.number is not None and p.number <= snapshot.number]
 
 
@@ -66,7 +66,7 @@ def _samples(growth: Growth, points: Sequence[PointOverview]) -> list[tuple[int,
 class TopicStrips:
     """Makes the strips of the partitions of a topic."""
 
-    def __init__(self, snapshot: Snapshot, topic: ArchivedTopic) -> None:
+    def __init__(self, snapshot: ArchiveSnapshot, topic: ArchivedTopic) -> None:
         self._lost, self._topic = snapshot.lost_ranges, topic
         states = snapshot.point.topics if snapshot.point is not None else ()
         own = next((state for state in states if state.name == topic.name), None)

@@ -15,14 +15,14 @@ from kbackup.jobs.copy import CopyReport, PromoteReport
 from kbackup.jobs.diff import Diff
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport
-from kbackup.jobs.groups.job import UndoReport as GroupsUndoReport
+from kbackup.jobs.groups.job import GroupUndoReport as GroupsUndoReport
 from kbackup.jobs.migrate.archive import ArchiveReport, BootstrapReport
 from kbackup.jobs.migrate.preflight import PreflightReport
-from kbackup.jobs.migrate.verify import VerifyReport as MigrationReport
+from kbackup.jobs.migrate.verify import MigrationVerifyReport as MigrationReport
 from kbackup.jobs.points import LabelReport, PinReport
 from kbackup.jobs.repair.rebuild import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
-from kbackup.jobs.retention import ExpireReport, UndoReport
+from kbackup.jobs.retention import ExpireReport, ExpiryUndoReport
 from kbackup.jobs.settings.write import SettingsUndone
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify.report import VerifyReport
@@ -56,7 +56,7 @@ OUTPUTS: dict[str, tuple[Any, ...]] = {
     "verify": (VerifyReport, AgainstReport),
     "drill": (DrillReport,),
     "check": (CheckReport,),
-    "expire": (ExpireReport, UndoReport),
+    "expire": (ExpireReport, ExpiryUndoReport),
     "keep": (PinReport,),
     "release": (PinReport,),
     "label": (LabelReport,),

@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from kbackup.jobs.export.run import ExportReport
 from kbackup.jobs.keys import HeldKeys
-from kbackup.jobs.migrate.rollback import Guard, Step
+from kbackup.jobs.migrate.rollback import DeletionGuard, RollbackStep
 from kbackup.jobs.migrate.states import State, Witness
 from kbackup.jobs.migrate.znodes import Sign, ZnodeContent
 from kbackup.jobs.mirror.dry_run import DryRun
@@ -80,8 +80,8 @@ class RollbackOutput(TypedDict):
     state: StateOutput
     controllers: dict[str, Sign]
     deleted: list[ZnodeContent]
-    steps: list[Step]
-    guards: list[Guard]
+    steps: list[RollbackStep]
+    guards: list[DeletionGuard]
 
 
 class HistoryFields(TypedDict):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbackup.kafka.metadata_log.bootstrap import write_bootstrap
-from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.codec import MetadataRecord
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
 from scripts.dev.kafka import Broker
@@ -47,7 +47,7 @@ class Cluster(Broker):
 
     Snapshots are frequent. `added` stands in the bootstrap.checkpoint of node 1 before it starts."""
 
-    def __init__(self, release: Release, nodes: int, added: Sequence[Record] = ()) -> None:
+    def __init__(self, release: Release, nodes: int, added: Sequence[MetadataRecord] = ()) -> None:
         self.release = release
         self._added = added
         properties = {

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.metadata_log.bootstrap import producer_id_record, quota_records, scram_record, token_record
-from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.codec import MetadataRecord
 from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.entities import Reading
 from tests.interop.metadata_log.cluster import KAFKA_4, Cluster, quotas_and_users
@@ -15,7 +15,7 @@ from tests.interop.metadata_log.conftest import Changed
 from tests.support.java import Java
 
 
-def _records(reading: Reading) -> list[Record]:
+def _records(reading: Reading) -> list[MetadataRecord]:
     return [
         *map(scram_record, reading.scram_users or ()),
         *(record for quota in reading.client_quotas or () for record in quota_records(quota)),

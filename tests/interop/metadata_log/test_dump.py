@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
-from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, Record
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord
 from kbackup.kafka.metadata_log.image import read_metadata_log
 from scripts.dev import metadata_schemas
 from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Release, dump, files_of
@@ -35,7 +35,7 @@ def test_kafka_reads_every_record_that_is_encoded(release: Release, tmp_path: Pa
     kinds = {(s.name, v) for table in tables for s in table.values() for v in range(s.newest + 1)} - {
         _UNPRINTED
     }
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     for kind in sorted(kinds):
         _collect(BY_KIND[kind], records)
     assert {(r.name, r.version) for r in records} == kinds
@@ -43,10 +43,10 @@ def test_kafka_reads_every_record_that_is_encoded(release: Release, tmp_path: Pa
     check_as_printed([path], dump(release, [path]))
 
 
-def _collect(strategy: SearchStrategy[Record], records: list[Record]) -> None:
+def _collect(strategy: SearchStrategy[MetadataRecord], records: list[MetadataRecord]) -> None:
     @settings(max_examples=10, derandomize=True, database=None)
     @given(strategy)
-    def collect(record: Record) -> None:
+    def collect(record: MetadataRecord) -> None:
         records.append(record)
 
     collect()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.codec import MetadataRecord, record
 from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.kafka.metadata_log.log import encode_batch, read_segment
 from scripts.dev.kafka import Broker
@@ -35,7 +35,7 @@ class OldCluster(Broker):
     def log(self) -> Path:
         return self.folder / "node-0" / "data" / "__cluster_metadata-0"
 
-    def append(self, *records: Record) -> None:
+    def append(self, *records: MetadataRecord) -> None:
         """Write a batch behind the last one, as the last leader: what it wrote before it died."""
         path = max(self.log.glob("*.log"))
         *_, last = read_segment(path)
@@ -48,7 +48,7 @@ class OldCluster(Broker):
         write_segment(self.log, 0, [_config("log.cleaner.threads", "2")])
 
 
-def _config(name: str, value: str) -> Record:
+def _config(name: str, value: str) -> MetadataRecord:
     return record("ConfigRecord", {"resourceType": 4, "resourceName": "", "name": name, "value": value})
 
 

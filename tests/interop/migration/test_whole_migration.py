@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.jobs.metadata import Side, compare, in_words
+from kbackup.jobs.metadata import MetadataSide, compare, in_words
 from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.read import read_zookeeper
@@ -101,8 +101,8 @@ def comparable(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(moving: Filled) -> list[str]:
-    zookeeper = Side("ZooKeeper", read_zookeeper(moving.zookeeper))
-    log = Side("KRaft", read_metadata_log(moving.cluster.metadata_log()))
+    zookeeper = MetadataSide("ZooKeeper", read_zookeeper(moving.zookeeper))
+    log = MetadataSide("KRaft", read_metadata_log(moving.cluster.metadata_log()))
     assert zookeeper.metadata.cluster_id == log.metadata.cluster_id
     return [in_words(difference, zookeeper.name, log.name) for difference in compare(zookeeper, log)]
 

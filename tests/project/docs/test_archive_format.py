@@ -45,8 +45,8 @@ from kbackup.archive.restores.flow_map import (
     SHARE,
     SLACK,
     SLOTS,
+    FlowMapPartName,
     FlowState,
-    MapPartName,
     folder,
     runs_table,
     slot_of,
@@ -54,10 +54,10 @@ from kbackup.archive.restores.flow_map import (
 )
 from kbackup.archive.restores.flow_map import MAP_SCHEMA as FLOW_MAP
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import store_report
-from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
+from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, ReachedPoint, SeenPoint
 from kbackup.jobs.groups.before import Captures, GroupBefore
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.mirror.flow import write_status
@@ -107,7 +107,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store_report(made, drill_reports.report(comparison=drill_reports.comparison(ok=False)), "<!doctype html>")
     verified = verify(made, "all", True, no_session, Silent())
     record_verification(made, verified, "2026-01-03T00:00:00.000Z", partial=False)
-    write_map_part(made, folder("A", "B", 3), MapPartName(1, "aa"), runs_table({}), None)
+    write_map_part(made, folder("A", "B", 3), FlowMapPartName(1, "aa"), runs_table({}), None)
     committed_at = datetime.fromisoformat(archive.restore_point("latest").committed_at)
     age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
@@ -224,8 +224,8 @@ def test_there_is_a_file_of_every_schema(store: Store) -> None:
 def test_files_beside_exports_are_valid() -> None:
     documents = {
         "export": ExportInfo(archive_id="id", kind="delta table", topics=("orders",)),
-        "export_reached": Reached(archive_id="id", restore_point=3, topics=(), exclude_topics=()),
-        "export_seen": Seen(archive_id="id", restore_point=3, manifest="sha256:" + 64 * "0"),
+        "export_reached": ReachedPoint(archive_id="id", restore_point=3, topics=(), exclude_topics=()),
+        "export_seen": SeenPoint(archive_id="id", restore_point=3, manifest="sha256:" + 64 * "0"),
         "export_point": ExportedPoint(
             archive_id="id",
             restore_point=3,
@@ -444,7 +444,7 @@ def test_a_stranger_reads_restore_points_and_records(tmp_path: Path) -> None:
 def test_a_stranger_reads_the_newest_incarnation(tmp_path: Path) -> None:
     folder = tmp_path / "archive"
     archive = make_archive(open_store(str(folder)))
-    segments = write(archive.store, Target("orders", 2, 0, 1000, "none"), range(3))
+    segments = write(archive.store, SegmentTarget("orders", 2, 0, 1000, "none"), range(3))
     orders = msgspec.structs.replace(
         topic_state("orders", 3, "present", [(0, 3, segments)]), id="another", incarnation=2
     )

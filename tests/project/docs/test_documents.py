@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from kbackup.cli import COMMANDS, cli, plain_arguments
-from kbackup.cli.common.frame import State
+from kbackup.cli.common.frame import FlagValues
 from kbackup.cli.common.notify import notifier_for
-from kbackup.config import KEYS, VARIABLES, Files, load
+from kbackup.config import KEYS, VARIABLES, ConfigFiles, load
 from kbackup.config.keys import show_value
 from kbackup.config.models import Follow
 from kbackup.jobs.mirror.halves.take import INTERVAL_SECONDS, rhythm_of
@@ -45,14 +45,14 @@ def test_commands_parse(line: Code, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command is not None, f"no command {name}"
     if line.language == "inline" and not arguments:
         return  # it is only named
-    state = State()
+    state = FlagValues()
     with command.make_context(name, arguments, obj=state) as context:
         if isinstance(command, click.Group):
             part, below, rest = command.resolve_command(context, arguments)
             assert below is not None, f"no command {name} {part}"
             if rest:  # else it is only named
                 below.make_context(part, rest, parent=context)
-    load(state.settings, Files())
+    load(state.settings, ConfigFiles())
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
@@ -62,7 +62,7 @@ def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("WEBHOOK_URL", "https://hooks.example.com/secret")
     file = tmp_path / "kbackup.toml"
     file.write_text(block.text, encoding="utf-8")
-    config = load([], Files(config=str(file))).config
+    config = load([], ConfigFiles(config=str(file))).config
     if config.notify.url:
         assert notifier_for(config, "backup", {}) is not None, "URL and template are valid"
         return
@@ -146,7 +146,7 @@ def test_every_document_can_be_found() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command(name: str) -> None:
-    result = CliRunner().invoke(cli, [name, "--help"], obj=State())
+    result = CliRunner().invoke(cli, [name, "--help"], obj=FlagValues())
     assert result.exit_code == 0
     assert result.output.startswith("Usage: ")
 

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from kbackup.cli import cli
-from kbackup.cli.common.frame import State
-from kbackup.config import Config, Files, load
+from kbackup.cli.common.frame import FlagValues
+from kbackup.config import Config, ConfigFiles, load
 
 ROOT = Path(__file__).parents[3]
 INFRA = ROOT / "infra"
@@ -30,9 +30,9 @@ def config_of(args: Sequence[str], environ: Mapping[str, str], file: Path | None
     name, *arguments = args
     command = cli.get_command(cli.make_context("kbackup", [name, "--help"], resilient_parsing=True), name)
     assert command is not None, f"no command {name}"
-    state = State()
+    state = FlagValues()
     with command.make_context(name, list(arguments), obj=state):
-        return load(state.settings, Files(config=str(file) if file else None), environ).config
+        return load(state.settings, ConfigFiles(config=str(file) if file else None), environ).config
 
 
 def metrics_in(expression: str) -> set[str]:

@@ -21,8 +21,8 @@ from kbackup.archive.restores.flow_map import (
     SLACK,
     SLOTS,
     FlowMap,
+    FlowMapPartName,
     FlowState,
-    MapPartName,
     MappedPartition,
     SlotMap,
     folder,
@@ -63,9 +63,9 @@ def runs(*rows: tuple[int, int, int], key: MappedPartition = KEY) -> pa.Table:
 
 
 def write(
-    store: Store, number: int, attempt: str, previous: MapPartName | None, *rows: tuple[int, int, int]
-) -> MapPartName:
-    name = MapPartName(number, attempt)
+    store: Store, number: int, attempt: str, previous: FlowMapPartName | None, *rows: tuple[int, int, int]
+) -> FlowMapPartName:
+    name = FlowMapPartName(number, attempt)
     write_map_part(store, FOLDER, name, runs(*rows), previous)
     return name
 
@@ -115,7 +115,7 @@ def test_thousands_of_rounds_leave_few_files(store: Store) -> None:
     for _ in range(100):
         fill(store, 20, slot)
         most = max(most, len(list(store.list(FOLDER))))
-    assert slot.head == MapPartName(2_000, "aa")
+    assert slot.head == FlowMapPartName(2_000, "aa")
     assert most <= 3 * FOLD + 3
     again = SlotMap(store, FOLDER)
     again.load(slot.head)
@@ -160,13 +160,13 @@ def test_a_topic_that_was_made_anew_may_begin_beyond_its_old_end(store: Store) -
 
 def test_incarnations_have_maps_of_their_own(store: Store) -> None:
     one = write(store, 1, "aa", None, (0, 0, 10))
-    later = MapPartName(2, "aa")
+    later = FlowMapPartName(2, "aa")
     write_map_part(store, FOLDER, later, runs((0, 11, 4), key=MappedPartition(REMOTE, 2)), one)
     flow_map = open_map(store, "A", "B", {SLOT: later})
     assert (rows(flow_map, 1), rows(flow_map, 2)) == ([(0, 0, 10)], [(0, 11, 4)])
 
 
-def followers(slot: SlotMap) -> Sequence[MapPartName]:
+def followers(slot: SlotMap) -> Sequence[FlowMapPartName]:
     return [name for name, _ in slot.followers()]
 
 

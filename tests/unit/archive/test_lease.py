@@ -23,7 +23,7 @@ from kbackup.archive.lease import (
     COMMAND,
     HeldLease,
     LeaseRanOutError,
-    Seen,
+    SeenLease,
     break_lease,
     holder,
     inspect_lease,
@@ -408,7 +408,7 @@ def _archive(store: FaultyStore) -> None:
     open_or_create(store)
 
 
-def leased(store: FaultyStore, seconds: float, owner: str = "somebody", released: bool = False) -> Seen:
+def leased(store: FaultyStore, seconds: float, owner: str = "somebody", released: bool = False) -> SeenLease:
     """A lease that runs out in `seconds`, put there whatever was."""
     lease = Lease(
         owner=owner,
@@ -544,7 +544,7 @@ def test_of_writers_and_breakers_of_a_dead_one_each_has_it_alone(store: FaultySt
             except LockedError:
                 over.wait()
 
-        def break_it(together: threading.Barrier, over: threading.Barrier, seen: Seen) -> None:
+        def break_it(together: threading.Barrier, over: threading.Barrier, seen: SeenLease) -> None:
             together.wait()
             try:
                 break_lease(store, seen, force=False, seconds=SECONDS)

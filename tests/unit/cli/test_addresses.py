@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbackup.cli.common.arguments import parse_address, parse_partition
-from kbackup.config.windows import Address
+from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from tests.support.archive_commands import Said, run
 
@@ -15,18 +15,18 @@ pytestmark = pytest.mark.exhaustive(keep=3)
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("a.b-c_1", Address("a.b-c_1")),
-        ("orders/", Address("orders")),
-        ("orders:0", Address("orders", 0)),
-        ("orders/0", Address("orders", 0)),
-        ("orders/0/", Address("orders", 0)),
-        ("a.b-c_1:2:3", Address("a.b-c_1", 2, 3, 4, one=True)),
-        ("orders/2/3", Address("orders", 2, 3, 4, one=True)),
-        ("t:0:-9", Address("t", 0, None, 9)),
-        ("t/0:4-", Address("t", 0, 4)),
+        ("a.b-c_1", TopicAddress("a.b-c_1")),
+        ("orders/", TopicAddress("orders")),
+        ("orders:0", TopicAddress("orders", 0)),
+        ("orders/0", TopicAddress("orders", 0)),
+        ("orders/0/", TopicAddress("orders", 0)),
+        ("a.b-c_1:2:3", TopicAddress("a.b-c_1", 2, 3, 4, one=True)),
+        ("orders/2/3", TopicAddress("orders", 2, 3, 4, one=True)),
+        ("t:0:-9", TopicAddress("t", 0, None, 9)),
+        ("t/0:4-", TopicAddress("t", 0, 4)),
     ],
 )
-def test_addresses(text: str, address: Address) -> None:
+def test_addresses(text: str, address: TopicAddress) -> None:
     assert parse_address(text) == address
     if not address.ranged:
         assert parse_partition(text) == address

@@ -10,7 +10,7 @@ from kbackup import cli
 from kbackup.archive.models import TopicState
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     topics: list[TopicState] = []
     every: list[Segment] = []
     for name, records in sorted(TOPICS.items()):
-        with PartitionWriter(store, Target(name, 1, 0, 1 << 20, "none")) as writer:
+        with PartitionWriter(store, SegmentTarget(name, 1, 0, 1 << 20, "none")) as writer:
             segments = [*writer.append(block_of(records)), *writer.finish()]
         topics.append(topic_state(name, 1, "present", [(0, len(records), segments)]))
         every += segments

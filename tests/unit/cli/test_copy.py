@@ -10,7 +10,7 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.frame import Frame, State, load_config
+from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.copy import _target
 from kbackup.config import Origin, Setting
@@ -97,7 +97,7 @@ def test_another_s3_server(root: Path) -> None:
     origin = Origin("flag", "--set")
     keys = {"archive": str(root), "s3.endpoint_url": "http://here:1", "s3.region": "eu-west-1"}
     keys |= {"s3.access_key_id": "a", "s3.secret_access_key": "b"}
-    loaded = load_config(State(settings=[Setting(path, text, origin) for path, text in keys.items()]))
+    loaded = load_config(FlagValues(settings=[Setting(path, text, origin) for path, text in keys.items()]))
     frame = Frame(loaded, Reporter())
     store = _target(frame, "s3://bucket/copy", {"endpoint_url": "http://there:2", "profile": "other"})
     assert isinstance(store, S3Store)

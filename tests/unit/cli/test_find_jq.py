@@ -11,7 +11,7 @@ import pytest
 from kbackup import cli
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.store import open_store
 from tests.support.archives import commit_point, topic_state
 from tests.support.plain_records import Plain, block_of
@@ -34,7 +34,7 @@ RECORDS = [
 def archive_of(folder: Path, records: list[Plain], compression: str = "none") -> str:
     store = open_store(str(folder))
     archive = open_or_create(store)
-    with PartitionWriter(store, Target("orders", 1, 0, 1 << 20, compression)) as writer:
+    with PartitionWriter(store, SegmentTarget("orders", 1, 0, 1 << 20, compression)) as writer:
         segments: list[Segment] = [*writer.append(block_of(records)), *writer.finish()]
     commit_point(
         archive, 1, [topic_state("orders", 1, "present", [(0, len(records), segments)])], segments, []

@@ -16,9 +16,9 @@ from kbackup.jobs.groups.job import (
     GroupResult,
     GroupsPlanReport,
     GroupsReport,
+    GroupUndoReport,
     PlannedGroupReport,
     PlannedOffset,
-    UndoReport,
     UndoResult,
 )
 from kbackup.jobs.groups.plan import GroupOffsetResult
@@ -122,7 +122,7 @@ def test_names_can_not_steer_a_terminal(capsys: Said) -> None:
     tables.show_applied(report, reporter)
     undone = UndoResult(group=STEERS, status="refused", why=STEERS, set_back=1, removed=2, kept=3)
     tables.show_undone(
-        UndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=(undone,)),
+        GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=(undone,)),
         reporter,
     )
     out, err = capsys.readouterr()
@@ -138,7 +138,7 @@ def test_an_undo_counts_what_it_put_back(capsys: pytest.CaptureFixture[str]) -> 
         UndoResult(group="b", status="put back", set_back=1, removed=0, kept=0),
     )
     tables.show_undone(
-        UndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=groups),
+        GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=groups),
         Reporter(),
     )
     assert capsys.readouterr().out.endswith("1 of 2 groups put back to then, before 'apply' (capture 4)\n")

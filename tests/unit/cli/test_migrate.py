@@ -21,7 +21,7 @@ from kbackup.cli.migrate.status import _table
 from kbackup.jobs.migrate import readings as preflight_read
 from kbackup.jobs.migrate import readings as states_read
 from kbackup.jobs.migrate.states import KafkaState, MetricsWitness, NotRead, Witnesses, judge
-from kbackup.jobs.migrate.znodes import Findings
+from kbackup.jobs.migrate.znodes import MigrationFindings
 from kbackup.kafka.metadata_log.codec import record
 from kbackup.kafka.metadata_log.log import read_batches
 from tests.support import healthy_cluster as healthy
@@ -212,7 +212,7 @@ def test_terminal_shows_the_migration_state() -> None:
     assert "as of:" in shown
 
 
-def preflight(monkeypatch: pytest.MonkeyPatch, findings: Findings, *arguments: str) -> int:
+def preflight(monkeypatch: pytest.MonkeyPatch, findings: MigrationFindings, *arguments: str) -> int:
     monkeypatch.setattr(preflight_read, "read_preflight", lambda *read: findings)
     return main(["migrate", "preflight", *arguments])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.cli import main
-from kbackup.config import Files, load
+from kbackup.config import ConfigFiles, load
 from kbackup.jobs.migrate import rollback as rollback_read
 from kbackup.kafka.metadata_log.codec import record
 from tests.support.fake_zookeeper import FakeZooKeeper
@@ -153,4 +153,4 @@ def test_no_way_back(
 def test_rollback_without_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "rollback"]) == 2
     assert "no ZooKeeper is named" in capsys.readouterr().err
-    assert load([], Files()).config.sources.zookeeper is None
+    assert load([], ConfigFiles()).config.sources.zookeeper is None

@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from kbackup.cli.common.frame import Frame, State, load_config
+from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.mirror.run import ApplyRoundReporter, Building, TakeRoundReporter
 from kbackup.config.load import Origin, Setting
@@ -29,7 +29,7 @@ from tests.support.mirrors import CLUSTERS, flow_of
 
 @pytest.fixture
 def frame() -> Frame:
-    return Frame(load_config(State()), Reporter())
+    return Frame(load_config(FlagValues()), Reporter())
 
 
 def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
     text = CLUSTERS + "B->A.enabled = true\n"
     properties = load_flows(text, archive=f"{tmp_path}/{{source}}")
     settings = [Setting("follow.listen", "127.0.0.1:0", Origin("flag", "--listen"))]
-    frame = Frame(load_config(State(settings=settings)), Reporter(quiet=True))
+    frame = Frame(load_config(FlagValues(settings=settings)), Reporter(quiet=True))
     with closing(Stop()) as stop, ExitStack() as stack:
         building = Building(frame, properties, lambda: pytest.fail("Spark"), stop, stop, stack)
         halves = building.halves(properties.flows, take=True, apply=True)

@@ -12,10 +12,10 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.restores.flow_map import MapPartName
+from kbackup.archive.restores.flow_map import FlowMapPartName
 from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.jobs.mirror import positions
-from kbackup.jobs.mirror.apply.pending import Note, Noted
+from kbackup.jobs.mirror.apply.pending import Noted, PositionNote
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.kafka.admin import cluster as admin
 from kbackup.kafka.mirror_records import Checkpoint
@@ -60,7 +60,7 @@ class Target:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_archive(open_store(str(tmp_path / "A")))
-    position = Noted(AppliedPosition(1, 40), Note(1, MapPartName(1, "a"), 2))
+    position = Noted(AppliedPosition(1, 40), PositionNote(1, FlowMapPartName(1, "a"), 2))
     monkeypatch.setattr(admin, "Cluster", Target)
     monkeypatch.setattr(positions, "read_positions", lambda *flow: {REMOTE: position})
     monkeypatch.setattr(positions, "open_map", lambda *flow: Map())

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.cli.common.frame import State
+from kbackup.cli.common.frame import FlagValues
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.restore import _show_plan, command
 from kbackup.config import load
@@ -30,7 +30,7 @@ def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[
         units=(),
         groups=(),
     )
-    state = State(arguments=["restore", "-a", "s3://b/a", "--dry-run"])
+    state = FlagValues(arguments=["restore", "-a", "s3://b/a", "--dry-run"])
     with click.Context(command, obj=state):
         _show_plan(plan, [], True, Reporter())
     out, err = capsys.readouterr()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kbackup.cli.common.frame import Frame, State, load_config
+from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import show_connecting, spark_session
 from kbackup.config import Config, Origin, Setting
@@ -46,7 +46,7 @@ def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: 
 def test_the_cluster_is_named() -> None:
     setting = Setting("target.bootstrap.servers", "there:1", Origin("flag", "--bootstrap-server"))
     reporter = Noted()
-    frame = Frame(load_config(State(settings=[setting])), reporter)
+    frame = Frame(load_config(FlagValues(settings=[setting])), reporter)
     show_connecting(frame, "source")
     assert reporter.lines == [], "none is named: that is an error soon"
     show_connecting(frame, "target")

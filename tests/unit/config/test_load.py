@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kbackup.config import (
     Config,
-    Files,
+    ConfigFiles,
     Loaded,
     Origin,
     Range,
@@ -38,12 +38,12 @@ def loaded(
     text: str = "",
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
-    files: Files | None = None,
+    files: ConfigFiles | None = None,
 ) -> Loaded:
     if text:
         Path("kbackup.toml").write_text(text, encoding="utf-8")
     settings = [Setting(path, value, FLAG) for path, value in (flags or {}).items()]
-    return load(settings, files or Files(), environ or {})
+    return load(settings, files or ConfigFiles(), environ or {})
 
 
 def refused(
@@ -92,7 +92,7 @@ def test_client_properties_stand_above_what_named_them() -> None:
         "client.id": "by-variable",
         "client.rack": "variable",
     }
-    above = loaded("", environ, flags, Files(source="by-flag")).config.source
+    above = loaded("", environ, flags, ConfigFiles(source="by-flag")).config.source
     assert above == {"bootstrap.servers": "by-flag:1", "client.id": "flag", "client.rack": "by-flag"}
 
 
@@ -251,11 +251,11 @@ def test_missing_references_name_the_key_and_not_the_value(reference: str) -> No
 
 
 def test_files_that_are_not_there() -> None:
-    for environ, files in (({}, Files(config="gone")), ({"KBACKUP_CONFIG": "gone"}, Files())):
+    for environ, files in (({}, ConfigFiles(config="gone")), ({"KBACKUP_CONFIG": "gone"}, ConfigFiles())):
         with pytest.raises(UsageError, match="gone: no such file"):
             loaded("", environ, files=files)
     with pytest.raises(UsageError, match="gone: no such file"):
-        loaded("", files=Files(target="gone"))
+        loaded("", files=ConfigFiles(target="gone"))
 
 
 def test_settings_in_effect_have_every_key_and_entry() -> None:
@@ -306,7 +306,7 @@ def test_a_java_file_with_a_property_of_nobody(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=b:1\nbootstrap.server=b:1\n")
     with pytest.raises(UsageError) as raised:
-        load([], Files(source=str(file)), {})
+        load([], ConfigFiles(source=str(file)), {})
     assert f"flag --source-config {file}: source.bootstrap.server: " in raised.value.message
 
 
@@ -322,7 +322,7 @@ def test_a_file_in_the_working_directory_that_others_can_write_is_refused(mode: 
     error = refused()
     assert error.message == "./kbackup.toml can be written by other users"
     assert "--config kbackup.toml" in error.hint
-    assert loaded(files=Files(config="kbackup.toml")).config.encryption.key == "command:id"
+    assert loaded(files=ConfigFiles(config="kbackup.toml")).config.encryption.key == "command:id"
     assert loaded(environ={"KBACKUP_CONFIG": "kbackup.toml"}).config.encryption.key == "command:id"
 
 
@@ -523,7 +523,7 @@ def test_no_ranges(text: str) -> None:
 def of_file(folder: Path, text: str) -> Restore:
     file = folder / "kbackup.toml"
     file.write_text(f"[restore]\n{text}\n", encoding="utf-8")
-    return load([], Files(config=str(file)), {}).config.restore
+    return load([], ConfigFiles(config=str(file)), {}).config.restore
 
 
 def test_a_file_may_have_times_as_toml_has_them(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from kbackup.config import (
     HIDDEN,
     KEYS,
     Config,
-    Files,
+    ConfigFiles,
     Origin,
     Setting,
     exposes_secret,
@@ -150,7 +150,7 @@ def test_representations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     values = {path: f"hush-{path}" for path in SECRETS if path not in JAVA} | BESIDE
     settings = [Setting(path, value, Origin("flag")) for path, value in values.items()]
-    config = load(settings, Files(), {}).config
+    config = load(settings, ConfigFiles(), {}).config
     assert config.source["sasl.password"] == "hush-source.sasl.password"
     with Console().capture() as shown:
         Console(width=500).print(config)
@@ -194,6 +194,6 @@ def test_wrong_types_of_secrets(path: str, tmp_path: Path, monkeypatch: pytest.M
     section, _, name = path.partition(".")
     (tmp_path / "kbackup.toml").write_text(f'[{section}]\n"{name}" = [["hush"]]\n')
     with pytest.raises(UsageError) as raised:
-        load((), Files(), {})
+        load((), ConfigFiles(), {})
     assert path in raised.value.message
     assert "hush" not in str(raised.value)

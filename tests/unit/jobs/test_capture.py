@@ -12,7 +12,7 @@ from kbackup.jobs.capture import NEVER, settings_warnings
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import apply_settings, compare_settings
-from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
+from kbackup.kafka.security_types import AclRule, Credential, DynamicConfig, Untold
 from kbackup.metadata.entities import BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
 from tests.support.archives import make_archive
@@ -23,12 +23,12 @@ from tests.support.memory_store import MemoryStore
 def test_everything_that_is_told() -> None:
     answers = ClusterAnswers(
         users_answer=[Credential("a", "SCRAM-SHA-512", 4096)],
-        session=Session(default_answer=[Setting("", "log.retention.ms", "1")]),
+        session=Session(default_answer=[DynamicConfig("", "log.retention.ms", "1")]),
         configs_answer=[
-            Setting("", "log.retention.ms", "of an old look"),
-            Setting("12", "ssl.keystore.password", None),
+            DynamicConfig("", "log.retention.ms", "of an old look"),
+            DynamicConfig("12", "ssl.keystore.password", None),
         ],
-        group_configs_answer=[Setting("billing", "consumer.session.timeout.ms", "45000")],
+        group_configs_answer=[DynamicConfig("billing", "consumer.session.timeout.ms", "45000")],
     )
     metadata = captured(answers)
     assert [tuple(getattr(a, f) for f in AclRule._fields) for a in metadata.acls or ()] == [READ]
@@ -97,7 +97,9 @@ ASKED_BY_PROTOCOL = {
 @pytest.mark.parametrize("reason", ["not supported", "failed"])
 def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
     no = Untold(reason, "no connection")
-    metadata = captured(ClusterAnswers(session=no, configs_answer=[Setting("", "log.retention.ms", "1")]))
+    metadata = captured(
+        ClusterAnswers(session=no, configs_answer=[DynamicConfig("", "log.retention.ms", "1")])
+    )
     assert {n.what for n in metadata.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
     assert (metadata.client_quotas, metadata.delegation_tokens, metadata.features) == (None, None, None)
     assert metadata.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)

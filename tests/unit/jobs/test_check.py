@@ -13,7 +13,7 @@ from kbackup import cli
 from kbackup.archive.lease import HeldLease
 from kbackup.config.models import Config
 from kbackup.errors import DeniedError, StoreError, UsageError
-from kbackup.jobs.check import Step, Steps, check
+from kbackup.jobs.check import CheckStep, Steps, check
 from kbackup.jobs.metadata import Asked
 from kbackup.metadata.entities import not_carried_entry, source_name
 from kbackup.store import Store, open_store
@@ -25,8 +25,8 @@ from tests.support.metadata_entities import by_log, by_zookeeper
 Said = pytest.CaptureFixture[str]
 
 
-def steps_of(store: Callable[[], Store]) -> tuple[dict[str, Step], int]:
-    shown: list[Step] = []
+def steps_of(store: Callable[[], Store]) -> tuple[dict[str, CheckStep], int]:
+    shown: list[CheckStep] = []
     report = check(Config(), store, shown.append)
     assert report.steps == tuple(shown)
     return {step.name: step for step in shown}, report.exit_code

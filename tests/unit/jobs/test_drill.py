@@ -17,7 +17,7 @@ from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Cont
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.cli.drill.page import drill_page
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError
@@ -167,13 +167,13 @@ def test_groups_that_are_not_listed_are_not_taken_for_free_names(
 def test_groups_are_deleted_also_where_they_can_not_be_listed_any_more(
     cluster: Cluster, restoring: Restoring, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    begun = drill_scratch.Names.of
+    begun = drill_scratch.DrillNames.of
 
-    def then_a_broker_goes(plan: Any) -> drill_scratch.Names:
+    def then_a_broker_goes(plan: Any) -> drill_scratch.DrillNames:
         cluster.unheard = "broker 2 is down"
         return begun(plan)
 
-    monkeypatch.setattr(drill_scratch.Names, "of", then_a_broker_goes)
+    monkeypatch.setattr(drill_scratch.DrillNames, "of", then_a_broker_goes)
     report = _drill(tmp_path)
     assert (cluster.topics, cluster.names, report.left) == ({"orders"}, {"shipping"}, ())
     assert report.warnings == (
@@ -205,7 +205,7 @@ def test_drill_reports_losses_of_the_archive(
     store = MemoryStore()
     make_archive(store)
     archive = open_archive(store)
-    again = write(store, Target("orders", 2, 0, 1000, "none"), range(4))
+    again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(4))
     state = topic_state("orders", 3, "present", [(0, 4, again)])
     commit_point(archive, 3, [msgspec.structs.replace(state, incarnation=2, id="another id")], again, [])
     key = archive.added(0, 2)[-1].key
@@ -227,7 +227,7 @@ def test_drill_reports_losses_of_the_archive(
 
 def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
     """A restore point with these offsets of topic orders, and groups at its end."""
-    segments = write(store, Target("orders", 1, 0, 1000, "none"), offsets)
+    segments = write(store, SegmentTarget("orders", 1, 0, 1000, "none"), offsets)
     topic = topic_state("orders", seq, "present", [(0, offsets.stop, segments)])
     at_end = [group_at(group, ("orders", 0, offsets.stop)) for group in groups]
     commit_point(open_or_create(store), seq, [topic], segments, at_end)

@@ -16,7 +16,7 @@ from kbackup.archive.restores.offset_map import OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup
 from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
 from kbackup.jobs.groups.before import NONE, By, Captures, GroupBefore
-from kbackup.jobs.groups.job import GroupResult, UndoReport, not_applied, set_groups, undo, undo_of
+from kbackup.jobs.groups.job import GroupResult, GroupUndoReport, not_applied, set_groups, undo, undo_of
 from kbackup.jobs.groups.plan import (
     GroupOffsetResult,
     GroupPlan,
@@ -183,11 +183,13 @@ def _set(groups: FakeGroups, store: Store, *plans: GroupPlan, by: By = "apply") 
     return set_groups(FakeCluster(groups).cluster, Captures(store, "r"), by, "target", plans)
 
 
-def _undo(groups: FakeGroups, store: Store, number: int | None = None, of: Selection = EVERY) -> UndoReport:
+def _undo(
+    groups: FakeGroups, store: Store, number: int | None = None, of: Selection = EVERY
+) -> GroupUndoReport:
     return undo(FakeCluster(groups).cluster, store, "r", number, of)
 
 
-def _status(report: UndoReport) -> dict[str, str]:
+def _status(report: GroupUndoReport) -> dict[str, str]:
     return {g.group: g.status for g in report.groups}
 
 

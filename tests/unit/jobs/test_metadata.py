@@ -15,7 +15,7 @@ from kbackup.jobs import metadata
 from kbackup.jobs.metadata import (
     Asked,
     Merged,
-    Side,
+    MetadataSide,
     compare,
     in_words,
     merge,
@@ -295,8 +295,8 @@ def test_every_part_of_a_reading_is_known() -> None:
 
 
 def words(zookeeper: dict[str, Any] | None = None, log: dict[str, Any] | None = None) -> list[str]:
-    one = Side("ZooKeeper", by_zookeeper(**zookeeper or {}))
-    other = Side("the metadata log", by_log(**log or {}))
+    one = MetadataSide("ZooKeeper", by_zookeeper(**zookeeper or {}))
+    other = MetadataSide("the metadata log", by_log(**log or {}))
     return [in_words(difference, one.name, other.name) for difference in compare(one, other)]
 
 
@@ -392,7 +392,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_settings_unknown_to_one_side_are_not_compared() -> None:
-    one, other = Side("brokers", by_brokers()), Side("ZooKeeper", by_zookeeper(acls=None))
+    one, other = MetadataSide("brokers", by_brokers()), MetadataSide("ZooKeeper", by_zookeeper(acls=None))
     assert [d for d in compare(one, other) if d.part != "topics"] == []
     assert not_compared(one, other) == [
         "ACLs",
@@ -409,7 +409,7 @@ def test_ids_of_topics_in_both_alphabets() -> None:
 
 
 def test_topics_that_were_chosen() -> None:
-    one, other = Side("brokers", by_brokers()), Side("ZooKeeper", by_zookeeper())
+    one, other = MetadataSide("brokers", by_brokers()), MetadataSide("ZooKeeper", by_zookeeper())
     assert [d.entity for d in compare(one, other)] == ["unselected"]
     assert compare(one, other, {"orders"}) == []
 
@@ -417,23 +417,26 @@ def test_topics_that_were_chosen() -> None:
 def test_brokers_that_are_down_tell_no_configs() -> None:
     configs = tuple(BrokerConfig(broker=n, name="log.cleaner.threads", value="2") for n in (1, 2))
     alive = tuple(Registration(id=n, role="broker", listeners=(), alive=n == 1) for n in (1, 2))
-    one = Side("brokers", by_brokers(broker_configs=configs[:1], registrations=alive))
-    other = Side("ZooKeeper", by_zookeeper(broker_configs=configs))
+    one = MetadataSide("brokers", by_brokers(broker_configs=configs[:1], registrations=alive))
+    other = MetadataSide("ZooKeeper", by_zookeeper(broker_configs=configs))
     assert compare(one, other, {"orders"}) == []
-    assert len(compare(other, Side("log", by_log(broker_configs=configs[:1])))) == 1
+    assert len(compare(other, MetadataSide("log", by_log(broker_configs=configs[:1])))) == 1
 
 
 def test_a_part_that_brokers_do_not_use_is_not_compared() -> None:
     """ZooKeeper may hold ACLs of an authorizer that is not configured any more."""
     disabled = not_carried_entry("acls", "not there", "no authorizer")
     one, other = (
-        Side("brokers", by_brokers(acls=(), not_carried=(disabled,))),
-        Side("ZooKeeper", by_zookeeper()),
+        MetadataSide("brokers", by_brokers(acls=(), not_carried=(disabled,))),
+        MetadataSide("ZooKeeper", by_zookeeper()),
     )
     assert compare(one, other, {"orders"}) == []
     assert "ACLs" in not_compared(one, other)
 
 
 def test_tokens_of_brokers_are_those_that_our_user_may_describe() -> None:
-    one, other = Side("brokers", by_brokers(delegation_tokens=())), Side("ZooKeeper", by_zookeeper())
+    one, other = (
+        MetadataSide("brokers", by_brokers(delegation_tokens=())),
+        MetadataSide("ZooKeeper", by_zookeeper()),
+    )
     assert compare(one, other, {"orders"}) == []

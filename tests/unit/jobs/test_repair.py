@@ -27,7 +27,7 @@ from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan
 from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError, KbackupError, LockedError, NoArchiveError, WrongKeyError
 from kbackup.formats.index import decode_index
 from kbackup.jobs.copy import copy_archive
@@ -242,7 +242,7 @@ def archive_with_empty_partitions() -> MemoryStore:
     """One restore point: the last of four partitions of orders is empty, topic empty has no record at all."""
     store = MemoryStore()
     archive = open_or_create(store)
-    written = [write(store, Target("orders", 1, p, 1000, "none"), range(7, 12)) for p in range(3)]
+    written = [write(store, SegmentTarget("orders", 1, p, 1000, "none"), range(7, 12)) for p in range(3)]
     orders = topic_state("orders", 1, "present", [*((7, 12, some) for some in written), (0, 0, [])])
     empty = topic_state("empty", 1, "present", [(0, 0, []), (0, 0, [])])
     segments = [segment for some in written for segment in some]
@@ -693,7 +693,7 @@ def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> 
 @pytest.mark.exhaustive(keep=2)
 def test_the_index_of_an_orphan_is_left_alone(store: MemoryStore, how: str) -> None:
     """A later run may give a compressed segment the same name, and write the index."""
-    orphan = write(store, Target("more", 1, 0, 1 << 20, "none"), range(100, 105))[0]
+    orphan = write(store, SegmentTarget("more", 1, 0, 1 << 20, "none"), range(100, 105))[0]
     key = layout.index_key_of(orphan.key)
     harm(store, key, how)
     harm(store, catalogs(store)[-1], "gone")  # orphans are read

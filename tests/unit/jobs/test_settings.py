@@ -14,11 +14,11 @@ from kbackup.jobs.settings.plan import (
     HOST_SPECIFIC,
     Changes,
     ConfigChange,
-    Names,
     QuotaChange,
     SettingsReport,
     SkippedSetting,
-    Target,
+    TargetNames,
+    TargetSettings,
     acl_command,
     config_command,
     entity_key,
@@ -61,7 +61,7 @@ def test_configs_of_brokers() -> None:
         broker(2, "num.io.threads", "9"),
         broker(1, "other", "x"),
     )
-    planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=existing))
+    planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=existing))
     assert planned.configs == (
         change("", "log.retention.ms", None, "1000", of_all=True),
         change("1", "log.retention.ms", None, "2000"),
@@ -73,14 +73,16 @@ def test_configs_of_brokers() -> None:
         "config x.password of broker 1": "it is sensitive: set it by hand",
     }
     done = [broker(int(c.owner) if c.owner else None, c.name, c.after) for c in planned.configs]
-    again = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=[*existing, *done]))
+    again = plan_settings(
+        ["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=[*existing, *done])
+    )
     assert (again.configs, again.warnings) == ((), ())
 
 
 def test_a_broker_that_keeps_its_own_value_is_named() -> None:
     point = archived(broker_configs=(broker(None, "num.io.threads", "4"),))
     there = (broker(2, "num.io.threads", "9"),)
-    planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=there))
+    planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=there))
     assert planned.configs == (change("", "num.io.threads", None, "4", of_all=True),)
     assert planned.warnings == ("broker 2 keeps num.io.threads=9, which is not what all brokers get",)
 
@@ -93,7 +95,7 @@ def test_quotas() -> None:
         client_quotas=(quota(1.0, user="b o%b"), quota(2.0, user=None), quota(3.0, ip="10.0.0.1"))
     )
     there = (quota(1.0, user="b o%b"), quota(9.0, user=None), quota(5.0, user="elsewhere"))
-    planned = plan_settings(["quotas"], point, SAME, Target("h:1", [1], client_quotas=there))
+    planned = plan_settings(["quotas"], point, SAME, TargetSettings("h:1", [1], client_quotas=there))
     name = "producer_byte_rate"
     assert planned.quotas == (
         QuotaChange(entity={"ip": "10.0.0.1"}, name=name, before=None, after=3.0),
@@ -106,7 +108,7 @@ def test_client_metrics() -> None:
         client_metrics=(ClientMetrics(name="m 1", configs={"interval.ms": "1", "metrics": "x"}),)
     )
     there = (ClientMetrics(name="m 1", configs={"interval.ms": "2", "metrics": "x"}),)
-    planned = plan_settings(["configs"], point, SAME, Target("h:1", [1], client_metrics=there))
+    planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1], client_metrics=there))
     assert planned.configs == (
         ConfigChange(kind="client metrics", owner="m 1", name="interval.ms", before="2", after="1"),
     )
@@ -195,7 +197,7 @@ def test_users_that_the_target_lacks_come_with_the_command() -> None:
     hostile = "x'; rm -rf ~"
     alice = ScramUser(user="alice", mechanism="SCRAM-SHA-512", iterations=8192)
     point = archived(scram_users=(alice, ScramUser(user=hostile, mechanism="SCRAM-SHA-256", iterations=4096)))
-    planned = plan_settings(["users"], point, SAME, Target("h:1", [1], scram_users=(alice,)))
+    planned = plan_settings(["users"], point, SAME, TargetSettings("h:1", [1], scram_users=(alice,)))
     (missing,) = planned.missing
     assert "SCRAM-SHA-256, 4096 iterations" in missing
     assert """--entity-name 'x'"'"'; rm -rf ~' --add-config""" in missing
@@ -247,11 +249,11 @@ ACLS = st.builds(
 @given(st.sets(ACLS), st.sets(ACLS))
 def test_missing_acls_are_planned(acls: set[Acl], there: set[Acl]) -> None:
     before = archived(acls=tuple(acls))
-    planned = plan_settings(["acls"], before, RENAMED, Target("h:1", [1], acls=there))
+    planned = plan_settings(["acls"], before, RENAMED, TargetSettings("h:1", [1], acls=there))
     mapped, skipped = map_acls(acls, RENAMED)
     assert {*planned.acls} == mapped - there
     assert len({*planned.acls}) == len(planned.acls)
-    again = plan_settings(["acls"], before, RENAMED, Target("h:1", [1], acls=there | {*planned.acls}))
+    again = plan_settings(["acls"], before, RENAMED, TargetSettings("h:1", [1], acls=there | {*planned.acls}))
     assert again.acls == ()
     permissions = [a.permission for a in planned.acls]
     assert permissions == sorted(permissions, reverse=True)  # a denial never comes after what it denies
@@ -262,7 +264,7 @@ def test_missing_acls_are_planned(acls: set[Acl], there: set[Acl]) -> None:
 
 @given(st.sets(ACLS))
 def test_without_new_names_acls_stay_as_they_are(acls: set[Acl]) -> None:
-    assert map_acls(acls, Names({"orders": "orders"}, frozenset(), {})) == (acls, [])
+    assert map_acls(acls, TargetNames({"orders": "orders"}, frozenset(), {})) == (acls, [])
 
 
 @pytest.mark.parametrize(
@@ -355,7 +357,7 @@ def test_an_acl(resource: str, option: str) -> None:
 # Taking back what a restore changed of settings: the exact inverse, in the places that were changed alone.
 
 
-NAMES = Names({}, frozenset(), {"g": "g"})
+NAMES = TargetNames({}, frozenset(), {"g": "g"})
 ENTITIES: list[QuotaKey] = [
     (("user", "b o%b"),),
     (("user", None),),
@@ -462,7 +464,7 @@ def planned(archived: Reading, there: Reading) -> Changes:
         client_metrics=archived.client_metrics,
         client_quotas=archived.client_quotas,
     )
-    target = Target(
+    target = TargetSettings(
         "h:1",
         [1],
         acls=there.acls or (),

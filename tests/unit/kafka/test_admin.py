@@ -25,7 +25,7 @@ from kbackup.errors import UnreachableError
 from kbackup.kafka.admin.cluster import TopicAdmin, TopicToCreate
 from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, Credential, Setting, Untold
+from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, Credential, DynamicConfig, Untold
 
 EVERY = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS]
 OWN, OF_ALL = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -146,9 +146,9 @@ def test_configs_of_brokers() -> None:
         12: [*both, entry("min.insync.replicas", "2", OWN)],
     }
     assert security(Admin(brokers=told)).broker_configs() == [
-        Setting("", "log.retention.ms", "1"),
-        Setting("1", "secret", None),
-        Setting("12", "min.insync.replicas", "2"),
+        DynamicConfig("", "log.retention.ms", "1"),
+        DynamicConfig("1", "secret", None),
+        DynamicConfig("12", "min.insync.replicas", "2"),
     ]
 
 
@@ -172,7 +172,7 @@ def test_configs_of_many_groups() -> None:
     groups = {f"g{n:04}": [entry("a", str(n), ConfigSource.GROUP_CONFIG)] for n in range(2500)}
     groups["g0007"] = [entry("a", "0", ConfigSource.DEFAULT_CONFIG)]
     told = security(Admin(groups=groups)).group_configs(groups)
-    assert told == [Setting(f"g{n:04}", "a", str(n)) for n in range(2500) if n != 7]
+    assert told == [DynamicConfig(f"g{n:04}", "a", str(n)) for n in range(2500) if n != 7]
     groups["g2400"] = KafkaError.GROUP_AUTHORIZATION_FAILED  # type: ignore[assignment]
     denied = security(Admin(groups=groups)).group_configs(groups)
     assert isinstance(denied, Untold)

@@ -18,9 +18,9 @@ from kbackup.errors import ClusterError, UnreachableError, UsageError
 from kbackup.kafka import produce, retry
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Connection, with_admin
-from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.produce import BlockProducer
-from kbackup.kafka.property_check import CALLBACK, Token, Tokens
+from kbackup.kafka.property_check import CALLBACK, OAuthToken, Tokens
 from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready, in_time
 from kbackup.types import TopicPartition
 
@@ -146,7 +146,7 @@ def test_a_callback_is_no_property_of_librdkafka(ours: ModuleType) -> None:
     assert CALLBACK not in connection.settings({})
     assert connection.config({})["oauth_cb"]("x") == ("t", until, "me", {"cluster": "x"})
     assert connection.tokens is not None
-    assert connection.tokens("x") == Token("t", until, "me", {"cluster": "x"})
+    assert connection.tokens("x") == OAuthToken("t", until, "me", {"cluster": "x"})
 
 
 def test_admin_properties_are_those_of_the_admin_client() -> None:
@@ -181,9 +181,9 @@ def test_an_answer_that_is_no_token(answer: object, ours: ModuleType) -> None:
 
 
 def test_a_failure_is_told_without_what_the_token_is_made_from(ours: ModuleType) -> None:
-    def give(config: str) -> Token:
+    def give(config: str) -> OAuthToken:
         if config == "good":
-            return Token("t", time.time() + 9)
+            return OAuthToken("t", time.time() + 9)
         raise ConnectionError(f"401 for https://idp/?secret={config}")
 
     vars(ours)["give"] = give
@@ -241,7 +241,7 @@ def test_a_producer_whose_progress_is_never_taken(
     producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", outlet=lambda *_: deaf)
     producer._open = True
     with pytest.raises(ClusterError, match="did not take the progress"):
-        producer.commit({TopicPartition("t", 0): Progress(5, "note")})
+        producer.commit({TopicPartition("t", 0): CommittedProgress(5, "note")})
     producer.close()
 
 

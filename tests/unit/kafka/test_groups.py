@@ -21,9 +21,9 @@ from kbackup.kafka.groups import calls as binding
 from kbackup.kafka.groups.admin import GroupAdmin, GroupInfo, partition_of, probe_groups
 from kbackup.kafka.groups.calls import (
     Answer,
-    Committed,
+    CommittedOffset,
+    DescribedGroup,
     GroupCalls,
-    Named,
     client_of,
     committed_of,
     lib,
@@ -39,7 +39,7 @@ NOWHERE: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.none() | st.integers(0, 99), st.text(max_size=300))))
 def test_partition_lists_hold_committed_offsets(entries: list[tuple[int, int | None, str]]) -> None:
     offsets = [
-        Committed(TopicPartition(f"topic-{n}", n), offset, epoch, metadata)
+        CommittedOffset(TopicPartition(f"topic-{n}", n), offset, epoch, metadata)
         for n, (offset, epoch, metadata) in enumerate(entries)
     ]
     made = partitions_of(offsets, whole=True)
@@ -82,13 +82,13 @@ def test_names_that_c_can_not_hold_are_refused_unasked() -> None:
 
 
 def test_commits_are_cut_to_what_a_batch_holds() -> None:
-    some = [Committed(TopicPartition("t", p), p, None, "m" * 4096) for p in range(500)]
+    some = [CommittedOffset(TopicPartition("t", p), p, None, "m" * 4096) for p in range(500)]
     portions = list(group_admin._portions(some))
     assert [each for portion in portions for each in portion] == some
     sizes = [sum(len(c.metadata) for c in portion) for portion in portions]
     assert max(sizes) <= 256 << 10
     assert len(portions) < 10
-    huge = Committed(TopicPartition("t", 0), 0, None, "m" * (1 << 20))
+    huge = CommittedOffset(TopicPartition("t", 0), 0, None, "m" * (1 << 20))
     assert list(group_admin._portions([huge, huge])) == [[huge], [huge]]
     assert list(group_admin._portions([])) == []
 
@@ -120,7 +120,7 @@ def test_offsets_are_read_once_the_coordinator_is_known(cluster: MockCluster, gr
 def test_offsets_are_set_once_the_coordinator_is_known(cluster: MockCluster, groups: GroupAdmin) -> None:
     cluster.create_topic("orders")
     cluster.fail(OFFSET_COMMIT, MOVED, MOVED)
-    assert groups.commit("billing", [Committed(TopicPartition("orders", 0), 7, None, "")]) == ""
+    assert groups.commit("billing", [CommittedOffset(TopicPartition("orders", 0), 7, None, "")]) == ""
 
 
 # Listings of groups while brokers load the partitions that hold them.
@@ -128,14 +128,14 @@ def test_offsets_are_set_once_the_coordinator_is_known(cluster: MockCluster, gro
 
 LOADING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 BILLING = GroupInfo("billing", "classic", "empty")
-CONNECT = Named("connect", "Stable", "connect")
+CONNECT = DescribedGroup("connect", "Stable", "connect")
 
 
 @dataclass
 class Listings:
     """The answers of brokers to each listing in turn; the last answer repeats."""
 
-    names: list[tuple[list[Named], KafkaError | None]] = field(default_factory=lambda: [([], None)])
+    names: list[tuple[list[DescribedGroup], KafkaError | None]] = field(default_factory=lambda: [([], None)])
     errors: list[list[KafkaError]] = field(default_factory=lambda: [[]])
     probes: list[Answer] = field(default_factory=lambda: [[]])
     partitions: int = 3
@@ -174,7 +174,7 @@ def _next(answers: list[Any]) -> Any:
     "listings",
     [
         Listings(names=[([], KafkaError(LOADING)), ([], None)]),
-        Listings(names=[([Named("billing", "", "", KafkaError(LOADING))], None), ([], None)]),
+        Listings(names=[([DescribedGroup("billing", "", "", KafkaError(LOADING))], None), ([], None)]),
         Listings(errors=[[KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)], []]),
         Listings(probes=[KafkaError(KafkaError.NOT_COORDINATOR), []]),
     ],
@@ -190,7 +190,7 @@ def test_groups_are_listed_again_while_a_coordinator_loads(
 def test_a_group_keeps_its_type_when_its_coordinator_has_loaded(
     monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
-    loading = Named("connect", "", "", KafkaError(LOADING))
+    loading = DescribedGroup("connect", "", "", KafkaError(LOADING))
     listed, failed = Listings(names=[([loading], None), ([CONNECT], None)]).groups(monkeypatch).listed()
     assert (listed, failed) == ([BILLING, GroupInfo("connect", "classic", "stable")], {})
 
@@ -199,7 +199,7 @@ def test_a_coordinator_that_never_loads_is_named_once(
     monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
     loading = KafkaError(LOADING)
-    listings = Listings([([Named("billing", "", "", loading)], loading)], [[loading]], [loading])
+    listings = Listings([([DescribedGroup("billing", "", "", loading)], loading)], [[loading]], [loading])
     listed, failed = listings.groups(monkeypatch).listed()
     assert (listed, failed) == ([], dict.fromkeys(["(listing 1)", "billing"], loading.str()))
     assert 30 <= sum(clock) < 31

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kbackup.errors import CorruptError
 from kbackup.formats.layout import layout
 from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import Progress, RefusedRecordError, Runs
+from kbackup.kafka.kernel_protocol import CommittedProgress, RefusedRecordError, Runs
 from kbackup.kafka.native.librdkafka import lib
 from kbackup.kafka.native.outlet import KernelOutlet, _words
 from kbackup.types import RecordBlock, TopicPartition
@@ -178,7 +178,9 @@ def test_transactions(make: Make) -> None:
         if commit:
             assert outlet.flush(30) == 0
             assert int(outlet.taken()[TP].count.sum()) == 10
-            outlet.send_progress({TP: Progress(10, "nöte"), TopicPartition("t", 1): Progress(0, "")}, 30)
+            outlet.send_progress(
+                {TP: CommittedProgress(10, "nöte"), TopicPartition("t", 1): CommittedProgress(0, "")}, 30
+            )
             outlet.commit(30)
         else:
             outlet.abort(30)

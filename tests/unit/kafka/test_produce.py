@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kbackup.errors import ClusterError, FencedError
 from kbackup.kafka import kernel, kernel_protocol, produce
-from kbackup.kafka.kernel_protocol import NotProvenError, Progress, Runs, join, resolve, runs_of
+from kbackup.kafka.kernel_protocol import CommittedProgress, NotProvenError, Runs, join, resolve, runs_of
 from kbackup.kafka.produce import TUNING, BlockProducer, queue_kbytes
 from kbackup.types import Int64Array, TopicPartition
 from tests.support.mock_cluster import mock_cluster
@@ -39,7 +39,7 @@ def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pyte
         cluster.replace("orders", "id", "progress")
         producer.send(TP, block_of([Plain(b"k", b"v")] * 3, range(3, 6)))
         (runs,) = producer.flush().values()
-        producer.commit({TP: Progress(6, "")})
+        producer.commit({TP: CommittedProgress(6, "")})
         producer.close()
     kernel.selected_kernel.cache_clear()
     assert runs.next == 6
@@ -76,7 +76,7 @@ def test_a_transaction_that_ran_out_is_not_another_producers(
     servers, fencing = {"bootstrap.servers": "nowhere:1"}, ("another one", "wait")
     producer = BlockProducer(servers, "id", "group", fenced=fencing, outlet=lambda *_: outlet)
     with pytest.raises(ClusterError) as raised:
-        producer.commit_alone({TopicPartition("t", 0): Progress(5, "note")})
+        producer.commit_alone({TopicPartition("t", 0): CommittedProgress(5, "note")})
     assert isinstance(raised.value, FencedError) is fenced
     expected = "another one" if fenced else "open for 301 s, longer than transaction.timeout.ms (300 s)"
     assert expected in raised.value.message

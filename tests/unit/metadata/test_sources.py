@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.config import Files, Loaded, Origin, Setting, load
+from kbackup.config import ConfigFiles, Loaded, Origin, Setting, load
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
 from kbackup.metadata.sources import MetricsAccess, Sources, ZooKeeperOptions
@@ -20,7 +20,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, **properties: str) -> 
         Setting(f"source.{name}", value, Origin("flag", "--set"))
         for name, value in (BROKERS | properties).items()
     ]
-    return load(flags, Files(), {})
+    return load(flags, ConfigFiles(), {})
 
 
 def test_brokers_alone() -> None:
@@ -102,11 +102,13 @@ def test_refused(
 def test_a_target_has_no_further_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="of the source alone"):
-        load([Setting("target.zookeeper.connect", "zk:1", Origin("flag"))], Files(), {})
+        load([Setting("target.zookeeper.connect", "zk:1", Origin("flag"))], ConfigFiles(), {})
 
 
 def test_values_of_references_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as raised:
-        load([Setting("source.zookeeper.connect", "${env:ZK}", Origin("flag"))], Files(), {"ZK": "hush"})
+        load(
+            [Setting("source.zookeeper.connect", "${env:ZK}", Origin("flag"))], ConfigFiles(), {"ZK": "hush"}
+        )
     assert "hush" not in str(raised.value)

@@ -20,7 +20,7 @@ from kbackup.schemas.decoder import (
     ByFile,
     ByRegistry,
     Decoded,
-    Frame,
+    SchemaFrame,
     Undecoded,
     codec_of,
     frame_of,
@@ -95,7 +95,7 @@ def test_values_without_a_frame(data: bytes) -> None:
 def test_a_time_as_eight_bytes_looks_like_a_frame() -> None:
     """An id and three bytes of data are the same bytes; it is shown as it is, unless there is such a schema."""
     moment = struct.pack(">q", 1_770_000_000_000)
-    assert in_front(moment) == Frame(1_770_000_000_000 >> 24, moment[5:])
+    assert in_front(moment) == SchemaFrame(1_770_000_000_000 >> 24, moment[5:])
     found = ByRegistry(registry(), HEADERS["key"])(moment, ())
     assert found == Undecoded(f"the registry has no schema {1_770_000_000_000 >> 24}")
 
@@ -103,8 +103,8 @@ def test_a_time_as_eight_bytes_looks_like_a_frame() -> None:
 def test_headers_name_schemas() -> None:
     header = HEADERS["value"]
     guid = SchemaId("AVRO", guid=GUID).guid_to_bytes()
-    assert frame_of(b"data", [(b"other", b"x"), (header, guid)], header) == Frame(GUID, b"", apart=True)
-    assert frame_of(b"data", [(header, b"\0\0\0\0\x07")], header) == Frame(7, b"", apart=True)
+    assert frame_of(b"data", [(b"other", b"x"), (header, guid)], header) == SchemaFrame(GUID, b"", apart=True)
+    assert frame_of(b"data", [(header, b"\0\0\0\0\x07")], header) == SchemaFrame(7, b"", apart=True)
     assert frame_of(b"data", [(HEADERS["key"], guid), (header, None)], header) is None
     with pytest.raises(UndecodableError, match="header __value_schema_id names no schema"):
         frame_of(b"\0\0\0\0\x07", [(header, b"?")], header)

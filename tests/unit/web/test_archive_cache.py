@@ -14,7 +14,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError
 from kbackup.jobs.points import label, pin
 from kbackup.store.base import ObjectInfo, Store
-from kbackup.web.archive_cache import FRESH, ArchiveCache, Snapshot
+from kbackup.web.archive_cache import FRESH, ArchiveCache, ArchiveSnapshot
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.support.visits import text, visit
@@ -127,7 +127,7 @@ def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
     client = visit(store, cache=cache)
     snapshot = cache.snapshot
 
-    def then_it_goes(point_name: str = "latest") -> Snapshot:
+    def then_it_goes(point_name: str = "latest") -> ArchiveSnapshot:
         found = snapshot(point_name)
         _expire(store, *({1} & {point.number for point in cache.points()}))
         now[0] += FRESH + 1

@@ -12,7 +12,7 @@ import fastavro
 import pytest
 
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.jobs.decoding import PARTS, Decoding
 from kbackup.schemas.base import EXTRA, Schema
@@ -99,7 +99,7 @@ class Waiting:
 @pytest.fixture(scope="module")
 def framed_store() -> Store:
     store = MemoryStore()
-    with PartitionWriter(store, Target("t", 1, 0, 1 << 24, "none")) as writer:
+    with PartitionWriter(store, SegmentTarget("t", 1, 0, 1 << 24, "none")) as writer:
         segments = [*writer.append(block_of(PLAIN)), *writer.finish()]
     topic = topic_state("t", 1, "present", [(0, len(PLAIN), segments)])
     commit_point(open_or_create(store), 1, [topic], segments, [])

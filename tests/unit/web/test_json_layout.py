@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.store.file import FileStore
 from kbackup.web.render import LEVELS, indented, is_json
 from tests.support.archives import commit_point, topic_state, write_block
@@ -80,7 +80,7 @@ def test_a_long_value_is_shown_whole(tmp_path: Path) -> None:
     ).encode()
     store = FileStore(tmp_path / "archive")
     plain = [Plain(b"key", value, headers=((b"long", value), (b"text", b"no JSON")))]
-    segments = write_block(store, Target("orders", 1, 0, 1 << 24, "none"), block_of(plain))
+    segments = write_block(store, SegmentTarget("orders", 1, 0, 1 << 24, "none"), block_of(plain))
     state = topic_state("orders", 1, "present", [(0, 1, segments)])
     commit_point(open_or_create(store), 1, [state], segments, [])
     client = visit(store)

@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.support.archives import commit_point, topic_state
@@ -80,7 +80,7 @@ def test_pages_stay_small_whatever_headers_there_are(tmp_path: Path) -> None:
         Plain(b"key", b"value", headers=((b"n" * 5000, b"x"),)),
     ]
     store = FileStore(tmp_path / "archive")
-    with PartitionWriter(store, Target("busy", 1, 0, 1 << 20, "none")) as writer:
+    with PartitionWriter(store, SegmentTarget("busy", 1, 0, 1 << 20, "none")) as writer:
         segments = [*writer.append(block_of(plain)), *writer.finish()]
     commit_point(
         open_or_create(store), 1, [topic_state("busy", 1, "present", [(0, 2, segments)])], segments, []

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.web import search as engine
@@ -85,7 +85,7 @@ def test_bounded_pages_find_the_same(store: Store, bounds: dict[str, float]) -> 
 def test_a_bounded_page_reads_little() -> None:
     store = FaultyStore(MemoryStore())
     records = block_of([Plain(b"k", b"v" * 1000) for _ in range(2000)])
-    with PartitionWriter(store, Target("t", 1, 0, 20_000, "none")) as writer:
+    with PartitionWriter(store, SegmentTarget("t", 1, 0, 20_000, "none")) as writer:
         segments = [*writer.append(records), *writer.finish()]
     commit_point(
         open_or_create(store), 1, [topic_state("t", 1, "present", [(0, 2000, segments)])], segments, []
@@ -104,7 +104,7 @@ def test_a_match_far_behind_the_beginning_is_shown(rich: Store) -> None:
     store = MemoryStore()
     long = "é".encode() * 5000 + b"needle" + b"x" * 5000
     records = block_of([Plain(b"k", long, headers=((b"h", b"pin"),))])
-    with PartitionWriter(store, Target("t", 1, 0, 1 << 20, "none")) as writer:
+    with PartitionWriter(store, SegmentTarget("t", 1, 0, 1 << 20, "none")) as writer:
         segments = [*writer.append(records), *writer.finish()]
     commit_point(open_or_create(store), 1, [topic_state("t", 1, "present", [(0, 1, segments)])], segments, [])
     shown = visit(store).get("/search?text=needle").text

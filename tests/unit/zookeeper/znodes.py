@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbackup.zookeeper.session import Answers, Tree, Znode
+from kbackup.zookeeper.session import Answers, Tree, ZnodeData
 
 
 def recorded() -> dict[str, bytes]:
@@ -43,5 +43,5 @@ class FakeSession:
                 ]
             elif path in self.znodes:
                 self.asked.append(path)
-                answers.znodes[path] = Znode(self.znodes[path], 0, False)
+                answers.znodes[path] = ZnodeData(self.znodes[path], 0, False)
         return answers

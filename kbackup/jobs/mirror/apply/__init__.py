@@ -27,7 +27,7 @@ from kbackup.jobs.mirror.apply.pending import (
     reported_positions,
 )
 from kbackup.jobs.mirror.apply.session import (
-    Session,
+    ApplySession,
     count_applied,
     make_room,
     open_session,
@@ -73,7 +73,7 @@ class Applier:
     listener: Listener
     transaction_bytes: int = TRANSACTION_BYTES
     clock: Callable[[], float] = time.monotonic
-    _session: Session | None = None
+    _session: ApplySession | None = None
     _slots: OpenSlots = field(default_factory=OpenSlots)
 
     def __enter__(self) -> Self:
@@ -118,7 +118,7 @@ class Applier:
 
     def _apply(
         self,
-        session: Session,
+        session: ApplySession,
         archive: Archive,
         point: Manifest,
         topics: Sequence[RemoteTopic],
@@ -177,7 +177,7 @@ class Applier:
 
     def _begin_at_end(
         self,
-        session: Session,
+        session: ApplySession,
         work: SlotWork,
         point: Manifest,
         topics: Sequence[RemoteTopic],
@@ -201,7 +201,9 @@ class Applier:
             session.add(result)
         return bool(ends)
 
-    def _refresh(self, session: Session, work: SlotWork, topics: Sequence[RemoteTopic]) -> list[pa.Table]:
+    def _refresh(
+        self, session: ApplySession, work: SlotWork, topics: Sequence[RemoteTopic]
+    ) -> list[pa.Table]:
         """Commit every position once more, before brokers let it expire. Returns the runs that
         came to the offset map."""
         noted = self._slots.refresh(work, tasks_to_refresh(session, topics), session.uncommitted)
@@ -211,7 +213,7 @@ class Applier:
         return session.catch_up(noted)
 
     def _produce(
-        self, session: Session, work: SlotWork, tasks: Sequence[SlotTask], pending: Pending
+        self, session: ApplySession, work: SlotWork, tasks: Sequence[SlotTask], pending: Pending
     ) -> list[pa.Table]:
         """Do the tasks, and take over what they committed. Returns the runs that came to the offset map."""
         segments = list(pending.segments)

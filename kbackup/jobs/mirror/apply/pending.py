@@ -16,7 +16,7 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map import (
     MAP_SCHEMA,
-    MapPartName,
+    FlowMapPartName,
     SlotMap,
     by_incarnation,
     read_flow,
@@ -39,7 +39,7 @@ from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic
 from kbackup.jobs.replay import committed_partitions, first_committed
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
 
@@ -140,13 +140,13 @@ class Applied:
 # else says what comes next.
 
 
-class Note(NamedTuple):
+class PositionNote(NamedTuple):
     """The metadata of an applied position: `map_part` is the part of the slot's offset map that was committed with it,
     `point` the restore point that was applied then. `topic_id` is the id of the remote topic, '' where it is not
     known."""
 
     incarnation: int
-    map_part: MapPartName
+    map_part: FlowMapPartName
     point: int
     topic_id: str = ""
 
@@ -154,9 +154,9 @@ class Note(NamedTuple):
         return "/".join(map(str, self if self.topic_id else self[:3]))
 
     @classmethod
-    def parse(cls, text: str) -> Note | None:
+    def parse(cls, text: str) -> PositionNote | None:
         incarnation, name, point, topic_id = (*text.split("/", 3), "", "", "")[:4]
-        part = MapPartName.parse(name)
+        part = FlowMapPartName.parse(name)
         return (
             cls(int(incarnation), part, int(point), topic_id)
             if part and incarnation.isdecimal() and point.isdecimal()
@@ -172,12 +172,12 @@ class Noted(NamedTuple):
     """A committed position with its note."""
 
     position: AppliedPosition
-    note: Note
+    note: PositionNote
 
     @classmethod
-    def of(cls, tp: TopicPartition, progress: Progress) -> Noted:
+    def of(cls, tp: TopicPartition, progress: CommittedProgress) -> Noted:
         """Parse a committed position; `ClusterError` where another program committed it."""
-        note = Note.parse(progress.note)
+        note = PositionNote.parse(progress.note)
         if note is None:
             raise ClusterError(
                 f"the applied position of {tp} on the target has no note of a mirror: {progress.note!r}",
@@ -196,20 +196,21 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
         )
     # a note is written with the NUL byte behind it that confluent-kafka wants
     return {
-        c.tp: Noted.of(c.tp, Progress(c.offset, c.metadata.rstrip("\0"))) for c in committed.get(group, [])
+        c.tp: Noted.of(c.tp, CommittedProgress(c.offset, c.metadata.rstrip("\0")))
+        for c in committed.get(group, [])
     }
 
 
-def read_heads(cluster: Cluster, store: Store, source: str, target: str) -> dict[int, MapPartName]:
+def read_heads(cluster: Cluster, store: Store, source: str, target: str) -> dict[int, FlowMapPartName]:
     """Return the last committed part of the offset map of each slot, for `archive.flow_map.open_map`. `store` is where
     the flow keeps its state."""
     flow = read_flow(store, source, target)
     return heads_of(read_positions(cluster, source, target), flow.slots) if flow is not None else {}
 
 
-def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, MapPartName]:
+def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, FlowMapPartName]:
     """Return the last committed part of the offset map of each slot that has a position."""
-    heads: dict[int, MapPartName] = {}
+    heads: dict[int, FlowMapPartName] = {}
     for tp, noted in positions.items():
         slot = slot_of(tp, slots)
         heads[slot] = max(noted.note.map_part, heads.get(slot, noted.note.map_part))
@@ -253,7 +254,7 @@ class Recovery:
                     continue
                 source, target, count = slot.runs(key)
                 position = AppliedPosition(key.incarnation, int(source[-1] + count[-1]))
-                restored[key.remote] = Noted(position, Note(key.incarnation, slot.head, 0))
+                restored[key.remote] = Noted(position, PositionNote(key.incarnation, slot.head, 0))
                 last[key.remote] = _tail(source, target, count)
         complete = self._with_last_records(last)
         return {tp: noted for tp, noted in restored.items() if tp in complete}
@@ -283,7 +284,7 @@ class Recovery:
                 slot.load(name)
                 return
 
-    def _is_committed(self, name: MapPartName, runs: pa.Table) -> bool:
+    def _is_committed(self, name: FlowMapPartName, runs: pa.Table) -> bool:
         """Return whether the target holds the records of an offset map part. A transaction is complete or absent."""
         every = {key.remote: run for key, run in by_incarnation(runs)}
         rows = self._on_target(every)

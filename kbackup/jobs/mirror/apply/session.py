@@ -58,7 +58,7 @@ _THREADS = 8
 
 
 @dataclass
-class Session:
+class ApplySession:
     """The state of a flow, its offset map, and its applied positions (`noted`). `refreshed` is when all positions were
     committed last; None: they are due."""
 
@@ -179,7 +179,7 @@ class Session:
         return added
 
 
-def open_session(flow: Flow, target: Properties, state: Store, archive: Archive) -> Session:
+def open_session(flow: Flow, target: Properties, state: Store, archive: Archive) -> ApplySession:
     """Look at the target and at the flow's state. `MismatchError` where the flow was begun from another archive, or
     onto another cluster."""
     cluster = Cluster(target, "target")
@@ -191,7 +191,7 @@ def open_session(flow: Flow, target: Properties, state: Store, archive: Archive)
     flow_map = FlowMap(state, *names, begun.slots, heads_of(noted, begun.slots))
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(flow_map.slot, range(begun.slots)))
-    return Session(cluster, begun, noted, flow_map, status=read_flow_status(state, *names))
+    return ApplySession(cluster, begun, noted, flow_map, status=read_flow_status(state, *names))
 
 
 def _begin(names: tuple[str, str], state: Store, archive: Archive, cluster_id: str) -> FlowState:
@@ -228,7 +228,9 @@ def _check(flow: FlowState, archive: Archive, cluster_id: str) -> None:
 # Cut the work of a round into slots, and count what the slots committed.
 
 
-def tasks_to_produce(session: Session, pending: Pending, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
+def tasks_to_produce(
+    session: ApplySession, pending: Pending, topics: Sequence[RemoteTopic]
+) -> list[SlotTask]:
     """Return the work by slot, the largest first."""
     by_slot: dict[int, list[TopicPartition]] = {}
     for remote in pending.ranges:
@@ -249,7 +251,7 @@ def tasks_to_produce(session: Session, pending: Pending, topics: Sequence[Remote
 
 
 def tasks_to_begin(
-    session: Session, topics: Sequence[RemoteTopic], begins: Mapping[TopicPartition, AppliedPosition]
+    session: ApplySession, topics: Sequence[RemoteTopic], begins: Mapping[TopicPartition, AppliedPosition]
 ) -> list[SlotTask]:
     """Return a task without records for each slot of `begins`, to commit the positions there."""
     by_slot: dict[int, dict[TopicPartition, AppliedPosition]] = {}
@@ -270,7 +272,7 @@ def tasks_to_begin(
     ]
 
 
-def tasks_to_refresh(session: Session, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
+def tasks_to_refresh(session: ApplySession, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
     """Return a task without records for each slot that has a position, to commit its positions again."""
     known = {slot_of(tp, session.flow.slots) for tp in session.noted}
     committed = session.noted.keys() - session.uncommitted.keys()

@@ -13,16 +13,22 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.restores.flow_map import MapPartName, MappedPartition, folder, runs_table, write_map_part
+from kbackup.archive.restores.flow_map import (
+    FlowMapPartName,
+    MappedPartition,
+    folder,
+    runs_table,
+    write_map_part,
+)
 from kbackup.archive.restores.offset_map import Cut
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.jobs.mirror.apply.pending import Note, Noted
+from kbackup.jobs.mirror.apply.pending import Noted, PositionNote
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.replay import Reached, UnitRun
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
-from kbackup.kafka.kernel_protocol import Progress, Runs
+from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
@@ -32,8 +38,8 @@ from kbackup.types import TopicPartition
 class CommittedMapPart(NamedTuple):
     """An offset map part whose transaction is committed."""
 
-    name: MapPartName
-    previous: MapPartName | None
+    name: FlowMapPartName
+    previous: FlowMapPartName | None
     runs: pa.Table
 
 
@@ -54,7 +60,7 @@ class SlotLedger:
     target: str
     slot: int
     positions: dict[TopicPartition, Noted]
-    head: MapPartName | None = None
+    head: FlowMapPartName | None = None
     point: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -81,7 +87,7 @@ class SlotLedger:
 
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
-    ) -> Mapping[TopicPartition, Progress]:
+    ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
         positions = {
             tp: AppliedPosition(incarnation_of(each.range), each.next) for tp, each in reached.items()
@@ -90,14 +96,14 @@ class SlotLedger:
 
     def begin_at(
         self, positions: Mapping[TopicPartition, AppliedPosition]
-    ) -> Mapping[TopicPartition, Progress]:
+    ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part without records, which positions that none led to need."""
         return self._publish({}, positions)
 
     def _publish(
         self, runs: Mapping[TopicPartition, Runs], positions: Mapping[TopicPartition, AppliedPosition]
-    ) -> Mapping[TopicPartition, Progress]:
-        name = MapPartName(self.head.number + 1 if self.head else 1, self.attempt)
+    ) -> Mapping[TopicPartition, CommittedProgress]:
+        name = FlowMapPartName(self.head.number + 1 if self.head else 1, self.attempt)
         table = runs_table(
             {
                 MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count)
@@ -106,7 +112,9 @@ class SlotLedger:
         )
         write_map_part(self.state, folder(self.source, self.target, self.slot), name, table, self.head)
         noted = {
-            tp: Noted(each, Note(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, "")))
+            tp: Noted(
+                each, PositionNote(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, ""))
+            )
             for tp, each in positions.items()
         }
         self._next = CommittedMapPart(name, self.head, table), noted
@@ -124,9 +132,9 @@ class SlotLedger:
         return map_parts
 
 
-def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, Progress]:
+def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, CommittedProgress]:
     """Return positions as a producer commits them."""
-    return {tp: Progress(each.position.next, str(each.note)) for tp, each in noted.items()}
+    return {tp: CommittedProgress(each.position.next, str(each.note)) for tp, each in noted.items()}
 
 
 # Produce the work of slots: by Spark tasks for a large round, in this process for a small one.
@@ -153,7 +161,7 @@ class SlotTask:
     ranges: tuple[UnitRange, ...]
     partitions: tuple[TopicPartition, ...]
     expected: tuple[TopicPartition, ...]
-    head: MapPartName | None = None
+    head: FlowMapPartName | None = None
     begins: Mapping[TopicPartition, AppliedPosition] = field(default_factory=dict)
     """Positions at which partitions begin that have none."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)

@@ -40,7 +40,7 @@ from kbackup.jobs.mirror.status import (
     still_alive,
     with_unreported,
 )
-from kbackup.jobs.mirror.topics import SkippedTopic, TopicPlan, plan_topics, replicated, topics_of_point
+from kbackup.jobs.mirror.topics import MirrorTopicPlan, SkippedTopic, plan_topics, replicated, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import Listener
@@ -136,7 +136,7 @@ class StatusKeeper:
         self.count_lag()
 
     @contextmanager
-    def round(self, plan: TopicPlan) -> Iterator[None]:
+    def round(self, plan: MirrorTopicPlan) -> Iterator[None]:
         """Write the topics that a round begins with, and give signs of life while it runs."""
         status = planned(self.status, plan.topics)
         if status != self.status:
@@ -144,7 +144,7 @@ class StatusKeeper:
         with signs_of_life(ALIVE.seconds, self.alive, self._unwritten):
             yield
 
-    def applied(self, point: Manifest, plan: TopicPlan, report: RoundReport) -> None:
+    def applied(self, point: Manifest, plan: MirrorTopicPlan, report: RoundReport) -> None:
         self._write(after_round(self.status, point, plan.topics, report.applied, report.refused))
         self.count_lag()
 
@@ -240,12 +240,12 @@ class Rounds:
             "group offsets": flow.sync_group_offsets,
         }
 
-    def plan(self, archive: Archive, point: Manifest) -> TopicPlan:
+    def plan(self, archive: Archive, point: Manifest) -> MirrorTopicPlan:
         """Return the topics of a restore point that the flow selects, also those that it does not know yet."""
         existing = self.cluster.topic_names() if any(t.state == "deleted" for t in point.topics) else ()
         return plan_topics(self.flow, topics_of_point(point, archive.metadata(point)), existing)
 
-    def run(self, archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
+    def run(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
         """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
         ACLs."""
         topics = self._admitted(plan.topics)
@@ -387,7 +387,7 @@ class ApplyReport:
 
 
 @dataclass
-class Connection:
+class TargetConnection:
     """An archive and a target that are connected; `stack` closes the clients of the target."""
 
     archive: Archive
@@ -398,7 +398,7 @@ class Connection:
 
 def connect(
     flow: Flow, archive: Archive, state: Store, spark: Spark, listener: Listener, timetable: Timetable
-) -> Connection:
+) -> TargetConnection:
     """Connect to the target of a flow. `state` is the store of the flow's state."""
     target = flow.client("target")
     with ExitStack() as stack:
@@ -407,7 +407,7 @@ def connect(
         internal = stack.enter_context(InternalTopics(flow, cluster))
         applier = stack.enter_context(Applier(flow, target, state, spark, listener))
         rounds = Rounds(flow, cluster, internal, applier, timetable)
-        return Connection(archive, cluster, rounds, stack.pop_all())
+        return TargetConnection(archive, cluster, rounds, stack.pop_all())
 
 
 # The apply half of a flow: it follows an archive, round after round, and keeps the flow's status and heartbeats.
@@ -434,7 +434,7 @@ class ApplyHalf:
 
     def __post_init__(self) -> None:
         self.report = ApplyReport(self.flow.name)
-        self._open: Connection | None = None
+        self._open: TargetConnection | None = None
         self._keeper: StatusKeeper | None = None
         self._heartbeats: HeartbeatClock | None = None
         self._stack = ExitStack()
@@ -492,7 +492,7 @@ class ApplyHalf:
             self.watcher.waiting(self.flow, error.message)
         self.stop.wait(LOOK_SECONDS)
 
-    def _round(self, opened: Connection, keeper: StatusKeeper, point: Manifest) -> None:
+    def _round(self, opened: TargetConnection, keeper: StatusKeeper, point: Manifest) -> None:
         before = keeper.status
         plan = opened.rounds.plan(opened.archive, point)
         with keeper.round(plan):
@@ -523,7 +523,7 @@ class ApplyHalf:
         metering.round_applied(self.flow, self._positions, report.applied, held_back, report.topics)
         self._positions = report.applied.positions
 
-    def _wait(self, opened: Connection, keeper: StatusKeeper) -> None:
+    def _wait(self, opened: TargetConnection, keeper: StatusKeeper) -> None:
         """Wait until there is a new restore point, a duty is due, or the half is stopped."""
         while not self.stop.wait(LOOK_SECONDS):
             opened.archive.reopen()
@@ -537,7 +537,7 @@ class ApplyHalf:
                 metering.nothing_to_apply(self.flow)
                 self.watcher.well()
 
-    def _opened(self) -> tuple[Connection, StatusKeeper]:
+    def _opened(self) -> tuple[TargetConnection, StatusKeeper]:
         """Connect to both ends, unless that was done."""
         if self._open is None or self._keeper is None:
             archive = open_archive(self.store)

@@ -30,7 +30,7 @@ INTERVAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Source:
+class MirrorSource:
     """A source and the flows from it. One archive of it serves all of them."""
 
     alias: str
@@ -39,7 +39,7 @@ class Source:
     flows: tuple[Flow, ...]
 
 
-def sources_of(flows: Sequence[Flow]) -> list[Source]:
+def sources_of(flows: Sequence[Flow]) -> list[MirrorSource]:
     """Return the sources of flows, in order. `UsageError` where a source has no address or no archive."""
     by_source: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
@@ -47,13 +47,13 @@ def sources_of(flows: Sequence[Flow]) -> list[Source]:
     return [_source(alias, archive, members) for (alias, archive), members in by_source.items()]
 
 
-def _source(alias: str, archive: str, flows: list[Flow]) -> Source:
+def _source(alias: str, archive: str, flows: list[Flow]) -> MirrorSource:
     if flows[0].source_properties is None:
         raise UsageError(
             f"the file names no brokers of {alias}",
             f"set {alias}.bootstrap.servers, or run the half that needs none: --apply",
         )
-    return Source(alias, archive, flows[0].source_properties, tuple(flows))
+    return MirrorSource(alias, archive, flows[0].source_properties, tuple(flows))
 
 
 def mirror_selections(options: Backup, flows: Iterable[Flow]) -> Selections:
@@ -90,7 +90,7 @@ def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:
 class TakeHalf:
     """Backs one source up. `heartbeats` are the flows onto this source that emit heartbeats and do no more."""
 
-    source: Source
+    source: MirrorSource
     heartbeats: tuple[Flow, ...]
     follower: Follower
 

@@ -15,7 +15,7 @@ from kbackup.jobs.mirror.filters import PatternFilter, compile_patterns
 from kbackup.jobs.mirror.flow import Clock, Flow, ReplicationPolicy
 from kbackup.jobs.mirror.properties.sections import (
     ROLES,
-    Pair,
+    FlowClusters,
     Sections,
     cluster_client,
     cut,
@@ -145,7 +145,7 @@ class FlowReader:
     """The values of one flow. `UsageError` for a value that can't be used."""
 
     sections: Sections
-    pair: Pair
+    pair: FlowClusters
 
     def flow(self, archive: str | None) -> tuple[Flow, tuple[str, ...]]:
         """Return the flow, and notes on its client properties."""

@@ -106,7 +106,7 @@ _READERS: dict[str, Callable[[References, str, str], str]] = {
 _FLOW = re.compile(r"(.+?)->(.+?)\.")
 
 
-class Pair(NamedTuple):
+class FlowClusters(NamedTuple):
     source: str
     target: str
 
@@ -123,14 +123,14 @@ class Sections:
     references: References
     top: dict[str, str] = field(default_factory=dict)
     by_cluster: dict[str, dict[str, str]] = field(default_factory=dict)
-    by_flow: dict[Pair, dict[str, str]] = field(default_factory=dict)
+    by_flow: dict[FlowClusters, dict[str, str]] = field(default_factory=dict)
     stray: list[str] = field(default_factory=list)
     """Keys of flows between clusters that `clusters` does not name."""
 
-    def pairs(self) -> list[Pair]:
-        return [Pair(s, t) for s in self.clusters for t in self.clusters if s != t]
+    def pairs(self) -> list[FlowClusters]:
+        return [FlowClusters(s, t) for s in self.clusters for t in self.clusters if s != t]
 
-    def value(self, name: str, pair: Pair, *, of_cluster: bool = False) -> tuple[str, str] | None:
+    def value(self, name: str, pair: FlowClusters, *, of_cluster: bool = False) -> tuple[str, str] | None:
         """Return (whole key, value) of a key for a flow: the flow's own, with `of_cluster` its source's, or that of all
         flows. None where the file has none."""
         for key, section in (
@@ -199,7 +199,7 @@ class ClusterClient:
     notes: tuple[str, ...]
 
 
-def cluster_client(sections: Sections, pair: Pair, side: Side) -> ClusterClient:
+def cluster_client(sections: Sections, pair: FlowClusters, side: Side) -> ClusterClient:
     """Return how the flow `pair` reads its source, or writes into its target. Raise `UsageError` for settings that
     only Java supports."""
     alias = pair.source if side == "source" else pair.target
@@ -216,7 +216,7 @@ def cluster_client(sections: Sections, pair: Pair, side: Side) -> ClusterClient:
     return ClusterClient(properties, tuple(notes))
 
 
-def starts_at_end(sections: Sections, pair: Pair) -> bool:
+def starts_at_end(sections: Sections, pair: FlowClusters) -> bool:
     """Return whether a flow mirrors only records that come after its first round of a topic."""
     return _java_properties(sections, pair, "source", "consumer.").get(_RESET) == "latest"
 
@@ -238,7 +238,7 @@ def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[
     return properties, notes
 
 
-def _has_admin(sections: Sections, pair: Pair, side: Side) -> bool:
+def _has_admin(sections: Sections, pair: FlowClusters, side: Side) -> bool:
     """Return whether the file has properties of the admin client alone; else it has those of the side's other
     clients."""
     alias = pair.source if side == "source" else pair.target
@@ -248,7 +248,7 @@ def _has_admin(sections: Sections, pair: Pair, side: Side) -> bool:
     )
 
 
-def _java_properties(sections: Sections, pair: Pair, side: Side, role: str) -> dict[str, str]:
+def _java_properties(sections: Sections, pair: FlowClusters, side: Side, role: str) -> dict[str, str]:
     """MirrorMaker 2's order: what all clients share, the flow's `consumer.…`, the cluster's `consumer.…` with what
     all share there, too, the flow's `source.consumer.…`. `role` is 'consumer.', 'producer.' or 'admin.'."""
     alias = pair.source if side == "source" else pair.target

@@ -28,7 +28,7 @@ from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments import read
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats import frames
 from kbackup.formats.frames import encode_seek_table
@@ -216,7 +216,7 @@ def test_a_record_larger_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "SPAN", 100)
     store = MemoryStore()
     block = block_of([Plain(b"a", b"x" * 5000), Plain(None, None), Plain(b"", b"")])
-    with PartitionWriter(store, Target("orders", 1, 0, 1 << 20, "zstd")) as writer:
+    with PartitionWriter(store, SegmentTarget("orders", 1, 0, 1 << 20, "zstd")) as writer:
         segments = [*writer.append(block), *writer.finish()]
     records_read = [row for f in records(store, "orders", partition_with(segments)) for row in rows(f.block)]
     assert [(r.key, r.value) for r in records_read] == [(b"a", b"x" * 5000), (None, None), (b"", b"")]

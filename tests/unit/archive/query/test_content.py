@@ -17,7 +17,7 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.formats.record import decode, encode
@@ -97,10 +97,10 @@ def reborn(name: str, captured: int, incarnation: int, segments: Sequence[Segmen
 def test_topics_new_in_the_next_point_are_selected_if_they_have_records(store: FaultyStore) -> None:
     """Run 2 finds topics that are new, one with records and one without; run 3 finds another, and orders anew."""
     archive = open_or_create(store)
-    orders = write(store, Target("orders", 1, 0, 1000, "none"), range(5))
-    new = write(store, Target("new", 1, 0, 1000, "none"), range(5))
-    late = write(store, Target("late", 1, 0, 1000, "none"), range(5))
-    again = write(store, Target("orders", 2, 0, 1000, "none"), range(5))
+    orders = write(store, SegmentTarget("orders", 1, 0, 1000, "none"), range(5))
+    new = write(store, SegmentTarget("new", 1, 0, 1000, "none"), range(5))
+    late = write(store, SegmentTarget("late", 1, 0, 1000, "none"), range(5))
+    again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(5))
     one = topic_state("orders", 1, "present", [(0, 5, orders)])
     two = [
         topic_state("empty", 2, "present", [(0, 0, [])]),
@@ -140,8 +140,8 @@ def test_topics_new_in_the_next_point_are_selected_if_they_have_records(store: F
 def test_a_topic_deleted_by_then_and_made_anew_later(store: FaultyStore) -> None:
     """By its name it comes as it was before then; the other incarnation takes its restore point."""
     archive = open_or_create(store)
-    old = write(store, Target("orders", 1, 0, 1000, "none"), range(5))
-    again = write(store, Target("orders", 2, 0, 1000, "none"), range(7))
+    old = write(store, SegmentTarget("orders", 1, 0, 1000, "none"), range(5))
+    again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(7))
     there = topic_state("orders", 1, "present", [(0, 5, old)])
     gone = msgspec.structs.replace(there, state="deleted")
     commit_point(archive, 1, [there], old, [group_at("g", ("orders", 0, 2))])
@@ -245,9 +245,10 @@ def test_a_topic_that_no_run_looked_at_since_the_moment(store: FaultyStore) -> N
 
 def test_held_back_records_are_noted_unless_the_partition_reaches_past_the_moment(store: FaultyStore) -> None:
     archive = open_or_create(store)
-    few = write(store, Target("few", 1, 0, 1000, "none"), range(3))
+    few = write(store, SegmentTarget("few", 1, 0, 1000, "none"), range(3))
     orders = [
-        write(store, Target("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (1, range(9)))
+        write(store, SegmentTarget("orders", 1, p, 1000, "none"), r)
+        for p, r in ((0, range(5)), (1, range(9)))
     ]
     many = topic_state("many", 1, "present", [(0, 0, [])] * 12)
     states = [
@@ -284,9 +285,9 @@ def test_held_back_records_are_noted_unless_the_partition_reaches_past_the_momen
 def test_partitions_that_were_added_come_as_far_as_they_have_records(store: FaultyStore) -> None:
     archive = open_or_create(store)
     segments = {
-        p: write(store, Target("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (2, [9]))
+        p: write(store, SegmentTarget("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (2, [9]))
     }
-    segments[4] = write(store, Target("orders", 1, 4, 1000, "none"), [10**9 // 1000 * 900])
+    segments[4] = write(store, SegmentTarget("orders", 1, 4, 1000, "none"), [10**9 // 1000 * 900])
     before = topic_state("orders", 1, "present", [(0, 5, segments[0])])
     ends = [(0, 5, segments[0]), (0, 0, []), (0, 10, segments[2]), (0, 0, []), (0, 10**9, segments[4])]
     commit_point(archive, 1, [before], segments[0], [])

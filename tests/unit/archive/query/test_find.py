@@ -16,7 +16,7 @@ from kbackup.archive.query.browse import PartitionRecords, catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Part, Pattern, find, to_search
 from kbackup.archive.segments.window import Window
-from kbackup.archive.segments.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
@@ -117,7 +117,7 @@ def test_in_a_window(made: MemoryStore) -> None:
 def large(segments: int) -> tuple[FaultyStore, ArchivedPartition]:
     store = FaultyStore(MemoryStore())
     block = block_of([Plain(b"k", b"v" * 50) for _ in range(segments * 10)])
-    with PartitionWriter(store, Target("t", 1, 0, 900, "none")) as writer:
+    with PartitionWriter(store, SegmentTarget("t", 1, 0, 900, "none")) as writer:
         made = [*writer.append(block), *writer.finish()]
     return store, ArchivedPartition(0, 0, len(block), tuple(made))
 
@@ -151,7 +151,7 @@ def test_matches_before_damage_are_found() -> None:
 def test_only_what_was_found_is_kept() -> None:
     store = MemoryStore()
     block = block_of([Plain(b"a" if n == 500 else b"b", b"v" * 1000) for n in range(1000)])
-    with PartitionWriter(store, Target("t", 1, 0, 1 << 30, "none")) as writer:
+    with PartitionWriter(store, SegmentTarget("t", 1, 0, 1 << 30, "none")) as writer:
         made = [*writer.append(block), *writer.finish()]
     partition = ArchivedPartition(0, 0, 1000, tuple(made))
     (hit,) = find(store, [("t", partition)], Pattern("a", fields=("key",)), EVERYTHING, lambda r, b: None)

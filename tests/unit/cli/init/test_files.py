@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from kbackup.cli.init import command, schedule
 from kbackup.cli.init.command import write_files
-from kbackup.cli.init.questions import Draft, toml_text
+from kbackup.cli.init.questions import ConfigDraft, toml_text
 from kbackup.cli.init.schedule import Schedule, chart_values, parse_at, schedule_files, service
-from kbackup.config import Files, Origin, Setting, load
+from kbackup.config import ConfigFiles, Origin, Setting, load
 from kbackup.errors import UsageError
 
 CHART = Path(__file__).parents[4] / "infra" / "helm" / "kbackup"
@@ -40,7 +40,7 @@ def test_toml_holds_what_is_given(archive: str, topics: list[str], password: str
 
 
 def test_the_file_loads_as_the_draft(tmp_path: Path) -> None:
-    draft = Draft.of([Setting("source.bootstrap.servers", "h:9092", Origin("flag"))])
+    draft = ConfigDraft.of([Setting("source.bootstrap.servers", "h:9092", Origin("flag"))])
     draft.environ = {"KAFKA_PASSWORD": "s"}
     for path, answer in (
         ("archive", "s3://b/p"),
@@ -53,7 +53,7 @@ def test_the_file_loads_as_the_draft(tmp_path: Path) -> None:
         draft.put(path, answer)
     file = tmp_path / "kbackup.toml"
     file.write_text(toml_text(draft.settings))
-    loaded = load([], Files(config=str(file)), {"KAFKA_PASSWORD": "s"}).config
+    loaded = load([], ConfigFiles(config=str(file)), {"KAFKA_PASSWORD": "s"}).config
     assert loaded == draft.config()
     assert loaded.backup.topics == ("orders", "/a{1,2}/")
     assert (loaded.source["sasl.password"], draft.variables()) == ("s", ["KAFKA_PASSWORD"])
@@ -61,9 +61,9 @@ def test_the_file_loads_as_the_draft(tmp_path: Path) -> None:
 
 def test_a_draft_takes_no_secret_and_no_invalid_value() -> None:
     with pytest.raises(UsageError, match="is a secret"):
-        Draft.of([Setting("source.sasl.password", "s3cret", Origin("flag"))])
+        ConfigDraft.of([Setting("source.sasl.password", "s3cret", Origin("flag"))])
     with pytest.raises(UsageError, match="no regular expression"):
-        Draft().put("backup.topics", "/(/")
+        ConfigDraft().put("backup.topics", "/(/")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

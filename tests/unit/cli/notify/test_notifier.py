@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbackup.cli import main
-from kbackup.cli.common.notify import Body, Webhook, notification_of
+from kbackup.cli.common.notify import RequestBody, Webhook, notification_of
 from kbackup.errors import CorruptError, UsageError
 from kbackup.store import open_store
 from tests.support.archives import make_archive
@@ -104,7 +104,7 @@ def test_a_template_makes_the_body(root: Path, fake: FakeWebhook, monkeypatch: p
 def test_texts_in_a_template_are_escaped() -> None:
     error = CorruptError('a "quoted" \\ file\nof two lines and \x1b', "don't $panic")
     made = notification_of("backup", "s3://b/a", 13, error=error, warnings=("one", "two"))
-    body = Body('{"text": "$summary", "w": "${warnings}", "cost": "$$5"}').render(made)
+    body = RequestBody('{"text": "$summary", "w": "${warnings}", "cost": "$$5"}').render(made)
     assert json.loads(body) == {"text": str(error), "w": "one\ntwo", "cost": "$5"}
 
 
@@ -121,7 +121,7 @@ def test_texts_in_a_template_are_escaped() -> None:
 )
 def test_a_template_that_makes_no_json_is_refused(root: Path, fake: FakeWebhook, template: str) -> None:
     with pytest.raises(UsageError, match=r"notify\.body makes no JSON"):
-        Body(template)
+        RequestBody(template)
     assert verify(root, "--set", f"notify.body={template}") == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.archive.models import Loss, Totals
 from kbackup.cli.backup import RoundReporter
-from kbackup.cli.common.frame import Frame, State, load_config
+from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.notify import Notifier
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Origin, Setting
@@ -29,7 +29,7 @@ def fake() -> Iterator[FakeWebhook]:
 def rounds(fake: FakeWebhook, **keys: object) -> RoundReporter:
     settings = {"notify.url": fake.url, "notify.on": "failure,loss,success", **keys}
     flags = [Setting(path, value, Origin("flag", "--set")) for path, value in settings.items()]
-    loaded = load_config(State(settings=flags))
+    loaded = load_config(FlagValues(settings=flags))
     return RoundReporter(Frame(loaded, Reporter(), notifier=Notifier(loaded.config, "backup")), None)
 
 

@@ -15,8 +15,8 @@ from kbackup.archive.models import LastRecord, Manifest, Metadata, PartitionStat
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup.log_check import (
-    Expected,
-    Seen,
+    ExpectedRecords,
+    SeenRecords,
     compare,
     differs,
     expectations,
@@ -31,13 +31,13 @@ from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.backup.test_plan import archived
 
 LAST = LastRecord(offset=9, leader_epoch=4, digest="a" * 16)
-EXPECTED = Expected(OffsetRange("orders", 0, 9, 12), (LAST,))
+EXPECTED = ExpectedRecords(OffsetRange("orders", 0, 9, 12), (LAST,))
 UNKNOWN = msgspec.structs.replace(LAST, leader_epoch=None)
 BEFORE = LastRecord(offset=7, leader_epoch=None, digest="c" * 16)
-FEW = Expected(OffsetRange("orders", 0, 7, 12), (BEFORE, LAST))
-NONE = Expected(OffsetRange("orders", 0, 0, 12), ())
+FEW = ExpectedRecords(OffsetRange("orders", 0, 7, 12), (BEFORE, LAST))
+NONE = ExpectedRecords(OffsetRange("orders", 0, 0, 12), ())
 OTHER = "b" * 16
-SAME = Seen({9: LAST.digest}, 1, 4)
+SAME = SeenRecords({9: LAST.digest}, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -52,22 +52,22 @@ SAME = Seen({9: LAST.digest}, 1, 4)
         # it is not there: nothing that its absence alone tells
         (EXPECTED, None, True, None),
         # a record that the archive would have; of an aborted transaction, perhaps, where only some runs read those
-        (EXPECTED, Seen({10: LAST.digest}, 1, 4), True, 10),
-        (EXPECTED, Seen({10: LAST.digest}, 1, 4), False, None),
+        (EXPECTED, SeenRecords({10: LAST.digest}, 1, 4), True, 10),
+        (EXPECTED, SeenRecords({10: LAST.digest}, 1, 4), False, None),
         (EXPECTED, SAME._replace(records=2), True, 10),
         (EXPECTED, SAME._replace(records=2, leader_epoch=5), False, None),
         # compaction took the last one, and the record before it is another one, or has another epoch
-        (FEW, Seen({7: BEFORE.digest}, 1, 3), True, None),
-        (FEW, Seen({7: OTHER}, 1, 3), True, 7),
-        (FEW, Seen({7: BEFORE.digest, 9: LAST.digest}, 2, 4), True, None),
-        (FEW, Seen({7: BEFORE.digest, 8: OTHER}, 2, 4), True, 8),
+        (FEW, SeenRecords({7: BEFORE.digest}, 1, 3), True, None),
+        (FEW, SeenRecords({7: OTHER}, 1, 3), True, 7),
+        (FEW, SeenRecords({7: BEFORE.digest, 9: LAST.digest}, 2, 4), True, None),
+        (FEW, SeenRecords({7: BEFORE.digest, 8: OTHER}, 2, 4), True, 8),
         # the archive has no record at all
         (NONE, None, True, None),
-        (NONE, Seen({3: OTHER}, 1, 4), True, 3),
+        (NONE, SeenRecords({3: OTHER}, 1, 4), True, 3),
     ],
 )
 def test_last_records_reveal_a_truncated_log(
-    expected: Expected, seen: Seen | None, exact: bool, offset: int | None
+    expected: ExpectedRecords, seen: SeenRecords | None, exact: bool, offset: int | None
 ) -> None:
     assert differs(expected, seen, exact=exact) == offset
 
@@ -122,7 +122,7 @@ def test_a_log_is_read_from_the_first_record_that_is_remembered() -> None:
 def test_a_range_without_archived_records_has_none_in_the_log() -> None:
     aborted = with_partition(head(None), records=0)
     live = [LiveTopic("orders", "A", {0: Live(3, 40, 40)})]
-    assert expectations(aborted, live, exact=True) == [Expected(OffsetRange("orders", 0, 3, 12), ())]
+    assert expectations(aborted, live, exact=True) == [ExpectedRecords(OffsetRange("orders", 0, 3, 12), ())]
     assert expectations(aborted, live, exact=False) == [], "some runs read aborted records, and some did not"
 
 
@@ -155,7 +155,7 @@ class Reader:
 def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
     tps = [TopicPartition("orders", p) for p in range(1200)]
     last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
-    expected = [Expected(OffsetRange(*tp, 9, 12), (last,)) for tp in tps]
+    expected = [ExpectedRecords(OffsetRange(*tp, 9, 12), (last,)) for tp in tps]
     logs = {tp: [range(9, 10)] for tp in tps}
     logs |= {
         tps[3]: [range(10, 12)],

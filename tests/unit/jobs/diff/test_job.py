@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kbackup.jobs.diff import (
     Diff,
+    DiffView,
     GroupDiff,
     Move,
     OffsetDiff,
@@ -17,7 +18,6 @@ from kbackup.jobs.diff import (
     TopicView,
     Value,
     Values,
-    View,
     diff,
 )
 from kbackup.metadata.entities import Acl
@@ -48,7 +48,7 @@ CONFIGS = st.none() | st.dictionaries(
     st.tuples(NAMES, NAMES), st.none() | st.just("1") | st.just("2"), max_size=3
 )
 VIEWS = st.builds(
-    View,
+    DiffView,
     st.sampled_from(["one", "other"]),
     st.sampled_from(["cluster", "other cluster"]),
     st.dictionaries(NAMES, TOPICS),
@@ -74,7 +74,7 @@ SETTINGS: dict[str, Values | None] = {
     "broker_configs": {("all brokers", "log.retention.ms"): "1", ("broker 1", "ssl.keystore.password"): None},
     "group_configs": {("billing", "consumer.session.timeout.ms"): "45000"},
 }
-BASE = View(
+BASE = DiffView(
     "restore point 1",
     "cluster",
     {"orders": ORDERS, "clicks": TopicView("id of clicks", None, {0: (0, 1)}, 1, {})},
@@ -91,12 +91,12 @@ def parts(difference: Diff) -> dict[str, object]:
 
 
 @given(VIEWS)
-def test_a_view_is_like_itself(view: View) -> None:
+def test_a_view_is_like_itself(view: DiffView) -> None:
     assert diff(view, view).same
 
 
 @given(VIEWS, VIEWS)
-def test_the_other_way_round_is_the_opposite(a: View, b: View) -> None:
+def test_the_other_way_round_is_the_opposite(a: DiffView, b: DiffView) -> None:
     existing, back = diff(a, b), diff(b, a)
     assert existing.same == back.same
     opposite = {"appeared": "gone", "gone": "appeared", "changed": "changed", "recreated": "recreated"}
@@ -115,7 +115,7 @@ def test_the_other_way_round_is_the_opposite(a: View, b: View) -> None:
 
 
 @given(VIEWS, VIEWS)
-def test_differences_lead_from_one_view_to_the_other(a: View, b: View) -> None:
+def test_differences_lead_from_one_view_to_the_other(a: DiffView, b: DiffView) -> None:
     result = diff(a, b)
     changes = {t.topic: t.change for t in result.topics}
     appeared = {name for name, change in changes.items() if change == "appeared"}
@@ -231,7 +231,7 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
         ),
     ],
 )
-def test_exactly_what_was_changed(changed: View, expected: dict[str, object]) -> None:
+def test_exactly_what_was_changed(changed: DiffView, expected: dict[str, object]) -> None:
     assert parts(diff(BASE, changed)) == expected
 
 
@@ -253,6 +253,6 @@ def test_ten_thousand_topics() -> None:
         for n in range(10_000)
     }
     groups = {f"group-{n}": {(f"topic-{n}", p): n for p in range(10)} for n in range(10_000)}
-    a = View("a", "cluster", topics, groups)
+    a = DiffView("a", "cluster", topics, groups)
     b = replace(a, topics=topics | {"topic-77": replace(topics["topic-77"], id="another")})
     assert parts(diff(a, b)) == {"topics": (TopicDiff("topic-77", "recreated", (10, 10), (3, 3), ()),)}

@@ -26,7 +26,7 @@ from kbackup.jobs.metadata import Asked, Merged, merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate import verify as verify_job
 from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata, make_bootstrap
-from kbackup.jobs.migrate.verify import Clock, VerifyReport, verify_migration
+from kbackup.jobs.migrate.verify import MigrationVerifyReport, WaitClock, verify_migration
 from kbackup.jobs.points import history
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.retention import Expiry, Policy, expire
@@ -336,7 +336,7 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: tuple[Reading, ...]) -> None:
         self.looks, self.at, self.now = looks, -1, 0.0
-        self.clock = Clock(lambda: self.now, self._sleep)
+        self.clock = WaitClock(lambda: self.now, self._sleep)
         monkeypatch.setattr(verify_job, "sources_beside", self._beside)
         monkeypatch.setattr(verify_job, "read_brokers", lambda sources: (by_brokers(topics=BOTH), 1))
 
@@ -348,11 +348,11 @@ class Looks:
         return [Asked(r.source, r.source, lambda r=r: r) for r in self.looks[self.at]]  # type: ignore[misc]  # bound now
 
 
-def texts(report: VerifyReport) -> list[str]:
+def texts(report: MigrationVerifyReport) -> list[str]:
     return [each.text for each in report.differences]
 
 
-def verified(looks: Looks, sources: Sources = NONE, **options: Any) -> VerifyReport:
+def verified(looks: Looks, sources: Sources = NONE, **options: Any) -> MigrationVerifyReport:
     return verify_migration(sources, options.get("archive"), "latest", 10, looks.clock)
 
 

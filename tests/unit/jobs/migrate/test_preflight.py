@@ -33,7 +33,7 @@ from kbackup.jobs.migrate.readings import (
     split_address,
 )
 from kbackup.jobs.migrate.states import NotRead
-from kbackup.jobs.migrate.znodes import ArchiveFindings, Broker, Findings
+from kbackup.jobs.migrate.znodes import ArchiveFindings, LiveBroker, MigrationFindings
 from kbackup.metadata.entities import SCRAM_SECRETS, NotCarried, ScramUser, not_carried_entry
 from tests.support.healthy_cluster import (
     CLUSTER,
@@ -52,10 +52,10 @@ FLAG = "zookeeper.metadata.migration.enable"
 MAP = "listener.security.protocol.map"
 
 
-BROKEN: list[tuple[str, Findings, str, str]] = [
+BROKEN: list[tuple[str, MigrationFindings, str, str]] = [
     (
         preflight.RELEASE,
-        brokers(brokers=(Broker(1, 17, {}), Broker(2, 16, {}))),
+        brokers(brokers=(LiveBroker(1, 17, {}), LiveBroker(2, 16, {}))),
         "broker 2: Fetch version 16",
         "upgrade",
     ),
@@ -199,7 +199,7 @@ BROKEN: list[tuple[str, Findings, str, str]] = [
 @pytest.mark.parametrize(
     ("name", "broken", "detail", "hint"), BROKEN, ids=[f"{b[0]}: {b[2]}" for b in BROKEN]
 )
-def test_broken(name: str, broken: Findings, detail: str, hint: str) -> None:
+def test_broken(name: str, broken: MigrationFindings, detail: str, hint: str) -> None:
     """The check fails, says what is wrong and what to do; no other check does."""
     broken_line = line(broken, name)
     assert broken_line.status == "failed"
@@ -233,7 +233,7 @@ def test_brokers_before_their_restart() -> None:
     assert (judge(off).verdict, judge(off).exit_code) == ("ready with warnings", 3)
 
 
-def of_version(protocol: str, level: int, log_dirs: str = "/data") -> Findings:
+def of_version(protocol: str, level: int, log_dirs: str = "/data") -> MigrationFindings:
     """A cluster whose brokers and controllers have another version."""
     base = broker_configs({"inter.broker.protocol.version": protocol, "log.dirs": log_dirs}, of=(1, 2))
     assert isinstance(base.controllers, tuple)
@@ -257,7 +257,7 @@ def of_version(protocol: str, level: int, log_dirs: str = "/data") -> Findings:
     ],
     ids=range(11),
 )
-def test_variants_of_a_healthy_cluster_are_ready(healthy: Findings) -> None:
+def test_variants_of_a_healthy_cluster_are_ready(healthy: MigrationFindings) -> None:
     assert judge(healthy).verdict == "ready"
 
 
@@ -380,9 +380,12 @@ NOT_LOOKED_AT = [
         },
     ),
     (replace(findings(), archive=UNREAD), {preflight.ARCHIVE}),
-    (Findings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD), {line.name for line in judge(findings()).lines}),
     (
-        brokers(brokers=(Broker(1, UNREAD, UNREAD), Broker(2, 17, {}))),
+        MigrationFindings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD),
+        {line.name for line in judge(findings()).lines},
+    ),
+    (
+        brokers(brokers=(LiveBroker(1, UNREAD, UNREAD), LiveBroker(2, 17, {}))),
         {
             preflight.RELEASE,
             preflight.PROTOCOL,
@@ -406,7 +409,7 @@ NOT_LOOKED_AT = [
 
 
 @pytest.mark.parametrize(("partly", "names"), NOT_LOOKED_AT, ids=range(len(NOT_LOOKED_AT)))
-def test_not_looked_at_is_never_ok(partly: Findings, names: set[str]) -> None:
+def test_not_looked_at_is_never_ok(partly: MigrationFindings, names: set[str]) -> None:
     report = judge(partly)
     unread = [line for line in report.lines if line.status == "not looked at"]
     assert {line.name for line in unread} == names

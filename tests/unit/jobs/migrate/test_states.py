@@ -33,7 +33,7 @@ from kbackup.jobs.migrate.states import (
     judge,
 )
 from kbackup.jobs.migrate.znodes import Lag, ZnodeContent, ZooKeeperFindings, read_findings, read_witness
-from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.codec import MetadataRecord, record
 from kbackup.metadata.sources import MetricsAccess, Sources
 from kbackup.zookeeper.session import Answers
 from tests.support.fake_zookeeper import FakeZooKeeper
@@ -311,17 +311,19 @@ QUOTA = record(
 NO_OP = record("NoOpRecord")
 
 
-def _leader(*voters: int) -> Record:
+def _leader(*voters: int) -> MetadataRecord:
     listed = [{"voterId": voter} for voter in voters]
-    return Record("LeaderChangeMessage", 2, 0, {"leaderId": voters[0], "voters": listed}, control=True)
+    return MetadataRecord(
+        "LeaderChangeMessage", 2, 0, {"leaderId": voters[0], "voters": listed}, control=True
+    )
 
 
-def _state(number: int) -> Record:
+def _state(number: int) -> MetadataRecord:
     return record("ZkMigrationStateRecord", {"zkMigrationState": number})
 
 
 def _log(
-    folder: Path, *later: list[Record], node: int = 1, voters: tuple[int, ...] = (1,), epoch: int = 1
+    folder: Path, *later: list[MetadataRecord], node: int = 1, voters: tuple[int, ...] = (1,), epoch: int = 1
 ) -> str:
     """Write the log of a controller: a leader, the state and a topic at offsets 0 to 3, and what comes later."""
     log = folder / "__cluster_metadata-0"
@@ -362,7 +364,7 @@ def test_every_record_is_in_zookeeper(tmp_path: Path) -> None:
 
 
 def test_records_and_entities_that_zookeeper_lacks(tmp_path: Path) -> None:
-    folder = _log(tmp_path, [QUOTA, NO_OP, QUOTA, Record("", 99, 0, b"?")])
+    folder = _log(tmp_path, [QUOTA, NO_OP, QUOTA, MetadataRecord("", 99, 0, b"?")])
     difference = "client quotas: user 'u': in the metadata log, not in ZooKeeper"
     assert _read(3, folder) == Lag(8, {"ClientQuotaRecord": 2, "metadata record 99": 1}, (difference,))
     assert _read(7, folder) == Lag(8, {}, (difference,))

@@ -13,8 +13,8 @@ import pytest
 from kbackup.archive.restores.flow_map import (
     SLOTS,
     FlowMap,
+    FlowMapPartName,
     FlowState,
-    MapPartName,
     MappedPartition,
     folder,
     runs_table,
@@ -26,11 +26,11 @@ from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror import apply as applier_module
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.apply import session as room
-from kbackup.jobs.mirror.apply.pending import Note, Noted, Pending, Recovery
-from kbackup.jobs.mirror.apply.session import Session, tasks_to_produce
+from kbackup.jobs.mirror.apply.pending import Noted, Pending, PositionNote, Recovery
+from kbackup.jobs.mirror.apply.session import ApplySession, tasks_to_produce
 from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotResult, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
-from kbackup.jobs.mirror.halves.take import Source
+from kbackup.jobs.mirror.halves.take import MirrorSource
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.registry import Silent
@@ -51,15 +51,15 @@ def make_applier(store: Store) -> Applier:
     return Applier(flow_of(), {"sasl.password": "hidden"}, store, no_spark, Silent())
 
 
-def make_session(store: Store, heads: dict[int, MapPartName] | None = None) -> Session:
+def make_session(store: Store, heads: dict[int, FlowMapPartName] | None = None) -> ApplySession:
     state = FlowState(
         source="A", target="B", archive_id="a", target_cluster_id="c", slots=SLOTS, created_at="2026-01-01"
     )
-    return Session(cast(Any, None), state, {}, FlowMap(store, "A", "B", SLOTS, heads or {}))
+    return ApplySession(cast(Any, None), state, {}, FlowMap(store, "A", "B", SLOTS, heads or {}))
 
 
-def write(store: Store, number: int, previous: MapPartName | None, *row: int) -> MapPartName:
-    name = MapPartName(number, "aa")
+def write(store: Store, number: int, previous: FlowMapPartName | None, *row: int) -> FlowMapPartName:
+    name = FlowMapPartName(number, "aa")
     columns = cast(Any, tuple(np.array([value], np.int64) for value in row))
     write_map_part(
         store, folder("A", "B", SLOT), name, runs_table({MappedPartition(REMOTE, 1): columns}), previous
@@ -67,15 +67,15 @@ def write(store: Store, number: int, previous: MapPartName | None, *row: int) ->
     return name
 
 
-def noted(following: int, part: MapPartName) -> dict[TopicPartition, Noted]:
-    return {REMOTE: Noted(AppliedPosition(1, following), Note(1, part, 1))}
+def noted(following: int, part: FlowMapPartName) -> dict[TopicPartition, Noted]:
+    return {REMOTE: Noted(AppliedPosition(1, following), PositionNote(1, part, 1))}
 
 
 def sources(tables: list[pa.Table]) -> list[Any]:
     return [source for table in tables for source in table.column("source").to_pylist()]
 
 
-def two_parts(store: Store) -> tuple[MapPartName, MapPartName]:
+def two_parts(store: Store) -> tuple[FlowMapPartName, FlowMapPartName]:
     one = write(store, 1, None, 0, 0, 10)
     return one, write(store, 2, one, 10, 11, 5)
 
@@ -186,6 +186,6 @@ def test_no_password_is_shown() -> None:
         make_applier(store),
         SlotWork(secret, store, store, ("A", "B"), 1, 1),
         Recovery(cast(Any, None), secret, ("A", "B"), []),
-        Source("A", "s3://archive", secret, ()),
+        MirrorSource("A", "s3://archive", secret, ()),
     ]
     assert not [each for each in shown if "hidden" in repr(each)]

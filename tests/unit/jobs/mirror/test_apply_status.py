@@ -24,7 +24,7 @@ from kbackup.jobs.mirror.flow import Clock, FlowStatus, read_flow_status, write_
 from kbackup.jobs.mirror.halves import apply
 from kbackup.jobs.mirror.halves.apply import RoundReport
 from kbackup.jobs.mirror.status import flow_holds, flows_of
-from kbackup.jobs.mirror.topics import TopicPlan
+from kbackup.jobs.mirror.topics import MirrorTopicPlan
 from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
 from tests.support.apply_halves import LOST, Script, gauge, half_of
@@ -85,7 +85,7 @@ def test_first_round_has_its_topics_in_the_status(stop: Stop, monkeypatch: pytes
     half = half_of(script, store, monkeypatch)
     run = script.run
 
-    def looked_at(archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
+    def looked_at(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
         (flow,) = flows_of(archive, store)
         assert [(t.remote, t.incarnation, t.records_behind) for t in flow.topics] == [("A.orders", -1, 46)]
         (hold,) = flow_holds(store, archive.info.id, timedelta(days=1))
@@ -140,7 +140,7 @@ def test_a_long_round_gives_signs_of_life(
             begun.append(status.written_at)
         write(state, status)
 
-    def long_round(archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
+    def long_round(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
         assert beaten.wait(30)
         beaten.clear()
         assert beaten.wait(30)  # the one before is written
@@ -169,7 +169,7 @@ def test_points_that_a_round_lets_wait_are_behind(stop: Stop, monkeypatch: pytes
     half = half_of(script, history.store, monkeypatch)
     run = script.run
 
-    def long_round(archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
+    def long_round(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
         history.run(2, {"orders": 1})
         return run(archive, point, plan)
 

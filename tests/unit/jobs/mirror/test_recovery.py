@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive.restores.flow_map import (
-    MapPartName,
+    FlowMapPartName,
     MappedPartition,
     SlotMap,
     folder,
@@ -20,7 +20,7 @@ from kbackup.archive.restores.flow_map import (
 )
 from kbackup.archive.restores.offset_map import by_partition
 from kbackup.jobs.mirror.apply import pending
-from kbackup.jobs.mirror.apply.pending import Note, Noted, Recovery
+from kbackup.jobs.mirror.apply.pending import Noted, PositionNote, Recovery
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.kafka.admin.cluster import Topic
 from kbackup.types import TopicPartition
@@ -71,9 +71,9 @@ class Recover:
         self.slot = SlotMap(MemoryStore(), FOLDER)
 
     def write(
-        self, number: int, previous: MapPartName | None, rows: Mapping[TopicPartition, Row]
-    ) -> MapPartName:
-        name = MapPartName(number, "aa")
+        self, number: int, previous: FlowMapPartName | None, rows: Mapping[TopicPartition, Row]
+    ) -> FlowMapPartName:
+        name = FlowMapPartName(number, "aa")
         columns = {
             MappedPartition(tp, 1): cast(Any, tuple(np.array([value], np.int64) for value in row))
             for tp, row in rows.items()
@@ -82,11 +82,13 @@ class Recover:
         return name
 
     def __call__(
-        self, target: Target, known: Mapping[TopicPartition, MapPartName] | None = None
+        self, target: Target, known: Mapping[TopicPartition, FlowMapPartName] | None = None
     ) -> dict[TopicPartition, int]:
         self.patch.setattr(pending, "committed_partitions", target.committed_partitions)
         self.patch.setattr(pending, "first_committed", target.first_committed)
-        noted = {tp: Noted(AppliedPosition(1, 0), Note(1, part, 1)) for tp, part in (known or {}).items()}
+        noted = {
+            tp: Noted(AppliedPosition(1, 0), PositionNote(1, part, 1)) for tp, part in (known or {}).items()
+        }
         recovery = Recovery(cast(Any, target), {}, ("A", "B"), {QUIET.topic})
         return {tp: each.position.next for tp, each in recovery.positions([self.slot], noted).items()}
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import MapPartName
+from kbackup.archive.restores.flow_map import FlowMapPartName
 from kbackup.jobs.mirror.apply import Applier, session
-from kbackup.jobs.mirror.apply.pending import Applied, Note, Noted, find_recreated, reported_positions
+from kbackup.jobs.mirror.apply.pending import Applied, Noted, PositionNote, find_recreated, reported_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
 from kbackup.jobs.mirror.status import after_round, first_status
 from kbackup.kafka.admin.cluster import Topic
@@ -94,7 +94,7 @@ def test_losses_of_a_failed_round_are_reported_by_the_next(
 ) -> None:
     """The round committed everything, and was killed before the status was written."""
     status, flow = MemoryStore(), flow_of()
-    note = Note(2, MapPartName(1, "a"), 2)
+    note = PositionNote(2, FlowMapPartName(1, "a"), 2)
     topic = Topic(ORDERS.remote, "id", False, (0, 1), 1)
     cluster = SimpleNamespace(connect=lambda: ("id", None), topics=lambda _: {ORDERS.remote: topic})
     monkeypatch.setattr(session, "Cluster", lambda *_: cluster)

@@ -19,7 +19,7 @@ from kbackup.jobs import replay as unit_module
 from kbackup.jobs.replay import read_range, together, within
 from kbackup.jobs.restore import task as restore_task
 from kbackup.jobs.restore.task import RestoreWork, Unit, UnitResult
-from kbackup.kafka.kernel_protocol import Progress, Runs
+from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
@@ -39,7 +39,7 @@ class Target:
         self.calls: list[tuple[str, int, int]] = []
         self._queued: list[RecordBlock] = []
 
-    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
+    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedProgress]:
         return {}
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
@@ -51,7 +51,7 @@ class Target:
         self._queued.clear()
         return {TP: Runs(source, source, np.ones(len(source), np.int64))}
 
-    def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    def commit(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
         self.calls.append(("commit", progress[TP].next, 0))
 
     def close(self) -> None: ...

@@ -16,7 +16,7 @@ from kbackup.jobs.restore.job import _check_complete
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import make_report, planned, restored, without_timestamp
 from kbackup.jobs.restore.task import Unit, _last_part
-from kbackup.kafka.kernel_protocol import Progress
+from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.types import Int64Array, TopicPartition
 
 NAMES = {"orders": "o", "pay": "p"}
@@ -122,7 +122,7 @@ def test_a_plan_keeps_its_windows() -> None:
 def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> None:
     """The restore would continue from there, without the records before it in its map and count."""
     unit = Unit(7, ())
-    progress = {TopicPartition("o", p): Progress(5, note) for p, note in enumerate(notes)}
+    progress = {TopicPartition("o", p): CommittedProgress(5, note) for p, note in enumerate(notes)}
     with pytest.raises(
         ClusterError, match="progress of unit 7 on the target names no part of its offset map"
     ):
@@ -131,5 +131,5 @@ def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> 
 
 def test_progress_names_the_last_part() -> None:
     assert _last_part(Unit(7, ()), {}) is None
-    progress = {TopicPartition("o", p): Progress(5, "abc-3") for p in range(3)}
+    progress = {TopicPartition("o", p): CommittedProgress(5, "abc-3") for p in range(3)}
     assert _last_part(Unit(7, ()), progress) == MapPartName("abc", 3)

@@ -10,7 +10,7 @@ from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import Target
+from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.restore.plan import plan_restore, select_content
@@ -27,8 +27,8 @@ def store() -> Store:
     """Group shipping stands in orders-1, billing in clicks-0; two more could not be captured."""
     store = MemoryStore()
     archive = open_or_create(store)
-    orders = [write(store, Target("orders", 1, p, 1000, "none"), range(5)) for p in range(2)]
-    clicks = write(store, Target("clicks", 1, 0, 1000, "none"), range(5))
+    orders = [write(store, SegmentTarget("orders", 1, p, 1000, "none"), range(5)) for p in range(2)]
+    clicks = write(store, SegmentTarget("clicks", 1, 0, 1000, "none"), range(5))
     states = [
         topic_state("clicks", 1, "present", [(0, 5, clicks)]),
         topic_state("orders", 1, "present", [(0, 5, held) for held in orders]),

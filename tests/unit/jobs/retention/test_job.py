@@ -18,7 +18,7 @@ from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.points import history as history_of
 from kbackup.jobs.points import label, pin, release, remove_label
-from kbackup.jobs.retention import Moment, Policy, moment, reasons, undo
+from kbackup.jobs.retention import DatedPoint, Policy, moment, reasons, undo
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
@@ -139,7 +139,7 @@ def test_expiration_leaves_retained_points_unchanged(
 
 EPOCH = datetime(2025, 11, 20, tzinfo=UTC)
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
-LABELS: dict[str, Callable[[Moment], str]] = {
+LABELS: dict[str, Callable[[DatedPoint], str]] = {
     "last": lambda m: str(m.number),
     "daily": lambda m: m.at.strftime("%Y-%m-%d"),
     "weekly": lambda m: m.at.strftime("%G-%V"),
@@ -148,7 +148,7 @@ LABELS: dict[str, Callable[[Moment], str]] = {
 }
 
 
-def brute(policy: Policy, moments: list[Moment], now: datetime) -> set[int]:
+def brute(policy: Policy, moments: list[DatedPoint], now: datetime) -> set[int]:
     """Of the last n periods that have any, the newest; the oldest of all where fewer than n were found."""
     kept = {moments[-1].number}
     for name, title in LABELS.items():
@@ -183,7 +183,7 @@ counts = st.integers(0, 4)
 )
 def test_policy_agrees_with_brute_force(hours: list[int], policy: Policy, today: int) -> None:
     now = EPOCH + timedelta(days=today)
-    moments = [Moment(n, EPOCH + timedelta(hours=hour)) for n, hour in enumerate(hours, 1)]
+    moments = [DatedPoint(n, EPOCH + timedelta(hours=hour)) for n, hour in enumerate(hours, 1)]
     kept = reasons(policy, moments, now)
     expected = {m.number for m in moments} if policy.is_empty else brute(policy, moments, now)
     assert set(kept) == expected
@@ -207,7 +207,7 @@ def test_each_says_why() -> None:
 
 def test_clocks_that_went_back_keep_more_not_less() -> None:
     days = [3, 1, 2]
-    moments = [Moment(n, EPOCH + timedelta(days=d)) for n, d in enumerate(days, 1)]
+    moments = [DatedPoint(n, EPOCH + timedelta(days=d)) for n, d in enumerate(days, 1)]
     kept = reasons(Policy(daily=3), moments, LATER)
     assert set(kept) == {1, 2, 3}
 
@@ -215,8 +215,8 @@ def test_clocks_that_went_back_keep_more_not_less() -> None:
 def test_a_clock_that_was_ahead_once_takes_nothing_from_within() -> None:
     """The newest restore point is of ten years from now: what is of the last week is of the last week all the same."""
     today = EPOCH + timedelta(days=10)
-    moments = [Moment(n, EPOCH + timedelta(days=n)) for n in range(1, 10)]
-    moments.append(Moment(10, today + timedelta(days=3650)))
+    moments = [DatedPoint(n, EPOCH + timedelta(days=n)) for n in range(1, 10)]
+    moments.append(DatedPoint(10, today + timedelta(days=3650)))
     kept = reasons(Policy(within=timedelta(days=7)), moments, today)
     assert set(kept) == set(range(3, 11))
 

@@ -15,8 +15,14 @@ from kafka.protocol.admin import (
 
 from kbackup.kafka.admin_protocol import metadata_requests
 from kbackup.kafka.admin_protocol.metadata_requests import DescribeDelegationTokenResponse
-from kbackup.kafka.security_types import AclRule, Setting
-from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
+from kbackup.kafka.security_types import AclRule, DynamicConfig
+from kbackup.metadata.entities import (
+    BrokerListener,
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    Registration,
+)
 
 
 def through(response: Any, version: int) -> Any:
@@ -118,7 +124,7 @@ def test_configs_of_the_sources_that_count() -> None:
         return config(name=name, value=value, config_source=source, is_sensitive=sensitive)
 
     found = [one("b", "2", 3), one("a", None, 3, sensitive=True), one("c", "3", 5)]
-    assert metadata_requests.defaults_of(found) == [Setting("", "a", None), Setting("", "b", "2")]
+    assert metadata_requests.defaults_of(found) == [DynamicConfig("", "a", None), DynamicConfig("", "b", "2")]
     described = [
         result(resource_name="m 1", configs=[one("interval.ms", "1000", 7), one("match", "", 5)]),
         result(resource_name="a", configs=[one("metrics", "x", 7)]),
@@ -138,7 +144,7 @@ def test_brokers(version: int, alive: bool) -> None:
         Registration(
             id=7,
             role="broker",
-            listeners=(Listener(name="", host="h", port=1, security_protocol="SSL"),),
+            listeners=(BrokerListener(name="", host="h", port=1, security_protocol="SSL"),),
             rack="r",
             alive=alive,
         )
@@ -157,5 +163,5 @@ def test_controllers(version: int) -> None:
     ]
     node = kind.Node(node_id=3000, listeners=[kind.Node.Listener(name="CONTROLLER", host="h", port=9093)])
     (found,) = metadata_requests.controllers_of(through(kind(topics=topics, nodes=[node]), version))
-    listeners = (Listener(name="CONTROLLER", host="h", port=9093, security_protocol=""),)
+    listeners = (BrokerListener(name="CONTROLLER", host="h", port=9093, security_protocol=""),)
     assert found == Registration(id=3000, role="controller", listeners=listeners if version == 2 else ())

@@ -12,7 +12,7 @@ from kbackup.errors import CorruptError
 from kbackup.kafka.metadata_log.codec import (
     UNKNOWN_TAGS,
     Cursor,
-    Record,
+    MetadataRecord,
     decode_record,
     encode_record,
     record,
@@ -54,21 +54,21 @@ def test_bytes_are_those_of_kafka() -> None:
 
 
 @given(st.lists(METADATA, min_size=1, max_size=3) | st.lists(CONTROL, min_size=1, max_size=3))
-def test_encoded_records_are_decoded(records: list[Record]) -> None:
+def test_encoded_records_are_decoded(records: list[MetadataRecord]) -> None:
     data = encode_batch(5, 2, 9, records)
     assert _decode(data) == [LogRecord(5 + n, 2, 9, r) for n, r in enumerate(records)]
 
 
 @given(METADATA)
-def test_absent_fields_have_kafkas_default(value: Record) -> None:
-    (bare,) = _decode(encode_batch(0, 0, 0, [Record(value.name, value.number, value.version, {})]))
+def test_absent_fields_have_kafkas_default(value: MetadataRecord) -> None:
+    (bare,) = _decode(encode_batch(0, 0, 0, [MetadataRecord(value.name, value.number, value.version, {})]))
     assert isinstance(bare.record.data, dict)
     assert isinstance(value.data, dict)
     assert bare.record.data.keys() == value.data.keys()
 
 
 @given(st.lists(METADATA, min_size=1, max_size=3), st.data())
-def test_torn_tail_ends_the_log(records: list[Record], data: st.DataObject) -> None:
+def test_torn_tail_ends_the_log(records: list[MetadataRecord], data: st.DataObject) -> None:
     first, second = encode_batch(5, 2, 9, records), encode_batch(5 + len(records), 2, 9, records)
     cut = data.draw(st.integers(1, len(second) - 1))
     batches = read_batches(io.BytesIO(first + second[:cut]), "log", len(first) + cut)
@@ -79,7 +79,7 @@ def test_torn_tail_ends_the_log(records: list[Record], data: st.DataObject) -> N
 
 
 @given(METADATA, st.data())
-def test_damage_is_found(value: Record, data: st.DataObject) -> None:
+def test_damage_is_found(value: MetadataRecord, data: st.DataObject) -> None:
     batch = bytearray(encode_batch(5, 2, 9, [value]))
     at = data.draw(st.integers(16, len(batch) - 1))  # what is before is the offset, the length and the epoch
     batch[at] ^= data.draw(st.integers(1, 255))
@@ -89,13 +89,13 @@ def test_damage_is_found(value: Record, data: st.DataObject) -> None:
 
 def test_unknown_records_are_kept_and_named() -> None:
     records = [
-        Record("metadata record 99", 99, 3, b"what it holds"),
-        Record("TopicRecord", 2, 7, b"of a newer Kafka"),
+        MetadataRecord("metadata record 99", 99, 3, b"what it holds"),
+        MetadataRecord("TopicRecord", 2, 7, b"of a newer Kafka"),
         record("TopicRecord", {"name": "t", "topicId": "AAAAAAAAAAAAAAAAAAAAAQ"}),
     ]
     assert [r.record for r in _decode(encode_batch(0, 0, 0, records))] == records
     assert [r.known for r in records] == [False, False, True]
-    control = Record("control record 9", 9, 4, b"\0\4more", control=True)
+    control = MetadataRecord("control record 9", 9, 4, b"\0\4more", control=True)
     assert _decode(encode_batch(0, 0, 0, [control]))[0].record == control
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from kbackup.errors import CorruptError
-from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.codec import MetadataRecord, record
 from kbackup.kafka.metadata_log.image import MetadataImage, read_image, read_metadata_log, replay_log
 from kbackup.kafka.metadata_log.log import open_log
 from kbackup.metadata.entities import (
     BROKER_SECRETS,
     BrokerConfig,
+    BrokerListener,
     ClientMetrics,
     ClientQuota,
     Feature,
     GroupConfig,
-    Listener,
     Reading,
     Registration,
     TopicMetadata,
@@ -29,7 +29,7 @@ from tests.support.metadata_records import write_segment, write_snapshot
 A, B = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 
 
-def _topic(name: str, id_: str, *replicas: list[int]) -> list[Record]:
+def _topic(name: str, id_: str, *replicas: list[int]) -> list[MetadataRecord]:
     partitions = [
         record("PartitionRecord", {"topicId": id_, "partitionId": p, "replicas": ids})
         for p, ids in enumerate(replicas)
@@ -37,25 +37,25 @@ def _topic(name: str, id_: str, *replicas: list[int]) -> list[Record]:
     return [record("TopicRecord", {"name": name, "topicId": id_}), *partitions]
 
 
-def _config(kind: int, owner: str, name: str, value: str | None) -> Record:
+def _config(kind: int, owner: str, name: str, value: str | None) -> MetadataRecord:
     data = {"resourceType": kind, "resourceName": owner, "name": name, "value": value}
     return record("ConfigRecord", data)
 
 
-def _quota(entity: dict[str, str | None], key: str, value: float | None) -> Record:
+def _quota(entity: dict[str, str | None], key: str, value: float | None) -> MetadataRecord:
     pairs = [{"entityType": kind, "entityName": name} for kind, name in entity.items()]
     data = {"entity": pairs, "key": key, "value": value or 0.0, "remove": value is None}
     return record("ClientQuotaRecord", data)
 
 
-def _broker(id_: int, **data: Any) -> Record:
+def _broker(id_: int, **data: Any) -> MetadataRecord:
     endpoint = {"name": "SASL", "host": "h", "port": 65535, "securityProtocol": 2}
     return record(
         "RegisterBrokerRecord", {"brokerId": id_, "rack": None, "endPoints": [endpoint], **data}, version=1
     )
 
 
-def _read(folder: Path, *batches: list[Record]) -> Reading:
+def _read(folder: Path, *batches: list[MetadataRecord]) -> Reading:
     write_segment(folder, 0, *batches)
     return read_metadata_log(folder)
 
@@ -159,7 +159,7 @@ def test_brokers_and_controllers(tmp_path: Path) -> None:
         [record("UnfenceBrokerRecord", {"id": 2}), record("FenceBrokerRecord", {"id": 3})],
         [record("RegisterControllerRecord", {"controllerId": 9})],
     )
-    listeners = (Listener(name="SASL", host="h", port=65535, security_protocol="SASL_PLAINTEXT"),)
+    listeners = (BrokerListener(name="SASL", host="h", port=65535, security_protocol="SASL_PLAINTEXT"),)
     assert reading.registrations == (
         Registration(id=1, role="broker", listeners=listeners, rack="r", alive=True),
         Registration(id=2, role="broker", listeners=listeners, alive=True),
@@ -169,7 +169,7 @@ def test_brokers_and_controllers(tmp_path: Path) -> None:
 
 
 def test_features_producer_ids_and_migration(tmp_path: Path) -> None:
-    control = Record("KRaftVersionRecord", 5, 0, {"version": 0, "kRaftVersion": 1}, control=True)
+    control = MetadataRecord("KRaftVersionRecord", 5, 0, {"version": 0, "kRaftVersion": 1}, control=True)
     features = [
         record("FeatureLevelRecord", {"name": name, "featureLevel": level})
         for name, level in (("metadata.version", 21), ("b", 1), ("b", 0))
@@ -225,7 +225,11 @@ def test_snapshot_and_later_records(tmp_path: Path) -> None:
 
 
 def test_records_of_a_newer_kafka_are_named(tmp_path: Path) -> None:
-    unknown = [Record("", 99, 0, b"?"), Record("", 99, 0, b"!"), Record("", 2, 5, b"?")]
+    unknown = [
+        MetadataRecord("", 99, 0, b"?"),
+        MetadataRecord("", 99, 0, b"!"),
+        MetadataRecord("", 2, 5, b"?"),
+    ]
     reading = _read(tmp_path, unknown)
     assert [(n.what, n.reason) for n in reading.not_carried] == [
         ("TopicRecord, version 5", "not supported"),

@@ -9,13 +9,13 @@ from threading import Timer
 import pytest
 
 from kbackup.errors import CorruptError, UnreachableError, UsageError
-from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.codec import MetadataRecord, record
 from kbackup.kafka.metadata_log.image import read_image
 from kbackup.kafka.metadata_log.log import MetadataLog, encode_batch, open_log
 from tests.support.metadata_records import FOOTER, HEADER, write_segment, write_snapshot
 
 
-def _no_op(count: int) -> list[Record]:
+def _no_op(count: int) -> list[MetadataRecord]:
     return [record("NoOpRecord")] * count
 
 
@@ -145,7 +145,7 @@ def test_snapshot_without_an_end(tmp_path: Path) -> None:
     ],
 )
 def test_snapshot_that_is_not_one_whole(
-    tmp_path: Path, batches: list[tuple[int, int, Record]], problem: str
+    tmp_path: Path, batches: list[tuple[int, int, MetadataRecord]], problem: str
 ) -> None:
     path = tmp_path / f"{5:020}-{1:010}.checkpoint"
     path.write_bytes(b"".join(encode_batch(offset, epoch, 0, [one]) for offset, epoch, one in batches))

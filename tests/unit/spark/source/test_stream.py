@@ -15,7 +15,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
-from kbackup.spark.source.batch import Offset, Reader, StreamReader
+from kbackup.spark.source.batch import BatchReader, Offset, StreamReader
 from kbackup.spark.source.options import request_of
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
@@ -50,7 +50,7 @@ def batch(stream: StreamReader, start: Offset, end: Offset) -> Rows:
 
 def test_a_batch_of_a_folder_that_a_killed_sink_left(tmp_path: Path) -> None:
     """Tasks know the folder alone: they find out by themselves what is whole."""
-    folder = Reader(request_of({"archive": str(torn_folder(tmp_path / "java"))}), COLUMNS)
+    folder = BatchReader(request_of({"archive": str(torn_folder(tmp_path / "java"))}), COLUMNS)
     found: Rows = []
     for task in folder.partitions():
         for part in pickle.loads(pickle.dumps(folder)).read(pickle.loads(pickle.dumps(task))):

@@ -1,4 +1,5 @@
-"""Whatever is named by a dotted name of kbackup exists, also where Python doesn't look: in strings and documents."""
+"""Names in the code: a public class has one home, and a dotted name of kbackup names something that exists, also where
+Python doesn't look: in strings and documents."""
 
 from __future__ import annotations
 
@@ -21,6 +22,16 @@ def test_dotted_names_exist(folder: str) -> None:
     names = {(name, file) for file in files for text in _texts(file) for name in _DOTTED.findall(text)}
     stale = [f"{file.relative_to(ROOT)}: {name}" for name, file in sorted(names) if not _exists(name)]
     assert not stale, "these names are of no module of kbackup, and of nothing in one: " + ", ".join(stale)
+
+
+def test_a_class_name_has_one_home() -> None:
+    homes: dict[str, list[str]] = {}
+    for file in (ROOT / "kbackup").rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    shared = {name: files for name, files in homes.items() if len(files) > 1}
+    assert not shared, f"give all but one of these classes a name of its own: {shared}"
 
 
 def _texts(file: Path) -> list[str]:
