@@ -59,10 +59,12 @@ class Tool:
 
 
 def kbackup(name: str = "kbackup", tree: Path = _ROOT, more: Mapping[str, str] | None = None) -> Tool:
-    """Return kbackup of a checkout as a tool, with `more` environment variables."""
-    command = [sys.executable, "-m", "kbackup", "--json"]
+    """Return kbackup of a checkout as a tool, run by its own .venv if it has one, with `more` environment variables."""
+    own = tree / ".venv" / "bin" / "python"
+    command = [str(own if own.exists() else sys.executable), "-m", "kbackup", "--json"]
     env = {
         "PYTHONPATH": str(tree),
+        "PYTHONSAFEPATH": "1",  # not the working directory, which is this checkout
         "KBACKUP_ARCHIVE": "s3://$bucket/$prefix",
         "KBACKUP_S3_ENDPOINT_URL": "$endpoint",
         "KBACKUP_S3_REGION": "$region",
