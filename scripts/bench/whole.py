@@ -172,22 +172,16 @@ class WholeBench:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> dict[str, float]:
-    runner = [sys.executable, "-m", "scripts.bench.processes", str(folder / "stdout"), *command]
+    runner = [sys.executable, str(_ROOT / "scripts/bench/processes.py"), str(folder / "stdout"), *command]
     errors = folder / "stderr"
     with errors.open("wb") as file:
-        done = subprocess.run(
-            runner, env=dict(env) | _runner_path(env), stdout=subprocess.PIPE, stderr=file, check=True
-        )
+        done = subprocess.run(runner, env=env, stdout=subprocess.PIPE, stderr=file, check=True)
     used: dict[str, float] = json.loads(done.stdout)
     if used["code"]:
         raise SystemExit(
             f"{' '.join(command[:4])} … ended with {used['code']:.0f}:\n{errors.read_text()[-2000:]}"
         )
     return used
-
-
-def _runner_path(env: Mapping[str, str]) -> dict[str, str]:
-    return {"PYTHONPATH": f"{env['PYTHONPATH']}:{_ROOT}" if env.get("PYTHONPATH") else str(_ROOT)}
 
 
 def _steps(stdout: Path) -> dict[str, float]:
