@@ -1,7 +1,15 @@
 """The configuration: frozen models, read from file, environment and flags; secrets are never shown."""
 
 from kbackup.config.keys import KEYS, Key, show_value
-from kbackup.config.load import VARIABLES, ConfigFiles, Loaded, Origin, Setting, load, settings_in_effect
+from kbackup.config.load import (
+    VARIABLES,
+    ConfigFiles,
+    Loaded,
+    Setting,
+    SettingOrigin,
+    load,
+    settings_in_effect,
+)
 from kbackup.config.models import Backup, Config, Restore, Spark
 from kbackup.config.secrets import HIDDEN, exposes_secret, is_secret, redact, shown
 from kbackup.config.values import parse_rule
@@ -16,10 +24,10 @@ __all__ = [
     "ConfigFiles",
     "Key",
     "Loaded",
-    "Origin",
     "Range",
     "Restore",
     "Setting",
+    "SettingOrigin",
     "Spark",
     "exposes_secret",
     "is_secret",

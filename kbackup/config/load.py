@@ -82,7 +82,7 @@ _SERVICE_LINK = re.compile(
 )
 
 
-class Origin(NamedTuple):
+class SettingOrigin(NamedTuple):
     """The source of a value; `name` is the file, the variable, the flag, or the option of a Spark read."""
 
     kind: Literal["default", "file", "environment", "flag", "option"]
@@ -97,7 +97,7 @@ class Setting(NamedTuple):
 
     path: str
     value: object
-    origin: Origin
+    origin: SettingOrigin
 
 
 class Loaded(NamedTuple):
@@ -105,7 +105,7 @@ class Loaded(NamedTuple):
     out of client properties files, and why."""
 
     config: Config
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, SettingOrigin]
     notes: tuple[str, ...]
 
 
@@ -152,7 +152,7 @@ def _from_file(name: str | None) -> list[Setting]:
         ) from error
     except ValueError as error:
         raise UsageError(f"{file}: not TOML: {error}", 'put strings in quotes: name = "value"') from error
-    settings = [Setting(path, value, Origin("file", file)) for path, value in flatten(table)]
+    settings = [Setting(path, value, SettingOrigin("file", file)) for path, value in flatten(table)]
     seen: set[str] = set()
     for setting in settings:
         if setting.path in seen:
@@ -185,7 +185,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
         if _SERVICE_LINK.search(name):
             continue  # Kubernetes sets these for every service near a pod, also for one named kbackup
         path = paths.get(name) or _property_path(name)
-        settings.append(Setting(path, value, Origin("environment", name)))
+        settings.append(Setting(path, value, SettingOrigin("environment", name)))
     return settings
 
 
@@ -206,7 +206,7 @@ def _from_clients(
     for section, file in (("source", files.source), ("target", files.target)):
         if file:
             client = load_client_properties(file)
-            origin = Origin(kind, f"--{section}-config {file}" if kind == "flag" else file)
+            origin = SettingOrigin(kind, f"--{section}-config {file}" if kind == "flag" else file)
             settings += [
                 Setting(f"{section}.{name}", value, origin) for name, value in client.properties.items()
             ]
@@ -235,7 +235,7 @@ def _merge(settings: Iterable[Setting], environ: Mapping[str, str]) -> dict[tupl
     return merged
 
 
-def _property_name(key: Key, name: str, origin: Origin) -> str:
+def _property_name(key: Key, name: str, origin: SettingOrigin) -> str:
     if key.path not in _CLIENTS:
         return name
     if name in CONTROLLED:
@@ -257,8 +257,8 @@ def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
     return config
 
 
-def _origins(merged: Mapping[tuple[str, str | None], Setting]) -> dict[str, Origin]:
-    defaults = {key.path: Origin("default") for key in KEYS.values() if key.kind != "table"}
+def _origins(merged: Mapping[tuple[str, str | None], Setting]) -> dict[str, SettingOrigin]:
+    defaults = {key.path: SettingOrigin("default") for key in KEYS.values() if key.kind != "table"}
     return defaults | {setting.path: setting.origin for setting in merged.values()}
 
 

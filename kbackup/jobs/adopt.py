@@ -33,7 +33,7 @@ from kbackup.errors import (
 )
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.repair.rebuild import RepairReport, read_back
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark
 from kbackup.store.base import Store, encryption_of
 from kbackup.types import IncarnationPartition
@@ -91,7 +91,7 @@ def adopt(
     confirm: bool,
     lease_seconds: float,
     spark: Spark,
-    listener: Listener,
+    listener: ProgressListener,
 ) -> RepairReport:
     """Make an archive of a folder of the Java tool; without `confirm` nothing is written. `RefusedError` where there is
     an archive with restore points already, or the remains of one, `NoArchiveError` where there is no such folder."""
@@ -138,7 +138,7 @@ def _adopt(
     lease: HeldLease | None,
     phases: Phases,
     spark: Spark,
-    listener: Listener,
+    listener: ProgressListener,
 ) -> RepairReport:
     folder = JavaFolder(store)
     with phases.step("list objects"):

@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import begin_copy, check_lineage, follow_source, only_point
 from kbackup.archive.catalog.copies import promote as promote_state
-from kbackup.archive.catalog.documents import CopyOrigin, IsolationLevel, Link
+from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, load
@@ -24,7 +24,7 @@ from kbackup.archive.run import WritingRun, begin_writing
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches, with_checked_key
 from kbackup.archive.verify.catalog import index_size
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, check_apart
 from kbackup.store.crypt import read_chunks, size_of, stored
 from kbackup.store.probe import check_conditional_writes
@@ -270,7 +270,7 @@ class _Copy:
 
     source: Archive
     writing: WritingRun
-    listener: Listener
+    listener: ProgressListener
     expected: int
     objects: int = 0
     bytes: int = 0
@@ -283,7 +283,7 @@ def copy_archive(
     source: Store,
     target: Store,
     lease_seconds: float,
-    listener: Listener,
+    listener: ProgressListener,
     *,
     point: str | None = None,
     keep: bool = False,
@@ -372,7 +372,7 @@ def _check(there: Archive, source: State, ours: State, url: str) -> None:
 def _goal(state: State, source: State, archive: Archive, run: str, keep: bool) -> State:
     catalog = archive.committed.catalog
     link = Link(number=source.number, checksum=catalog.checksum if catalog is not None else "")
-    return follow_source(state, source, run, CopyOrigin(archive=archive.store.url, catalog=link), keep)
+    return follow_source(state, source, run, Origin(archive=archive.store.url, catalog=link), keep)
 
 
 def _new_segments(before: State, after: State) -> Iterator[Segment]:

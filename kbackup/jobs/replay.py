@@ -203,7 +203,7 @@ _AHEAD = 1  # lists of steps that wait while one is produced; the store is read 
 _TOGETHER = 1 << 20  # bytes
 
 
-class Reached(NamedTuple):
+class ReachedOffset(NamedTuple):
     """Everything of `range` before source offset `next` is read."""
 
     range: UnitRange
@@ -216,7 +216,7 @@ class Ledger(Protocol):
     transactions: bool
 
     def publish(
-        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write an offset map part, and return the progress that names it. Nothing of it is committed yet.
 
@@ -262,7 +262,7 @@ class UnitRun:
     pending: int = 0
     sent: bool = False
     counted: Cut = NOTHING
-    reached: dict[TopicPartition, Reached] = field(default_factory=dict)
+    reached: dict[TopicPartition, ReachedOffset] = field(default_factory=dict)
 
     def run(self) -> None:
         for steps in ahead(together(self._read()), _AHEAD):
@@ -294,7 +294,7 @@ class UnitRun:
             self.counted = self.counted.plus(Cut(*size, step.untimed))
         # not what was sent: a window that selects little must not keep a transaction open for long
         self.pending += step.read
-        self.reached[range_.tp] = Reached(range_, step.next)
+        self.reached[range_.tp] = ReachedOffset(range_, step.next)
         may_end = block is None or step.segment.bytes > LARGE_SEGMENT
         if step.pause or (may_end and self.pending >= self.transaction_bytes):
             self._commit()

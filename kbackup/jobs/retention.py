@@ -26,7 +26,7 @@ from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
 from kbackup.formats.torn import ENTRY
 from kbackup.jobs.mirror.status import flow_holds
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store
 from kbackup.store.probe import store_time
 from kbackup.types import Incarnation, IncarnationPartition
@@ -293,7 +293,7 @@ def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:
 
 
 def expire(
-    store: Store, expiry: Expiry, lease_seconds: float, listener: Listener, *, confirm: bool
+    store: Store, expiry: Expiry, lease_seconds: float, listener: ProgressListener, *, confirm: bool
 ) -> ExpireReport:
     """Expire restore points and records; without `confirm`, report what would expire, by the catalog alone. No lease is
     taken for the commit: a backup may run beside it. The derived files follow at once where no writer holds the lease;

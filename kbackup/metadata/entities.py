@@ -156,7 +156,7 @@ class Feature(Entity, frozen=True, kw_only=True):
     level: int
 
 
-class BrokerListener(Entity, frozen=True, kw_only=True):
+class Listener(Entity, frozen=True, kw_only=True):
     name: str
     host: str
     port: int
@@ -168,7 +168,7 @@ class Registration(Entity, frozen=True, kw_only=True):
 
     id: int
     role: Literal["broker", "controller"]
-    listeners: tuple[BrokerListener, ...]
+    listeners: tuple[Listener, ...]
     rack: str | None = None
     alive: bool | None = None
 

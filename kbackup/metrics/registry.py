@@ -237,7 +237,7 @@ def well(at: float | None = None) -> None:
 # The phases and progress that a job reports while it works; the command line shows them, tests count them.
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     def phase(self, name: str) -> None: ...
 
     def progress(self, records: int, size: int, expected: int) -> None:
@@ -254,7 +254,7 @@ class Silent:
 class Phases:
     """Announces each named step to the listener and keeps how long it took, in seconds."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ProgressListener) -> None:
         self.listener = listener
         self.seconds: dict[str, float] = {}
 

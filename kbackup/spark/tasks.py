@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import pyarrow as pa
 
 from kbackup.errors import FencedError, KbackupError, RefusedError, from_text
-from kbackup.metrics.registry import Listener, counted
+from kbackup.metrics.registry import ProgressListener, counted
 from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
 from kbackup.store.base import Store
@@ -172,7 +172,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
 
 
 def run_counted(
-    spark: Spark, tasks: Sequence[T], work: Work[T, R], listener: Listener, expected: int
+    spark: Spark, tasks: Sequence[T], work: Work[T, R], listener: ProgressListener, expected: int
 ) -> list[R]:
     """Run tasks and report progress to `listener`, with the expected records. Without tasks no session is started."""
     if not tasks:

@@ -18,10 +18,10 @@ from kbackup.metadata.entities import (
     TOKEN_SECRETS,
     Acl,
     BrokerConfig,
-    BrokerListener,
     ClientQuota,
     DelegationToken,
     Feature,
+    Listener,
     MetadataPartName,
     NotCarried,
     QuotaEntity,
@@ -253,12 +253,12 @@ def _registration(path: str, data: bytes) -> Iterator[Registration]:
     )
 
 
-def _listener(path: str, endpoint: object, protocols: dict[str, str]) -> BrokerListener:
+def _listener(path: str, endpoint: object, protocols: dict[str, str]) -> Listener:
     parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
     if parts is None:
         raise strange(path, f"has an endpoint of an unknown form: {endpoint}")
     name, host, port = parts.groups()
-    return BrokerListener(name=name, host=host, port=int(port), security_protocol=protocols.get(name, name))
+    return Listener(name=name, host=host, port=int(port), security_protocol=protocols.get(name, name))
 
 
 def _features(path: str, data: bytes) -> Iterator[Feature]:

@@ -13,7 +13,7 @@ from kbackup.archive.models import Document
 from kbackup.archive.restores.flow_map import FlowState
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.jobs.drill.report import DrillReport
-from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, ReachedPoint, SeenPoint
+from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.before import GroupsBefore
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
@@ -36,8 +36,8 @@ DOCUMENTS: dict[str, type[Document]] = {
     "drill_report": DrillReport,
     "verification": Verification,
     "export": ExportInfo,
-    "export_reached": ReachedPoint,
-    "export_seen": SeenPoint,
+    "export_reached": Reached,
+    "export_seen": Seen,
     "export_point": ExportedPoint,
     "flow": FlowState,
     "flow_status": FlowStatus,

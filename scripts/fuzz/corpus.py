@@ -165,7 +165,7 @@ def _documents() -> Iterator[Document]:
         open_run=documents.OpenRun(
             run="r", command="backup", host="h", started_at="", isolation_level="read_committed"
         ),
-        origin=documents.CopyOrigin(archive="s3://b/p", catalog=documents.Link(number=1, checksum="")),
+        origin=documents.Origin(archive="s3://b/p", catalog=documents.Link(number=1, checksum="")),
         pins=(documents.Pin(point=1, at=""),),
         labels=(documents.Label(name="n", point=1),),
         tables=documents.Tables(points=(table,), segments=(table,)),

@@ -14,7 +14,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
-from kbackup.jobs.mirror.flow import FlowStatus, Incident, TargetRefusal, TopicStatus, write_status
+from kbackup.jobs.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, write_status
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.plain_records import Plain, block_of
@@ -118,7 +118,7 @@ def _write_flows(archive: Archive, names: Mapping[str, int]) -> None:
         incidents=(
             Incident(at="2026-10-01T02:31:00.000Z", topic="orders", message=f"3 records lost {ATTACK}"),
         ),
-        refusals=(TargetRefusal(subject="acls", reason=f"no authorizer {SCRIPT}"),),
+        refusals=(Refusal(subject="acls", reason=f"no authorizer {SCRIPT}"),),
         error=f"B did not answer {ATTACK}",
     )
     write_status(archive.store, troubled)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kbackup.archive.catalog.documents import CopyOrigin, IsolationLevel, Link
+from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_points, rebuild
 from kbackup.archive.catalog.state import Life, LogStart, LostRange, State, mask
@@ -215,13 +215,13 @@ def begin_copy(state: State, run: str, source: State, address: str) -> State:
     check_open(state, run)
     check_lineage(state, source)
     levels = state.isolation_levels | source.isolation_levels
-    origin = state.origin or CopyOrigin(archive=address, catalog=Link(number=0, checksum=""))
+    origin = state.origin or Origin(archive=address, catalog=Link(number=0, checksum=""))
     if (levels, origin) == (state.isolation_levels, state.origin):
         return state
     return replace(state, isolation_levels=levels, origin=origin)
 
 
-def follow_source(copy: State, source: State, run: str, origin: CopyOrigin, keep: bool = False) -> State:
+def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bool = False) -> State:
     """Return the state of a copy that has caught up with `source`; `copy` itself where it already had. With `keep`, the
     copy retains restore points and records that the source let go."""
     check_open(copy, run)

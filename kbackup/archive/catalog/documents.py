@@ -67,7 +67,7 @@ class OpenRun(Member, frozen=True, kw_only=True):
     isolation_level: IsolationLevel
 
 
-class CopyOrigin(Member, frozen=True, kw_only=True):
+class Origin(Member, frozen=True, kw_only=True):
     """The source of a copy: its address without secrets, and the source's catalog that the copy followed last."""
 
     archive: str
@@ -106,7 +106,7 @@ class Catalog(Document, frozen=True, kw_only=True):
     reinstated: int = 0
     isolation_levels: tuple[IsolationLevel, ...] = ()
     open_run: OpenRun | None = None
-    origin: CopyOrigin | None = None
+    origin: Origin | None = None
     pins: tuple[Pin, ...] = ()
     labels: tuple[Label, ...] = ()
     tables: Tables

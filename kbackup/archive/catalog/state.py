@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kbackup.archive.catalog.documents import CopyOrigin, IsolationLevel, OpenRun
+from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.archive.segments.table import integers, schema_of
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array
@@ -127,7 +127,7 @@ class State:
     reinstated: int = 0
     isolation_levels: frozenset[IsolationLevel] = frozenset()
     open_run: OpenRun | None = None
-    origin: CopyOrigin | None = None
+    origin: Origin | None = None
     pins: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
     points: Rows = field(default_factory=lambda: Rows(SCHEMAS["points"]))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from kbackup.cli.common.frame import OPTION, FlagValues
-from kbackup.config import KEYS, Key, Origin, Setting
+from kbackup.config import KEYS, Key, Setting, SettingOrigin
 
 
 class AliasedOption(click.Option):
@@ -34,7 +34,7 @@ def record_key(key: Key, entry: str = "") -> Callable[[click.Context, click.Para
         if value is None or value == ():
             return
         settings = context.ensure_object(FlagValues).settings
-        origin = Origin(
+        origin = SettingOrigin(
             "flag",
             parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name,
         )
@@ -84,7 +84,7 @@ def store_file(name: str) -> Callable[[click.Context, click.Parameter, Any], Non
 def record_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     """Record the keys of `--set`."""
     pairs = map(_pair, values)
-    origin = Origin("flag", "--set")
+    origin = SettingOrigin("flag", "--set")
     context.ensure_object(FlagValues).settings.extend(Setting(path, value, origin) for path, value in pairs)
 
 
@@ -163,7 +163,9 @@ def removed_option(path: str, *names: str) -> Callable[[F], F]:
 
     def record(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            context.ensure_object(FlagValues).settings.append(Setting(path, value, Origin("flag", names[0])))
+            context.ensure_object(FlagValues).settings.append(
+                Setting(path, value, SettingOrigin("flag", names[0]))
+            )
 
     return click.option(*names, hidden=True, expose_value=False, callback=record)
 

@@ -429,7 +429,7 @@ def configure_logging(verbose: int = 0) -> None:
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)
 
 
-# Show a job's progress on stderr (`kbackup.metrics.registry.Listener`).
+# Show a job's progress on stderr (`kbackup.metrics.registry.ProgressListener`).
 
 
 class ShownProgress:

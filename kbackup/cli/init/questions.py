@@ -13,7 +13,7 @@ from typing import TypeVar
 import click
 
 from kbackup.cli.init.schedule import KINDS, Kind, Schedule, parse_at
-from kbackup.config import KEYS, Config, ConfigFiles, Origin, Setting, exposes_secret, load
+from kbackup.config import KEYS, Config, ConfigFiles, Setting, SettingOrigin, exposes_secret, load
 from kbackup.config.values import convert
 from kbackup.errors import UsageError
 
@@ -55,7 +55,7 @@ def _string(text: str) -> str:
 # The configuration that `kbackup init` is about to write.
 
 
-_ORIGIN = Origin("option", "kbackup init")
+_ORIGIN = SettingOrigin("option", "kbackup init")
 _VARIABLE = re.compile(r"\$\{env:([^}]*)\}")
 
 

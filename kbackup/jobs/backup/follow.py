@@ -38,7 +38,7 @@ from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, Plan, held_back, hol
 from kbackup.jobs.capture import Base, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.kafka.client import Properties
-from kbackup.metrics.registry import ROUNDS, Listener, Phases, counted, failed
+from kbackup.metrics.registry import ROUNDS, Phases, ProgressListener, counted, failed
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition, TopicPartition
@@ -95,7 +95,7 @@ class Follower:
     source: Properties
     store: Store
     spark: Spark
-    listener: Listener
+    listener: ProgressListener
     watcher: Watcher
     stop: Stop
     selections: Selections | None = None

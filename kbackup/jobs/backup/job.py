@@ -47,7 +47,7 @@ from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settin
 from kbackup.jobs.metadata import with_sources
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.metrics.registry import LOSSES, Listener, Phases, counted
+from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.spark.tasks import Spark
 from kbackup.store import for_writing
 from kbackup.store.base import Store
@@ -97,7 +97,7 @@ def backup(
     properties: Properties,
     store: Store,
     spark: Spark,
-    listener: Listener,
+    listener: ProgressListener,
     show_plan: Callable[[Plan], None] = lambda plan: None,
     label: str = "",
 ) -> BackupReport:

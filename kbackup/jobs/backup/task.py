@@ -29,7 +29,7 @@ from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader, Vanished
 from kbackup.kafka.kernel import Kernel, selected_kernel
-from kbackup.metrics.registry import Listener
+from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted, run_tasks
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
@@ -223,7 +223,7 @@ class Read:
 
 
 def read_records(
-    work: BackupWork, tasks: Sequence[Sequence[OffsetRange]], spark: Spark, listener: Listener
+    work: BackupWork, tasks: Sequence[Sequence[OffsetRange]], spark: Spark, listener: ProgressListener
 ) -> Read:
     """Run the tasks on Spark, which write the segments."""
     results = run_counted(spark, tasks, work, listener, sum(r.end - r.start for task in tasks for r in task))

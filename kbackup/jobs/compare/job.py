@@ -44,7 +44,7 @@ from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore,
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
@@ -351,7 +351,7 @@ def verify_against(
     store: Store,
     state: Store,
     spark: Spark,
-    listener: Listener,
+    listener: ProgressListener,
 ) -> AgainstReport:
     """Compare the cluster of `properties` with the archive; `state` has the plans and offset maps of restores."""
     phases = Phases(listener)
@@ -380,7 +380,7 @@ def _compare(
     properties: Properties,
     store: Store,
     spark: Spark,
-    listener: Listener,
+    listener: ProgressListener,
 ) -> list[Comparison]:
     sizes = {id(p): sum(s.bytes for s in p.archived.segments) for p in compare_plan.partitions}
     partitions = [p for p in compare_plan.partitions if p.archived.segments or p.start < p.end]

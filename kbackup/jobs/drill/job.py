@@ -38,7 +38,7 @@ from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
@@ -217,7 +217,7 @@ class DrillRun:
     store: Store
     state: Store
     spark: Spark
-    listener: Listener
+    listener: ProgressListener
     id: str = field(default_factory=lambda: f"drill-{now()[:10]}-{uuid.uuid4().hex[:8]}")
     started_at: str = field(default_factory=now)
     cluster_id: str = ""
@@ -403,7 +403,7 @@ def drill(
     store: Store,
     state: Store,
     spark: Spark,
-    listener: Listener,
+    listener: ProgressListener,
     publish: Callable[[DrillReport], None],
 ) -> DrillReport:
     """Run a drill; in any case, delete its topics and groups at the end, and pass the report to `publish`.

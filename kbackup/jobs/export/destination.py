@@ -41,7 +41,7 @@ class ExportInfo(Document, frozen=True, kw_only=True):
     exclude_topics: tuple[str, ...] = ()
 
 
-class ReachedPoint(Document, frozen=True, kw_only=True):
+class Reached(Document, frozen=True, kw_only=True):
     """_kbackup/reached.json: every table of the topics so selected is at `restore_point`, or has nothing to get."""
 
     format: Literal["kbackup-export-reached"] = "kbackup-export-reached"
@@ -51,7 +51,7 @@ class ReachedPoint(Document, frozen=True, kw_only=True):
     exclude_topics: tuple[str, ...]
 
 
-class SeenPoint(Document, frozen=True, kw_only=True):
+class Seen(Document, frozen=True, kw_only=True):
     """_kbackup/seen.json: the newest restore point that the archive ever had when an export began, written before
     anything of it. `manifest` is its checksum: of a copy that was written to another one may have that number."""
 
@@ -153,9 +153,9 @@ class Destination:
             "export from the archive that is ahead, or to another address",
         )
         try:
-            seen = load(SeenPoint, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")
+            seen = load(Seen, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")
         except NotFoundError:
-            seen = SeenPoint(archive_id=archive.info.id, restore_point=0, manifest="")
+            seen = Seen(archive_id=archive.info.id, restore_point=0, manifest="")
         if archive.state.next_point <= seen.restore_point:
             raise RefusedError(
                 f"{self.url} was brought up to restore point {seen.restore_point}, the newest of {archive.store.url} "
@@ -164,9 +164,7 @@ class Destination:
             )
         check_same_point(archive, seen.restore_point, seen.manifest, self.url, hint)
         if newest.number > seen.restore_point:
-            here = SeenPoint(
-                archive_id=archive.info.id, restore_point=newest.number, manifest=newest.manifest
-            )
+            here = Seen(archive_id=archive.info.id, restore_point=newest.number, manifest=newest.manifest)
             self.own.put(_SEEN, dump(here))
 
     def info(self) -> ExportInfo | None:
@@ -176,16 +174,16 @@ class Destination:
         except NotFoundError:
             return None
 
-    def reached(self, due: ReachedPoint) -> int:
+    def reached(self, due: Reached) -> int:
         """Return the restore point that all tables of the selection of `due` are at, as far as is known."""
         try:
-            noted = load(ReachedPoint, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
+            noted = load(Reached, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
         except (NotFoundError, CorruptError):
             return 0
         same = (noted.archive_id, noted.topics, noted.exclude_topics)
         return noted.restore_point if same == (due.archive_id, due.topics, due.exclude_topics) else 0
 
-    def note_reached(self, reached: ReachedPoint) -> None:
+    def note_reached(self, reached: Reached) -> None:
         self.own.put(_REACHED, dump(reached))
 
 

@@ -18,8 +18,8 @@ from kbackup.archive.segments.table import Segment, in_order, with_checked_key
 from kbackup.config.models import Export
 from kbackup.errors import RefusedError
 from kbackup.formats.block import rotation_cut, slice_block
-from kbackup.jobs.export.destination import Destination, ExportInfo, ReachedPoint
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.jobs.export.destination import Destination, ExportInfo, Reached
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark
 from kbackup.store import S3Options
 from kbackup.store.base import Store
@@ -223,7 +223,7 @@ class ExportJob:
     store: Store
     s3: S3Options
     spark: Spark
-    listener: Listener
+    listener: ProgressListener
     lease_seconds: float
 
 
@@ -270,7 +270,7 @@ def run_export(job: ExportJob, tables: TableFormat) -> ExportReport:
         with phases.step("plan"):
             destination.claim(tables.info(archive.info.id, options))
             destination.check_same_lineage(archive)
-            due = ReachedPoint(
+            due = Reached(
                 archive_id=archive.info.id,
                 restore_point=newest,
                 topics=options.topics,

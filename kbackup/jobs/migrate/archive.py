@@ -40,7 +40,7 @@ from kbackup.kafka.metadata_log.bootstrap import (
 from kbackup.kafka.metadata_log.codec import MetadataRecord
 from kbackup.metadata.entities import PARTS, NotCarried, source_name
 from kbackup.metadata.sources import Sources
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
 from kbackup.util.times import now
@@ -68,7 +68,7 @@ class ArchiveReport:
 
 
 def archive_metadata(
-    options: Backup, sources: Sources, store: Store, listener: Listener, label: str = ""
+    options: Backup, sources: Sources, store: Store, listener: ProgressListener, label: str = ""
 ) -> ArchiveReport:
     """Commit a restore point of the cluster's metadata, with `label`; raises a `KbackupError` when there is none in the
     end."""

@@ -166,7 +166,7 @@ class TopicStatus(Member, frozen=True, kw_only=True):
     held_back: str = ""
 
 
-class TargetRefusal(Member, frozen=True, kw_only=True):
+class Refusal(Member, frozen=True, kw_only=True):
     """A refusal of the target when the flow last set a subject: `subject` is 'configs', 'acls' or 'groups'."""
 
     subject: str
@@ -209,7 +209,7 @@ class FlowStatus(Document, frozen=True, kw_only=True):
     round_seconds: float = 0.0
     topics: tuple[TopicStatus, ...] = ()
     incidents: tuple[Incident, ...] = ()
-    refusals: tuple[TargetRefusal, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     error: str = ""
 
     @property

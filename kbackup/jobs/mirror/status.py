@@ -22,7 +22,7 @@ from kbackup.archive.segments.table import SCHEMA, integers, of_topics
 from kbackup.jobs.mirror.flow import (
     FlowStatus,
     Incident,
-    TargetRefusal,
+    Refusal,
     TopicStatus,
     read_status,
 )
@@ -243,12 +243,12 @@ def _incidents(applied: Applied, at: str) -> Iterable[Incident]:
         )
 
 
-def _refusals(refused: Mapping[str, Mapping[str, str] | Iterable[str]]) -> Iterable[TargetRefusal]:
+def _refusals(refused: Mapping[str, Mapping[str, str] | Iterable[str]]) -> Iterable[Refusal]:
     for subject, reasons in refused.items():
         if subject == "topics":
             continue  # `held_back` of each topic says it
         texts = reasons.values() if isinstance(reasons, Mapping) else reasons
-        yield from (TargetRefusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
+        yield from (Refusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
 
 
 # The records of an archive that its flows have not applied yet.
@@ -311,7 +311,7 @@ class FlowOverview:
     round_seconds: float
     topics: tuple[MirroredTopic, ...]
     incidents: tuple[Incident, ...]
-    refusals: tuple[TargetRefusal, ...]
+    refusals: tuple[Refusal, ...]
     error: str
 
     @property

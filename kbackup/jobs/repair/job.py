@@ -35,7 +35,7 @@ from kbackup.jobs.repair.rebuild import (
     mend_indexes,
     rebuild_state,
 )
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.crypt import CryptStore, stored
 from kbackup.store.wrappers import DryStore, GuardedStore
@@ -226,7 +226,7 @@ def repair(
     read_data: bool,
     lease_seconds: float,
     spark: Callable[[], SparkSession],
-    listener: Listener,
+    listener: ProgressListener,
 ) -> RepairReport:
     """Repair an archive; without `confirm` nothing is written. With `read_data` every segment is read back and held
     against its checksum; else against its size. `NoArchiveError` where there is nothing of an archive."""

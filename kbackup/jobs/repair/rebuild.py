@@ -32,7 +32,7 @@ from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
 from kbackup.archive.verify.catalog import check_present
 from kbackup.archive.verify.findings import Findings
-from kbackup.metrics.registry import Listener
+from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, run_tasks
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
@@ -92,7 +92,7 @@ class RepairJob:
     confirm: bool
     read_data: bool
     spark: Callable[[], SparkSession]
-    listener: Listener
+    listener: ProgressListener
     sizes: Mapping[str, int] = field(default_factory=dict)
     modified: Mapping[str, float] = field(default_factory=dict)
     unlisted: dict[str, Segment | None] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def read_back(
     items: Sequence[ToScan],
     work: Callable[[Sequence[ToScan], ProgressSender], Iterator[Whole | Damaged]],
     spark: Callable[[], SparkSession],
-    listener: Listener,
+    listener: ProgressListener,
 ) -> list[Whole | Damaged]:
     """Return the results of `work` for all items: in this process where they are small, else on Spark."""
     if sum(item.size for item in items) <= HERE_BYTES:

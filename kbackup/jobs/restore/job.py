@@ -48,7 +48,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce import BlockProducer
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import Spark, run_counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -61,7 +61,7 @@ def restore(
     store: Store,
     state: Store,
     spark: Spark,
-    listener: Listener,
+    listener: ProgressListener,
     *,
     dry_run: bool = False,
     show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,

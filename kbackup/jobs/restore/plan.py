@@ -32,7 +32,7 @@ from kbackup.config import Range, parse_range, parse_rule, parse_time
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.groups.plan import check_groups, map_groups
-from kbackup.metrics.registry import Listener
+from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -153,7 +153,7 @@ class ReadTimes:
             yield Times(segment.key, low, high)
 
 
-def with_timestamps(content: Content, store: Store, spark: Spark, listener: Listener) -> Content:
+def with_timestamps(content: Content, store: Store, spark: Spark, listener: ProgressListener) -> Content:
     """`content` with the timestamps of all its segments. Segments without are read, by tasks."""
     unknown = [s for t in content.topics for s in t.segments if s.count and s.min_timestamp is None]
     if not unknown:

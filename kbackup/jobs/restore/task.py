@@ -21,7 +21,7 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import RestorePlan, UnitRange
 from kbackup.errors import ClusterError
-from kbackup.jobs.replay import Reached, UnitRun, first_committed
+from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
@@ -116,7 +116,7 @@ class _UnitLedger:
         return self.reached.get(range_.tp, 0)
 
     def publish(
-        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
         work, name = self.work, MapPartName(self.attempt, self.map_parts_written)

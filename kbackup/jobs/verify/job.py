@@ -39,7 +39,7 @@ from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.before import SettingsBefore
 from kbackup.jobs.verify.report import Verification, VerifyReport
-from kbackup.metrics.registry import Listener, Phases, counted
+from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
 
@@ -211,7 +211,7 @@ class _Known:
     remaining: list[ToRead]
 
 
-def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Listener) -> VerifyReport:
+def verify(store: Store, point: str, quick: bool, spark: Spark, listener: ProgressListener) -> VerifyReport:
     """Verify all of an archive, or a restore point with all before it.
 
     `point` is 'all', or a restore point (a number, a label, or 'latest'). Quick: the size of every object, and its

@@ -35,11 +35,11 @@ from kbackup.metadata.entities import (
     ACL_PATTERNS,
     ACL_PERMISSIONS,
     ACL_RESOURCES,
-    BrokerListener,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
     Feature,
+    Listener,
     QuotaKey,
     Registration,
 )
@@ -415,9 +415,7 @@ def brokers_of(answer: Any, protocol: str) -> list[Registration]:
         Registration(
             id=broker.broker_id,
             role="broker",
-            listeners=(
-                BrokerListener(name="", host=broker.host, port=broker.port, security_protocol=protocol),
-            ),
+            listeners=(Listener(name="", host=broker.host, port=broker.port, security_protocol=protocol),),
             rack=broker.rack,
             alive=not broker.is_fenced,
         )
@@ -435,7 +433,7 @@ def controllers_of(answer: Any) -> list[Registration]:
             id=voter,
             role="controller",
             listeners=tuple(
-                BrokerListener(name=each.name, host=each.host, port=each.port, security_protocol="")
+                Listener(name=each.name, host=each.host, port=each.port, security_protocol="")
                 for each in listeners.get(voter, ())
             ),
         )

@@ -26,12 +26,12 @@ from kbackup.metadata.entities import (
     TOKEN_SECRETS,
     Acl,
     BrokerConfig,
-    BrokerListener,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
     Feature,
     GroupConfig,
+    Listener,
     NotCarried,
     Reading,
     Registration,
@@ -428,10 +428,10 @@ def _registrations(image: MetadataImage) -> Iterator[Registration]:
         yield Registration(id=id_, role="controller", listeners=_listeners(controller["endPoints"]))
 
 
-def _listeners(endpoints: Iterable[Fields]) -> tuple[BrokerListener, ...]:
+def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
     """Return them in the order of their names: a snapshot has another order than the broker's own record."""
     return tuple(
-        BrokerListener(
+        Listener(
             name=each["name"],
             host=each["host"],
             port=each["port"],

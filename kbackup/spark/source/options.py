@@ -17,7 +17,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.parallel import PART_BYTES
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.config import ConfigFiles, Origin, Setting, load, parse_range, parse_size, parse_time
+from kbackup.config import ConfigFiles, Setting, SettingOrigin, load, parse_range, parse_size, parse_time
 from kbackup.config.load import TRUST_OPTIONS
 from kbackup.config.values import has_reference
 from kbackup.config.windows import RANGES, TIMES
@@ -342,7 +342,7 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
         if name := _SPELLED.get(key.lower()):
             named[name] = value
         elif key.lower() == "encryption.key" or key.lower().startswith("s3."):
-            settings.append(Setting(key.lower(), value, Origin("option", key)))
+            settings.append(Setting(key.lower(), value, SettingOrigin("option", key)))
         else:
             near = difflib.get_close_matches(key.lower(), [*_SPELLED, "encryption.key"], n=1)
             hint = (

@@ -57,7 +57,7 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import store_report
-from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, ReachedPoint, SeenPoint
+from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.before import Captures, GroupBefore
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.mirror.flow import write_status
@@ -224,8 +224,8 @@ def test_there_is_a_file_of_every_schema(store: Store) -> None:
 def test_files_beside_exports_are_valid() -> None:
     documents = {
         "export": ExportInfo(archive_id="id", kind="delta table", topics=("orders",)),
-        "export_reached": ReachedPoint(archive_id="id", restore_point=3, topics=(), exclude_topics=()),
-        "export_seen": SeenPoint(archive_id="id", restore_point=3, manifest="sha256:" + 64 * "0"),
+        "export_reached": Reached(archive_id="id", restore_point=3, topics=(), exclude_topics=()),
+        "export_seen": Seen(archive_id="id", restore_point=3, manifest="sha256:" + 64 * "0"),
         "export_point": ExportedPoint(
             archive_id="id",
             restore_point=3,

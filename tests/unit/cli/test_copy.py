@@ -13,7 +13,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.copy import _target
-from kbackup.config import Origin, Setting
+from kbackup.config import Setting, SettingOrigin
 from kbackup.store import open_store
 from kbackup.store.s3 import S3Store
 from tests.support.archives import make_archive
@@ -94,7 +94,7 @@ def test_unusable_sources_and_destinations_are_refused(root: Path, tmp_path: Pat
 
 
 def test_another_s3_server(root: Path) -> None:
-    origin = Origin("flag", "--set")
+    origin = SettingOrigin("flag", "--set")
     keys = {"archive": str(root), "s3.endpoint_url": "http://here:1", "s3.region": "eu-west-1"}
     keys |= {"s3.access_key_id": "a", "s3.secret_access_key": "b"}
     loaded = load_config(FlagValues(settings=[Setting(path, text, origin) for path, text in keys.items()]))

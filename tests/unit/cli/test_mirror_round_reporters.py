@@ -15,7 +15,7 @@ import pytest
 from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.mirror.run import ApplyRoundReporter, Building, TakeRoundReporter
-from kbackup.config.load import Origin, Setting
+from kbackup.config.load import Setting, SettingOrigin
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
@@ -95,7 +95,7 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
     """Two-way: two take halves and two apply halves in a process."""
     text = CLUSTERS + "B->A.enabled = true\n"
     properties = load_flows(text, archive=f"{tmp_path}/{{source}}")
-    settings = [Setting("follow.listen", "127.0.0.1:0", Origin("flag", "--listen"))]
+    settings = [Setting("follow.listen", "127.0.0.1:0", SettingOrigin("flag", "--listen"))]
     frame = Frame(load_config(FlagValues(settings=settings)), Reporter(quiet=True))
     with closing(Stop()) as stop, ExitStack() as stack:
         building = Building(frame, properties, lambda: pytest.fail("Spark"), stop, stop, stack)

@@ -19,7 +19,7 @@ from kbackup.cli.common.options import (
     spark_options,
     target_options,
 )
-from kbackup.config import KEYS, Config, Loaded, Origin
+from kbackup.config import KEYS, Config, Loaded, SettingOrigin
 from kbackup.errors import UsageError
 
 
@@ -75,8 +75,8 @@ def test_backup_flags() -> None:
     assert (config.backup.topics, config.backup.groups) == (("a", "/b,c/"), ("g", "h"))
     assert (config.backup.segment_bytes, config.backup.allow_loss) == (1 << 20, True)
     assert (config.s3.path_style, config.s3.region) == (True, "r")
-    assert result.origins["source.bootstrap.servers"] == Origin("flag", "--bootstrap-server")
-    assert result.origins["backup.topics"] == Origin("flag", "--topics")
+    assert result.origins["source.bootstrap.servers"] == SettingOrigin("flag", "--bootstrap-server")
+    assert result.origins["backup.topics"] == SettingOrigin("flag", "--topics")
 
 
 def test_restore_flags() -> None:

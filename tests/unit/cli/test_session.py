@@ -9,7 +9,7 @@ import pytest
 from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import show_connecting, spark_session
-from kbackup.config import Config, Origin, Setting
+from kbackup.config import Config, Setting, SettingOrigin
 from kbackup.spark import session as spark
 
 
@@ -44,7 +44,7 @@ def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: 
 
 
 def test_the_cluster_is_named() -> None:
-    setting = Setting("target.bootstrap.servers", "there:1", Origin("flag", "--bootstrap-server"))
+    setting = Setting("target.bootstrap.servers", "there:1", SettingOrigin("flag", "--bootstrap-server"))
     reporter = Noted()
     frame = Frame(load_config(FlagValues(settings=[setting])), reporter)
     show_connecting(frame, "source")

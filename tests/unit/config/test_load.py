@@ -15,10 +15,10 @@ from kbackup.config import (
     Config,
     ConfigFiles,
     Loaded,
-    Origin,
     Range,
     Restore,
     Setting,
+    SettingOrigin,
     load,
     parse_duration,
     parse_range,
@@ -31,7 +31,7 @@ from kbackup.config.clients import CONTROLLED
 from kbackup.errors import UsageError
 from kbackup.store.options import S3Options
 
-FLAG = Origin("flag", "--set")
+FLAG = SettingOrigin("flag", "--set")
 
 
 def loaded(
@@ -71,9 +71,9 @@ def test_each_layer_wins_over_the_one_before() -> None:
     environ = {"KBACKUP_BACKUP_SEGMENT_BYTES": "2MiB"}
     flags = {"backup.segment_bytes": "3MiB"}
     for layers, size, origin in (
-        ((), 128, Origin("default")),
-        ((file,), 1, Origin("file", "kbackup.toml")),
-        ((file, environ), 2, Origin("environment", "KBACKUP_BACKUP_SEGMENT_BYTES")),
+        ((), 128, SettingOrigin("default")),
+        ((file,), 1, SettingOrigin("file", "kbackup.toml")),
+        ((file, environ), 2, SettingOrigin("environment", "KBACKUP_BACKUP_SEGMENT_BYTES")),
         ((file, environ, flags), 3, FLAG),
     ):
         result = loaded(*layers)
@@ -111,7 +111,7 @@ def test_tables_flatten_and_merge_name_by_name() -> None:
     }
     assert result.config.restore.map == {"my.topic": "x", "plain": "z", "more": "m"}
     assert result.config.spark.conf == {"spark.executor.memory": "2g", "spark.cores.max": "4"}
-    assert result.origins["restore.map.my.topic"] == Origin("file", "kbackup.toml")
+    assert result.origins["restore.map.my.topic"] == SettingOrigin("file", "kbackup.toml")
 
 
 def test_second_names_of_librdkafka_are_one_key() -> None:

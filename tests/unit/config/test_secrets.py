@@ -14,8 +14,8 @@ from kbackup.config import (
     KEYS,
     Config,
     ConfigFiles,
-    Origin,
     Setting,
+    SettingOrigin,
     exposes_secret,
     is_secret,
     load,
@@ -149,7 +149,7 @@ def test_refused_properties_are_not_shown(
 def test_representations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     values = {path: f"hush-{path}" for path in SECRETS if path not in JAVA} | BESIDE
-    settings = [Setting(path, value, Origin("flag")) for path, value in values.items()]
+    settings = [Setting(path, value, SettingOrigin("flag")) for path, value in values.items()]
     config = load(settings, ConfigFiles(), {}).config
     assert config.source["sasl.password"] == "hush-source.sasl.password"
     with Console().capture() as shown:

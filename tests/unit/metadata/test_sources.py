@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.config import ConfigFiles, Loaded, Origin, Setting, load
+from kbackup.config import ConfigFiles, Loaded, Setting, SettingOrigin, load
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
 from kbackup.metadata.sources import MetricsAccess, Sources, ZooKeeperOptions
@@ -17,7 +17,7 @@ BROKERS = {"bootstrap.servers": "b:1"}
 def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, **properties: str) -> Loaded:
     monkeypatch.chdir(folder)
     flags = [
-        Setting(f"source.{name}", value, Origin("flag", "--set"))
+        Setting(f"source.{name}", value, SettingOrigin("flag", "--set"))
         for name, value in (BROKERS | properties).items()
     ]
     return load(flags, ConfigFiles(), {})
@@ -102,13 +102,15 @@ def test_refused(
 def test_a_target_has_no_further_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="of the source alone"):
-        load([Setting("target.zookeeper.connect", "zk:1", Origin("flag"))], ConfigFiles(), {})
+        load([Setting("target.zookeeper.connect", "zk:1", SettingOrigin("flag"))], ConfigFiles(), {})
 
 
 def test_values_of_references_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as raised:
         load(
-            [Setting("source.zookeeper.connect", "${env:ZK}", Origin("flag"))], ConfigFiles(), {"ZK": "hush"}
+            [Setting("source.zookeeper.connect", "${env:ZK}", SettingOrigin("flag"))],
+            ConfigFiles(),
+            {"ZK": "hush"},
         )
     assert "hush" not in str(raised.value)

@@ -6,11 +6,11 @@ from kbackup.archive.models import Metadata
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
-    BrokerListener,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
     Feature,
+    Listener,
     Registration,
     ScramUser,
     not_carried_entry,
@@ -64,7 +64,7 @@ METADATA = Metadata(
         Registration(
             id=1,
             role="broker",
-            listeners=(BrokerListener(name="", host="h", port=1, security_protocol="SSL"),),
+            listeners=(Listener(name="", host="h", port=1, security_protocol="SSL"),),
             alive=False,
         ),
     ),

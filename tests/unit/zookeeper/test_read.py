@@ -10,9 +10,9 @@ from kbackup.errors import CorruptError, MismatchError, UsageError
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
-    BrokerListener,
     DelegationToken,
     Feature,
+    Listener,
     NotCarried,
     Registration,
     TopicMetadata,
@@ -126,13 +126,13 @@ def test_the_cluster_of_itself() -> None:
     )
     assert reading.registrations is not None
     assert [each.id for each in reading.registrations] == [0, 7]
-    assert reading.registrations[0].listeners[2] == BrokerListener(
+    assert reading.registrations[0].listeners[2] == Listener(
         name="SASL", host="127.0.0.1", port=28277, security_protocol="SASL_PLAINTEXT"
     )
     assert reading.registrations[1] == Registration(
         id=7,
         role="broker",
-        listeners=(BrokerListener(name="PLAINTEXT", host="::1", port=9092, security_protocol="PLAINTEXT"),),
+        listeners=(Listener(name="PLAINTEXT", host="::1", port=9092, security_protocol="PLAINTEXT"),),
         rack="r 1",
         alive=True,
     )

@@ -40,7 +40,7 @@ from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties
-from kbackup.metrics.registry import Listener, Phases
+from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import run_tasks
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -70,7 +70,7 @@ class Applier:
     target: Properties = field(repr=False)
     state: Store
     spark: Spark
-    listener: Listener
+    listener: ProgressListener
     transaction_bytes: int = TRANSACTION_BYTES
     clock: Callable[[], float] = time.monotonic
     _session: ApplySession | None = None

@@ -25,7 +25,7 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply.pending import Noted, PositionNote
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.replay import Reached, UnitRun
+from kbackup.jobs.replay import ReachedOffset, UnitRun
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
@@ -86,7 +86,7 @@ class SlotLedger:
         return noted.position.next if noted.position.incarnation == incarnation else None
 
     def publish(
-        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
         positions = {

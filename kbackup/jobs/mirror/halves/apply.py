@@ -43,7 +43,7 @@ from kbackup.jobs.mirror.status import (
 from kbackup.jobs.mirror.topics import MirrorTopicPlan, SkippedTopic, plan_topics, replicated, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics import registry as metrics
-from kbackup.metrics.registry import Listener
+from kbackup.metrics.registry import ProgressListener
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -397,7 +397,7 @@ class TargetConnection:
 
 
 def connect(
-    flow: Flow, archive: Archive, state: Store, spark: Spark, listener: Listener, timetable: Timetable
+    flow: Flow, archive: Archive, state: Store, spark: Spark, listener: ProgressListener, timetable: Timetable
 ) -> TargetConnection:
     """Connect to the target of a flow. `state` is the store of the flow's state."""
     target = flow.client("target")
@@ -426,7 +426,7 @@ class ApplyHalf:
     store: Store
     state: Store
     spark: Spark
-    listener: Listener
+    listener: ProgressListener
     watcher: ApplyWatcher
     stop: Stop
     timetable: Timetable = field(default_factory=Timetable)

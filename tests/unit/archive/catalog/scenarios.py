@@ -11,7 +11,7 @@ from typing import cast
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit, read_catalog
 from kbackup.archive.catalog.copies import follow_source
-from kbackup.archive.catalog.documents import CopyOrigin, Derived, Link
+from kbackup.archive.catalog.documents import Derived, Link, Origin
 from kbackup.archive.catalog.operations import add_point, end_run, may_salvage
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.state import State
@@ -221,7 +221,7 @@ def copy(source: Store, target: Store, keep: bool = False) -> None:
     catalog = archive.committed.catalog
     assert catalog is not None
     link = Link(number=catalog.number, checksum=catalog.checksum)
-    origin = CopyOrigin(archive="memory://source", catalog=link)
+    origin = Origin(archive="memory://source", catalog=link)
 
     def goal(state: State) -> State:
         return follow_source(state, archive.state, writing.run, origin, keep)

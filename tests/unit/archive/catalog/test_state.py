@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from kbackup.archive.catalog import copies, operations, retention
-from kbackup.archive.catalog.documents import CopyOrigin, Link
+from kbackup.archive.catalog.documents import Link, Origin
 from kbackup.archive.catalog.operations import NewPoint
 from kbackup.archive.catalog.state import State
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UsageError
@@ -38,7 +38,7 @@ from tests.unit.archive.catalog.rows import (
     table,
 )
 
-ORIGIN = CopyOrigin(archive="file:///source", catalog=Link(number=1, checksum="sha256:" + "0" * 64))
+ORIGIN = Origin(archive="file:///source", catalog=Link(number=1, checksum="sha256:" + "0" * 64))
 TOPICS = ("s", "t")
 
 
@@ -485,7 +485,7 @@ REFUSED: dict[str, tuple[Operation, type[KbackupError], str]] = {
         "t-0: a pinned restore point has records below offset 10",
     ),
     "undo in a copy": (
-        _undone(lambda s: replace(s, origin=CopyOrigin(archive="a", catalog=Link(number=1, checksum="")))),
+        _undone(lambda s: replace(s, origin=Origin(archive="a", catalog=Link(number=1, checksum="")))),
         RefusedError,
         "this archive is a copy",
     ),

@@ -20,7 +20,7 @@ from kbackup.cli.init import command, schedule
 from kbackup.cli.init.command import write_files
 from kbackup.cli.init.questions import ConfigDraft, toml_text
 from kbackup.cli.init.schedule import Schedule, chart_values, parse_at, schedule_files, service
-from kbackup.config import ConfigFiles, Origin, Setting, load
+from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.errors import UsageError
 
 CHART = Path(__file__).parents[4] / "infra" / "helm" / "kbackup"
@@ -40,7 +40,7 @@ def test_toml_holds_what_is_given(archive: str, topics: list[str], password: str
 
 
 def test_the_file_loads_as_the_draft(tmp_path: Path) -> None:
-    draft = ConfigDraft.of([Setting("source.bootstrap.servers", "h:9092", Origin("flag"))])
+    draft = ConfigDraft.of([Setting("source.bootstrap.servers", "h:9092", SettingOrigin("flag"))])
     draft.environ = {"KAFKA_PASSWORD": "s"}
     for path, answer in (
         ("archive", "s3://b/p"),
@@ -61,7 +61,7 @@ def test_the_file_loads_as_the_draft(tmp_path: Path) -> None:
 
 def test_a_draft_takes_no_secret_and_no_invalid_value() -> None:
     with pytest.raises(UsageError, match="is a secret"):
-        ConfigDraft.of([Setting("source.sasl.password", "s3cret", Origin("flag"))])
+        ConfigDraft.of([Setting("source.sasl.password", "s3cret", SettingOrigin("flag"))])
     with pytest.raises(UsageError, match="no regular expression"):
         ConfigDraft().put("backup.topics", "/(/")
 

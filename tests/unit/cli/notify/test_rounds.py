@@ -11,7 +11,7 @@ from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.notify import Notifier
 from kbackup.cli.common.output import Reporter
-from kbackup.config import Origin, Setting
+from kbackup.config import Setting, SettingOrigin
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.util.times import now
@@ -28,7 +28,7 @@ def fake() -> Iterator[FakeWebhook]:
 
 def rounds(fake: FakeWebhook, **keys: object) -> RoundReporter:
     settings = {"notify.url": fake.url, "notify.on": "failure,loss,success", **keys}
-    flags = [Setting(path, value, Origin("flag", "--set")) for path, value in settings.items()]
+    flags = [Setting(path, value, SettingOrigin("flag", "--set")) for path, value in settings.items()]
     loaded = load_config(FlagValues(settings=flags))
     return RoundReporter(Frame(loaded, Reporter(), notifier=Notifier(loaded.config, "backup")), None)
 

@@ -17,10 +17,10 @@ from kbackup.kafka.admin_protocol import metadata_requests
 from kbackup.kafka.admin_protocol.metadata_requests import DescribeDelegationTokenResponse
 from kbackup.kafka.security_types import AclRule, DynamicConfig
 from kbackup.metadata.entities import (
-    BrokerListener,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
+    Listener,
     Registration,
 )
 
@@ -144,7 +144,7 @@ def test_brokers(version: int, alive: bool) -> None:
         Registration(
             id=7,
             role="broker",
-            listeners=(BrokerListener(name="", host="h", port=1, security_protocol="SSL"),),
+            listeners=(Listener(name="", host="h", port=1, security_protocol="SSL"),),
             rack="r",
             alive=alive,
         )
@@ -163,5 +163,5 @@ def test_controllers(version: int) -> None:
     ]
     node = kind.Node(node_id=3000, listeners=[kind.Node.Listener(name="CONTROLLER", host="h", port=9093)])
     (found,) = metadata_requests.controllers_of(through(kind(topics=topics, nodes=[node]), version))
-    listeners = (BrokerListener(name="CONTROLLER", host="h", port=9093, security_protocol=""),)
+    listeners = (Listener(name="CONTROLLER", host="h", port=9093, security_protocol=""),)
     assert found == Registration(id=3000, role="controller", listeners=listeners if version == 2 else ())

@@ -14,11 +14,11 @@ from kbackup.kafka.metadata_log.log import open_log
 from kbackup.metadata.entities import (
     BROKER_SECRETS,
     BrokerConfig,
-    BrokerListener,
     ClientMetrics,
     ClientQuota,
     Feature,
     GroupConfig,
+    Listener,
     Reading,
     Registration,
     TopicMetadata,
@@ -159,7 +159,7 @@ def test_brokers_and_controllers(tmp_path: Path) -> None:
         [record("UnfenceBrokerRecord", {"id": 2}), record("FenceBrokerRecord", {"id": 3})],
         [record("RegisterControllerRecord", {"controllerId": 9})],
     )
-    listeners = (BrokerListener(name="SASL", host="h", port=65535, security_protocol="SASL_PLAINTEXT"),)
+    listeners = (Listener(name="SASL", host="h", port=65535, security_protocol="SASL_PLAINTEXT"),)
     assert reading.registrations == (
         Registration(id=1, role="broker", listeners=listeners, rack="r", alive=True),
         Registration(id=2, role="broker", listeners=listeners, alive=True),
