@@ -81,6 +81,7 @@ $(STAMP): requirements/build.txt requirements/dev.txt | tools
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements/build.txt
 	$(BIN)/pip install --quiet --require-hashes --no-build-isolation --requirement requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m kbackup.spark
 	touch $@
 
 tools:

@@ -206,6 +206,12 @@ def spark_home() -> Path:
     return Path(spec.origin).parent if spec is not None and spec.origin else Path("pyspark")
 
 
+def class_archive() -> Path:
+    """Return the file of this installation that holds Spark's classes for later starts, where it was made
+    (`python -m kbackup.spark`)."""
+    return Path(sys.prefix, "share", "kbackup", "spark.jsa")
+
+
 def command_line(home: Path, settings: Mapping[str, str], shown: Mapping[str, str]) -> list[str]:
     """Return the command line of a JVM with `settings`, of which everybody on the machine may read those in `shown`.
 

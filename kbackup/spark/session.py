@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
 from kbackup.spark.daemon import ReadyDaemon
-from kbackup.spark.jvm import LIGHT, Jvm, forget_jvm, jvm_has_ended
+from kbackup.spark.jvm import LIGHT, Jvm, class_archive, forget_jvm, jvm_has_ended
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 ALLOW_PLAIN_SECRETS = "spark.kbackup.allowPlainSecrets"
 """The Spark setting that `spark.allow_plain_secrets` becomes."""
+
+SHARED = "-XX:SharedArchiveFile="
+"""The option of the JVM that names an archive of classes."""
 
 # One stage that maps rows to rows: nothing to plan again, and Janino would compile Java for a few rows.
 _PLAIN_PLANS = {
@@ -66,7 +70,7 @@ def session_settings(
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": f"{log4j} {LIGHT}",
+            "spark.driver.extraJavaOptions": f"{log4j} {LIGHT}{_shared_classes()}",
             "spark.python.daemon.module": "kbackup.spark.daemon",
         }
         settings |= _AUTHENTICATION
@@ -75,6 +79,11 @@ def session_settings(
     elif not submitted and _may_authenticate(master or "", conf):
         settings |= _AUTHENTICATION | _ON_DISKS
     return settings | dict(conf)
+
+
+def _shared_classes() -> str:
+    archive = class_archive()
+    return f" {shlex.quote(f'{SHARED}{archive}')} -Xlog:cds=off,cds+dynamic=off" if archive.exists() else ""
 
 
 def _may_authenticate(master: str, conf: Mapping[str, str]) -> bool:
@@ -159,7 +168,10 @@ class Starting:
             with suppress(Exception):  # the JVM may have been ended meanwhile
                 self._stop()
         elif self._session is not None and not self._requested.is_set():
-            _warm_up(self._session)
+            with suppress(
+                Exception
+            ):  # cancelled by an interrupt or a stop; what else fails, the first task says
+                first_job(self._session)
 
     def _stop(self) -> None:
         with self._stopping:
@@ -268,12 +280,13 @@ def ready_daemon(master: str | None, conf: Mapping[str, str]) -> ReadyDaemon | N
         return None
 
 
-def _warm_up(session: SparkSession) -> None:
+def first_job(session: SparkSession) -> None:
+    """Run a small job, for what a first one costs: it loads classes in the JVM, and starts the Python daemon."""
+
     def same(batches: Iterable[RecordBatch]) -> Iterable[RecordBatch]:
         yield from batches
 
-    with suppress(Exception):  # cancelled by an interrupt or a stop; what else fails, the first task says
-        session.range(1, numPartitions=1).mapInArrow(same, "id long").toArrow()
+    session.range(1, numPartitions=1).mapInArrow(same, "id long").toArrow()
 
 
 _stops: list[threading.Thread] = []

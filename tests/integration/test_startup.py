@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.spark.jvm import class_archive
 from tests.integration.topics import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +65,54 @@ def test_tasks_run_in_workers_of_the_ready_daemon(tmp_path: Path, hostile: Path,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (tmp_path / "cache").exists()
+
+
+_ARCHIVE = """
+import sys
+from pathlib import Path
+from kbackup.spark.__main__ import write
+write(Path(sys.argv[1]))
+"""
+_MAPS = """
+from pathlib import Path
+from kbackup.spark.jvm import Jvm
+from kbackup.spark.session import session_settings
+settings = session_settings(None, 1, False, {})
+settings["spark.driver.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"].replace(WAS, NEW)
+jvm = Jvm(settings)
+gateway = jvm.connect()
+print(NEW in Path(f"/proc/{gateway.proc.pid}/maps").read_text())
+gateway.shutdown()
+jvm.terminate()
+"""
+
+
+def test_a_jvm_maps_the_archive_of_classes_that_was_written_for_it(tmp_path: Path) -> None:
+    """And starts without it, as quietly, where it is not one of this JVM."""
+    archive = tmp_path / "spark.jsa"
+    installed = class_archive()
+    assert installed.exists(), "python -m kbackup.spark, which `make venv` runs, writes it"
+    _quiet(_ARCHIVE, archive)
+    assert list(tmp_path.iterdir()) == [archive]
+    maps = _MAPS.replace("WAS", repr(str(installed))).replace("NEW", repr(str(archive)))
+    assert _quiet(maps) == "True\n"
+    archive.unlink()
+    archive.write_bytes(b"x" * 4096)
+    assert _quiet(maps) == "False\n"
+
+
+def _quiet(code: str, *arguments: object) -> str:
+    """Return the output of a program that ends well and has nothing to say on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_start_error_of_spark_is_raised_to_the_caller() -> None:

@@ -1,0 +1,67 @@
+"""python -m kbackup.spark: write an archive of the classes that Spark loads at its start, once per installation.
+
+The JVMs of later local sessions map that file instead of reading, parsing and linking 7,000 classes: class-data sharing
+of the JDK. The JVM itself leaves the file alone where it was made by another JVM, of other jars or with other options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from kbackup.errors import KbackupError, RefusedError
+from kbackup.spark.jvm import class_archive
+from kbackup.spark.session import SHARED, build_session, first_job, session_settings
+
+_QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # hundreds of lines about classes that have to be left out
+_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def write(archive: Path) -> None:
+    """Start Spark, run a first job, and write the loaded classes to `archive`.
+
+    Raises `UnreachableError` where Spark can't be started, and `RefusedError` where the JVM wrote nothing."""
+    from pyspark import SparkContext
+
+    with tempfile.TemporaryDirectory(prefix=".classes-", dir=archive.parent) as folder:
+        new = Path(folder, archive.name)
+        options = shlex.split(session_settings(None, 1, False, {})[_OPTIONS])
+        ours = [option for option in options if not option.startswith(SHARED)]  # or it would add to that one
+        conf = {_OPTIONS: shlex.join([*ours, *_QUIET.split(), f"-XX:ArchiveClassesAtExit={new}"])}
+        session = build_session("local[1]", conf, 1)
+        first_job(session)
+        jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
+        session.stop()
+        jvm.stdin.close()
+        jvm.wait()
+        if not new.exists():
+            raise RefusedError("the JVM wrote no archive of classes", "use a JDK of 17 or 21 (JAVA_HOME)")
+        new.replace(archive)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kbackup.spark", description=__doc__)
+    parser.parse_args(arguments)
+    archive = class_archive()
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        write(archive)
+    except OSError as error:
+        print(
+            f"{archive} can't be written: {error.strerror}\n  hint: run this as the owner of {sys.prefix}",
+            file=sys.stderr,
+        )
+        return 1
+    except KbackupError as error:
+        print(f"{error}\n  hint: {error.hint}", file=sys.stderr)
+        return 1
+    print(f"{archive}: {archive.stat().st_size >> 20} MiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
