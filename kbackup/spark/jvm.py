@@ -190,13 +190,6 @@ _OPTIONS = (
 _UNUSED_JARS = "spark-mllib_"
 """MLlib registers its functions in every session: half a second of CPU at each start."""
 
-_FIRST_JARS = (
-    "spark-catalyst_ spark-core_ scala-library- spark-sql-api_ log4j-core- jackson-databind- spark-sql_ "
-    "hadoop-client-api- arrow-vector- spark-network-common_ hadoop-client-runtime- netty-common- ivy- antlr4-runtime- "
-    "netty-transport- jackson- netty-buffer- log4j-api-"
-)
-"""Those of most classes: the JVM asks one jar after the other for each class. A sixth of the CPU of a start."""
-
 
 def spark_home() -> Path:
     """Return the folder of Spark: SPARK_HOME, or that of the installed pyspark."""
@@ -245,14 +238,7 @@ def _java() -> str | None:
 
 
 def _class_path(home: Path) -> list[Path]:
-    """Return Spark's jars, `_FIRST_JARS` first."""
-    first = _FIRST_JARS.split()
-
-    def rank(jar: Path) -> int:
-        return next((n for n, name in enumerate(first) if jar.name.startswith(name)), len(first))
-
-    jars = (jar for jar in sorted((home / "jars").glob("*.jar")) if not jar.name.startswith(_UNUSED_JARS))
-    return sorted(jars, key=rank)
+    return [jar for jar in sorted((home / "jars").glob("*.jar")) if not jar.name.startswith(_UNUSED_JARS)]
 
 
 # The settings that only a context can have.
@@ -311,7 +297,8 @@ def pass_on(reading: int) -> None:
             if line.startswith(b"Traceback ") or (traceback and line.startswith(b" ")):
                 traceback.append(line)
                 continue
-            is_hang_up = _HANG_UP.match(line) and any(b"pyspark/daemon.py" in frame for frame in traceback)
+            is_workers = len(traceback) == 1 or any(b"pyspark/daemon.py" in frame for frame in traceback)
+            is_hang_up = is_workers and (not line or _HANG_UP.match(line))  # b"": the daemon ended its worker
             for each in () if is_hang_up else (*traceback, line):
                 if not any(word in each for word in _GREETINGS) and not _RESOLVING.match(each):
                     out.write(printable_lines(each.decode(errors="backslashreplace")).encode())

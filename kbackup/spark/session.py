@@ -14,7 +14,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
-from kbackup.spark.daemon import ReadyDaemon
 from kbackup.spark.jvm import LIGHT, Jvm, class_archive, forget_jvm, jvm_has_ended
 
 if TYPE_CHECKING:
@@ -114,9 +113,7 @@ class Starting:
     """
 
     def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
-        self._daemon = ready_daemon(master, conf)
-        known = self._daemon.conf if self._daemon is not None else {}
-        self._startup = _Startup(master, {**conf, **known}, attempts)
+        self._startup = _Startup(master, conf, attempts)
         import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
 
         self._session: SparkSession | None = None
@@ -182,8 +179,6 @@ class Starting:
         elif session is not None:
             session.sparkContext.cancelAllJobs()
             _stop(session)
-        if self._daemon is not None:
-            self._daemon.close()
 
 
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
@@ -260,24 +255,6 @@ def silence_ends(session: SparkSession) -> None:
 
 def _is_no_end(record: logging.LogRecord) -> bool:
     return record.msg != "Exception while sending command."
-
-
-def ready_daemon(master: str | None, conf: Mapping[str, str]) -> ReadyDaemon | None:
-    """Start the worker daemon in advance, where Spark's workers will be our own Python on this machine; else None."""
-    others = {
-        "spark.python.daemon.module",
-        "spark.pyspark.python",
-        "spark.pyspark.driver.python",
-        "spark.remote",
-    }
-    elsewhere = {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & set(os.environ)
-    ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable and not others & set(conf)
-    if elsewhere or not ours or not (master or "local").startswith("local"):
-        return None
-    try:
-        return ReadyDaemon()
-    except OSError:  # no place for its socket (such a path takes 107 bytes): Spark starts its own
-        return None
 
 
 def first_job(session: SparkSession) -> None:

@@ -1,11 +1,10 @@
-"""Spark's start on one machine: beside other work, from a ready daemon, and gone when it is left."""
+"""Spark's start on one machine: beside other work, with the modules that tasks need, and gone when it is left."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,14 +22,14 @@ from kbackup.spark.session import Starting
 
 def work(task, progress):
     import sys
-    yield task, "--ready" in sys.orig_argv, "kbackup.jobs.backup.task" in sys.modules
+    yield task, "kbackup.jobs.backup.task" in sys.modules
 
 before = dict(os.environ)
 starting = Starting("local[2]", {}, 1)
 session = starting()
 added = os.environ.keys() - before - {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"}
 assert all(name.startswith("SPARK_") for name in added), added  # pyspark's own
-assert sorted(run_tasks(session, list(range(20)), work)) == [(n, True, True) for n in range(20)]
+assert sorted(run_tasks(session, list(range(20)), work)) == [(n, True) for n in range(20)]
 starting.leave()
 """
 
@@ -49,7 +48,9 @@ def hostile(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("scripts", [False, True])
-def test_tasks_run_in_workers_of_the_ready_daemon(tmp_path: Path, hostile: Path, scripts: bool) -> None:
+def test_tasks_run_in_workers_that_have_imported_what_they_need(
+    tmp_path: Path, hostile: Path, scripts: bool
+) -> None:
     """Whether the JVM is started by Spark's scripts or not, quietly; and nothing is kept for the next start."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     if scripts:
@@ -152,58 +153,6 @@ starting.leave()
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Spark can't be started: java.lang.IllegalArgumentException: ")
-
-
-_WITHOUT = """
-import os, signal, sys
-from kbackup.spark.tasks import run_tasks
-from kbackup.spark.session import Starting
-
-def work(task, progress):
-    import sys
-    yield "--ready" in sys.orig_argv, "kbackup.jobs.backup.task" in sys.modules
-
-starting = Starting("local[2]", {}, 1)
-os.kill(starting._daemon._process.pid, signal.SIGKILL)
-assert run_tasks(starting(), [1], work) == [(False, True)]
-starting.leave()
-"""
-
-
-def test_spark_starts_its_own_daemon_where_the_ready_one_died(hostile: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _WITHOUT],
-        cwd=hostile,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-_KILLED = """
-import os, signal, sys, tempfile
-from kbackup.spark.daemon import ReadyDaemon
-daemon = ReadyDaemon()
-print(daemon._process.pid, daemon.path, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_ready_daemon_ends_with_the_driver_that_started_it() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED], env=env, capture_output=True, text=True, check=False
-    )
-    pid, path = done.stdout.split()
-    for _ in range(200):
-        if not Path(f"/proc/{pid}").exists() and not Path(path).parent.exists():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"process {pid} or {path} is left")
 
 
 _WORKING = """

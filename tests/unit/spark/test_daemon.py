@@ -10,7 +10,6 @@ import pytest
 
 from kbackup.errors import from_text
 from kbackup.spark.daemon import preload, without_zips
-from kbackup.spark.session import ready_daemon
 
 _ALONE = """
 import sys
@@ -60,13 +59,3 @@ def test_zips_and_jars_of_an_installed_pyspark_leave_the_path() -> None:
     rest = ["/repo", "/usr/lib/python311.zip", "/spark/python/lib/pyspark.zip"]
     assert without_zips([*added, jar, *rest, site]) == [*rest, site]
     assert without_zips([*added, jar, *rest]) == [*added, jar, *rest], "no pyspark is installed here"
-
-
-def test_a_long_name_of_the_temporary_folder_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / ("long" * 30)
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    assert ready_daemon("local[2]", {}) is None
-    assert list(folder.iterdir()) == []

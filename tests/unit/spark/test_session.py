@@ -75,6 +75,8 @@ def test_tracebacks_of_cancelled_tasks_are_not_shown(capfd: pytest.CaptureFixtur
     dropped = f"{daemon}EOFError\n{daemon}BrokenPipeError: [Errno 32] Broken pipe\n"
     kept = f"{daemon}ValueError: 1\n{other}EOFError\na word\n{other}"
     assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
+    for cut in (daemon, "Traceback (most recent call last):\n"):
+        assert passed_on(cut, capfd) == [], "the daemon ends its workers in the middle of what they print"
 
 
 def test_the_jvms_command_line_has_no_secrets() -> None:
