@@ -68,7 +68,7 @@ class UsageError(KbackupError):
 
 
 class RefusedError(KbackupError):
-    """A check before the work said no; nothing was written."""
+    """A check before the work failed; nothing was written."""
 
 
 class NoArchiveError(KbackupError):
@@ -96,7 +96,7 @@ class WrongKeyError(KbackupError):
 
 
 class CorruptError(KbackupError):
-    """Bytes that are not what the format or the manifest says: names file, position and hint."""
+    """Bytes that contradict the format or the manifest. Names file, position and hint."""
 
     exit_code = 13
 

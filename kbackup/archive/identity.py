@@ -1,4 +1,4 @@
-"""What archive.json says of an archive: that it is one, its id, and whether the store's key fits it."""
+"""archive.json: it marks a folder as an archive, and holds its id and a check of the encryption key."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ class JavaFolder(DelegatingStore):
         return found.flaws if found is not None else ()
 
     def _torn(self, key: str, size: int | None = None) -> JavaSegment | None:
-        """The segment of the records file `key` where it is not as it is there. `size` is that of the file, where it
-        is known."""
+        """Return a records file without a whole index as a segment, read as far as it is intact. `size` is the size of
+        the file, if it is known."""
         if not _is_records(key):
             return None
         if key not in self._known:

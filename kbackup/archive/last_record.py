@@ -30,7 +30,7 @@ def digest_of(block: RecordBlock, number: int) -> str:
 
 
 def last_of(block: RecordBlock, before: Sequence[LastRecord] = ()) -> tuple[LastRecord, ...]:
-    """Return the last `FEW` records of `before` and `block`, those of the block without leader epochs."""
+    """Return the last `FEW` records of `before` followed by `block`; records of the block have no leader epoch."""
     few = tuple(
         LastRecord(offset=int(block.offsets[n]), leader_epoch=None, digest=digest_of(block, n))
         for n in range(-min(FEW, len(block)), 0)

@@ -42,8 +42,8 @@ def describe(lease: Lease) -> str:
 
 
 def _process_mark(pid: int) -> str:
-    """Return a word that no other process of any machine has or had: the start of the kernel, the namespace of process
-    ids, and the start of the process. '' for a process that ended. `OSError` where it can't be told."""
+    """Return an id that no other process of any machine has or had: the start of the kernel, the namespace of process
+    ids, and the start of the process. '' for a process that has ended. `OSError` if /proc can't be read."""
     if str(Path("/proc/self").readlink()) != str(os.getpid()):
         raise OSError("/proc is of another namespace of process ids")
     namespace = Path("/proc/self/ns/pid").readlink()
@@ -54,7 +54,7 @@ def _process_mark(pid: int) -> str:
 
 
 def own_mark() -> str:
-    """Return the mark of this process; '' where it can't be told."""
+    """Return the mark of this process; '' if it is unknown."""
     try:
         return _process_mark(os.getpid())
     except OSError:
@@ -244,7 +244,7 @@ class HeldLease:
                 self._lost.__cause__ = error
 
     def _renew(self) -> None:
-        """Renew the lease. `KbackupError` where the store does not tell who holds it."""
+        """Renew the lease. `KbackupError` if the store can't be read."""
         began = time.monotonic()
         lease = self._next()
         try:

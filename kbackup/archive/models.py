@@ -213,10 +213,10 @@ class Metadata(Document, frozen=True, kw_only=True):
 
 
 class LastRecord(Member, frozen=True, kw_only=True):
-    """The last archived record of a partition, by which a later run knows whether the log is still the same one.
+    """The last archived record of a partition, by which a later run recognizes the same log.
 
-    `leader_epoch` is that of the record's batch, null where nothing told it. `digest` is the first 16 hex digits of
-    SHA-256 over the encoded record.
+    `leader_epoch` is that of the record's batch, null if it is unknown. `digest` is the first 16 hex digits of SHA-256
+    over the encoded record.
     """
 
     offset: int
@@ -315,9 +315,9 @@ class Capture(Member, frozen=True, kw_only=True):
 class Manifest(Document, frozen=True, kw_only=True):
     """points/<number>-<run>/manifest.json: one restore point.
 
-    `captures` are those that `topics` name by `captured`, its own among them. `origin` is what it was made from: a
-    cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found. `not_known` says in
-    words what a repair or an adoption could not find out.
+    `captures` are the captures that `topics` refer to by `captured`, and its own. `origin` is what the restore point
+    was made from: a cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found.
+    `not_known` says in words what a repair or an adoption could not find out.
     """
 
     format: Literal["kbackup-manifest"] = "kbackup-manifest"

@@ -295,8 +295,8 @@ def damaged(
 
 
 def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
-    """Return the ends of partitions at restore point `number`; where it was let go, as far as others and segments
-    tell."""
+    """Return the ends of partitions at restore point `number`; for an expired one, as far as other restore points and
+    segments show."""
     ends: dict[IncarnationPartition, int] = {}
     points = [point for point in archive.restore_points if point.number <= number]
     if points:

@@ -248,7 +248,7 @@ def _export(
 ) -> tuple[str, ...]:
     """Write the restore point to Delta tables and return the losses of the tables.
 
-    An error leaves the restore point in the archive; its exit code says that the tables are behind."""
+    An error leaves the restore point in the archive; its exit code shows that the tables are behind."""
     from kbackup.jobs.export.run import ExportJob
     from kbackup.jobs.export.tables import export_delta
 

@@ -147,7 +147,7 @@ def command(
 ) -> None:
     """Print the records with TEXT in key, value or headers, or for which an expression is true.
 
-    PLACE [default all topics] and output are those of 'kbackup cat'. The command reads segments in parallel and prints
+    PLACE [default all topics] and output are as for 'kbackup cat'. The command reads segments in parallel and prints
     records in order.
 
     --jq tests the record as --json prints it, with JSON and decoded values parsed: '.value.status == "failed"'. With

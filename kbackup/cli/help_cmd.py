@@ -19,7 +19,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def help_command(context: click.Context, words: tuple[str, ...]) -> None:
-    """Show the help of a command, as COMMAND --help does; without COMMAND, that of kbackup."""
+    """Show the help of a command, as COMMAND --help does; without COMMAND, the help of kbackup."""
     click.echo(_context_of(context.find_root(), words).get_help())
 
 

@@ -304,12 +304,12 @@ def _mechanism(value: str, where: str) -> dict[str, str]:
 
 
 def _identification(value: str, where: str) -> dict[str, str]:
-    """Java says empty where librdkafka says none."""
+    """Java uses an empty value where librdkafka uses `none`."""
     return {"ssl.endpoint.identification.algorithm": value.lower() or "none"}
 
 
 def _buffer(value: str, where: str) -> dict[str, str]:
-    """Java says -1 where librdkafka says 0: the system's default."""
+    """Java uses -1 for the system's default, librdkafka 0."""
     return {"socket." + where.rpartition(": ")[2]: "0" if value == "-1" else value}
 
 

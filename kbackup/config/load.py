@@ -101,8 +101,8 @@ class Setting(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """`origins` has every key that is no table and every entry of those that are; `notes` say what was left
-    out of client properties files, and why."""
+    """`origins` has every key, and every entry of keys that are tables; `notes` explain what was left out of client
+    properties files."""
 
     config: Config
     origins: Mapping[str, SettingOrigin]

@@ -200,7 +200,7 @@ class FrameCompressor:
 
 
 def extract(frames: bytes, skip: int, length: int, name: str, most: int | None = None) -> bytes:
-    """`length` plain bytes after the first `skip` of whole frames, got from where `SeekTable.locate` says.
+    """Return `length` plain bytes after the first `skip` of whole frames, at the position from `SeekTable.locate`.
     `CorruptError` also for frames of more than `most` plain bytes."""
     plain = b"".join(_Frames(name, most).push(frames))
     if len(plain) < skip + length:
@@ -212,7 +212,7 @@ def decompress(chunks: Iterable[Buffer], name: str, most: int | None = None) -> 
     """The plain file, as a stream, from the compressed one in chunks of any size.
 
     `CorruptError` for a damaged or cut frame, for more than `most` plain bytes, and for a seek table that is missing or
-    not that of the frames.
+    doesn't match the frames.
     """
     frames = _Frames(name, most)
     for chunk in chunks:
@@ -231,7 +231,7 @@ class _Frames:
         self._edges = [(0, 0)]
         self._read = self._given = 0
         self._tail = b""
-        """Bytes not read yet: too few to tell what they are, or the seek table."""
+        """Bytes not read yet: too few to identify, or the seek table."""
 
     def push(self, chunk: Buffer) -> Iterator[bytes]:
         """Yield the plain bytes of a chunk. zstd copies its remaining input after each frame, so it gets little input
@@ -248,7 +248,7 @@ class _Frames:
                 raise corrupt(self._name, self._read, "more than a seek table after the last frame")
 
     def _begin(self, rest: bytes) -> zstandard.ZstdDecompressionObj | None:
-        """The frame that `rest` starts with; None for the seek table, or too little to tell."""
+        """Return the frame that `rest` starts with; None for the seek table, or for too few bytes."""
         if len(rest) < 4 or rest.startswith(SKIPPABLE_MAGIC):
             return None
         if not rest.startswith(_FRAME_MAGIC):

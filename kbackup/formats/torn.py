@@ -90,8 +90,8 @@ class Walk:
         return found == (index.offsets[number], length)
 
     def take_records(self) -> None:
-        """The whole records behind those of the index. One with the offset of the record before it was written
-        twice, and is skipped."""
+        """Return the whole records after the last one of the index. One with the offset of the record before it was
+        written twice, and is skipped."""
         room = _SPAN
         while self.rest and self.broken is None:
             view = memoryview(self._read(self.at, min(room, self.rest)))

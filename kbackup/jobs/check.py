@@ -1,4 +1,4 @@
-"""Check before a run: each step is tried, told and remembered, and a failed one does not end the check."""
+"""Check before a run: each step is tried and reported, and a failed one does not end the check."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class CheckStep:
-    """`exit_code` is that of the error's class where it failed, else 0."""
+    """`exit_code` is the exit code of the error, 0 if the step succeeded."""
 
     name: str
     status: Status

@@ -87,8 +87,8 @@ def _whole(target: Store, due: Due, size: int) -> bool:
 
 
 def send(source: Store, target: Store, due: Due) -> int:
-    """Copy one object, and return its stored bytes. `CorruptError` where it is not what the archive says, and nothing
-    is left at `target` then; `RefusedError` where other bytes arrived than were sent, and stay."""
+    """Copy one object, and return its stored bytes. `CorruptError` if it contradicts the archive; nothing is left at
+    `target` then. `RefusedError` if other bytes arrived than were sent; these stay."""
     crc = sent_crc = sent = 0
     with stored(target).upload(due.key) as upload:
         for piece, plain in read_chunks(source, due.key, due.size):
@@ -190,8 +190,8 @@ def check_keys(source: Store, target: Store) -> None:
 
 def copy_beside(source: Store, target: Store) -> int:
     """Copy the files of restores and drills that are missing or different, and return their number. Reports are copied
-    last: a report tells that its restore is finished. Data keys that came since, under which some files may be
-    encrypted, follow."""
+    last: a report marks its restore as finished. Data keys that came since, under which some files may be encrypted,
+    follow."""
     raw_source, raw_target = stored(source), stored(target)
 
     def one(key: str) -> int:
@@ -247,9 +247,9 @@ SEGMENTS_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class CopyReport:
-    """`restore_points` are the numbers that were copied, `dropped` those that the source let go and the copy no longer
-    has, `newest` is the newest one there now. `objects` and `bytes` (as they are stored) are what was sent of
-    segments; `found` counts those of an interrupted copy. `beside` are files of restores and drills."""
+    """`restore_points` are the numbers that were copied, `dropped` the numbers that expired in the source and were
+    removed from the copy, `newest` is the newest number there now. `objects` and `bytes` (as they are stored) are what
+    was sent of segments; `found` counts those of an interrupted copy. `beside` are files of restores and drills."""
 
     archive: str
     destination: str

@@ -67,7 +67,7 @@ class DiffView:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`before` and `after` are None where it is not set, or where it is sensitive (`change` tells which)."""
+    """`before` and `after` are None if the value is not set, or is sensitive (see `change`)."""
 
     owner: str
     name: str

@@ -121,8 +121,8 @@ def in_words(difference: MetadataDifference, one: str, other: str) -> str:
 
 
 def _comparable(metadata: Reading | Metadata, part: MetadataPart) -> Any:
-    """Return the value of a part; None also where brokers don't use the part, which other sources may hold all the
-    same; and for tokens, of which brokers tell those that our user may describe."""
+    """Return the value of a part; None also if brokers don't use the part (other sources may still hold it), and for
+    tokens: brokers list only tokens that our user may describe."""
     unused = any(entry.reason == "not there" and entry.part == part.name for entry in metadata.not_carried)
     incomplete = part.name == "delegation_tokens" and metadata.source_of(part.name) == "brokers"
     return None if unused or incomplete else getattr(metadata, part.name)
@@ -195,8 +195,8 @@ def _text(value: Any) -> str:
 
 
 def _producer_ids(one: MetadataSide, other: MetadataSide) -> Iterator[MetadataDifference]:
-    """The migration gives ZooKeeper a later block than the log says. An earlier one would be handed out twice after a
-    way back."""
+    """Return ZooKeeper's block if it is later than the log's: the migration moves it ahead. An earlier block would be
+    handed out twice after a rollback."""
     ids = [
         (side.metadata.source_of("next_producer_id"), side.metadata.next_producer_id) for side in (one, other)
     ]
@@ -223,8 +223,8 @@ class Merged:
 
 
 def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
-    """Return the readings. Where the metadata log says that the migration has ended, ZooKeeper's is marked as
-    outdated; else the log's, where ZooKeeper says that a broker is the controller, as after a rollback."""
+    """Return the readings. ZooKeeper's is marked as outdated if the migration has ended in the metadata log; the log's
+    is, if a broker is the controller in ZooKeeper, as after a rollback."""
     if any(reading.migration == "POST_MIGRATION" for reading in readings):
         source, why = "zookeeper", "the migration has ended, and no controller writes to it"
     elif any(_has_broker_as_controller(reading) for reading in readings):
@@ -243,9 +243,9 @@ def _has_broker_as_controller(reading: Reading) -> bool:
 
 
 def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged:
-    """Take each part from the first source in the part's order that tells the part completely, else from the first that
-    tells it at all. A null field of an entity is filled from another source. The topics are those that brokers told,
-    where brokers told any. `MismatchError` for sources of several clusters."""
+    """Take each part from the first source in the part's order that has it completely, else from the first that has any
+    of it. A null field of an entity is filled from another source. The topics are the brokers', if brokers listed any.
+    `MismatchError` for sources of several clusters."""
     check_one_cluster(readings)
     readings = mark_outdated(readings)
     current = [reading for reading in readings if not reading.outdated] or list(readings)
@@ -264,7 +264,7 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
 
 
 def check_one_cluster(readings: Sequence[Reading]) -> None:
-    """Raise `MismatchError` where the sources tell several cluster ids."""
+    """Raise `MismatchError` if the sources have different cluster ids."""
     known = {reading.cluster_id: reading.source for reading in readings if reading.cluster_id}
     if len(known) > 1:
         ids = ", ".join(f"{source_name(source)} {cluster_id}" for cluster_id, source in known.items())
@@ -335,7 +335,7 @@ def _not_carried(
 
 
 def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> list[str]:
-    """A line for each two sources that say different things."""
+    """Return one line for each two sources that disagree."""
     topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
     warnings = []
     for first, second in combinations(readings, 2):

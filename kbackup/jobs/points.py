@@ -35,7 +35,7 @@ class PinReport:
 
 @dataclass(frozen=True)
 class LabelReport:
-    """`labels` are those of the whole archive now: label -> restore point. `restore_point` is None for one removed."""
+    """`labels` are all labels of the archive now: label -> restore point. `restore_point` is None for one removed."""
 
     archive: str
     label: str
@@ -104,7 +104,7 @@ def _commit(archive: Archive, operation: _Operation, kind: Kind, summary: str) -
 def history(archive: Archive, limit: int | None = None, newest: int | None = None) -> list[HistoryRow]:
     """Return the newest `limit` rows, or all: of existing catalogs, and before them rows that sweeps recorded.
 
-    `newest` is the number of the last catalog that counts, by default that of the archive."""
+    `newest` is the number of the last catalog that counts, by default the archive's."""
     store, last = archive.store, archive.state.number if newest is None else newest
     numbers = [
         number

@@ -100,9 +100,9 @@ class ReadStep(NamedTuple):
 def read_range(
     store: Store, range_: UnitRange, start: int = 0, check_first: int | None = None
 ) -> Iterator[ReadStep]:
-    """Yield the records of `range_` from source offset `start` on, cut to its window, in order. Errors are those of
-    `read_segment`. A segment of more than `check_first` bytes is read through before its first record comes out, with
-    a pause before that and wherever `QUIET` bytes of it hold no record inside the window."""
+    """Yield the records of `range_` from source offset `start` on, cut to its window, in order. Raises what
+    `read_segment` raises. A segment of more than `check_first` bytes is read through before its first record comes out,
+    with a pause before that and wherever `QUIET` bytes of it hold no record inside the window."""
     for segment in range_.segments:
         if segment.last < start:
             continue
@@ -247,7 +247,7 @@ def together(
 
 @dataclass
 class UnitRun:
-    """`start` says from which source offset a range is read, None where all of it is done.
+    """`start` is the source offset from which a range is read, None if all of it is done.
 
     `pending` is how many bytes were read since the last commit, `counted` what windows selected of them.
     """

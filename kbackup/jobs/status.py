@@ -280,7 +280,7 @@ def lease_findings(lease: LeaseStatus | None) -> Iterator[StatusFinding]:
 
 
 RECENT_DAYS = 7
-"""Losses found and growth are those of the last seven days."""
+"""Losses and growth count the last seven days."""
 
 
 def archive_status(

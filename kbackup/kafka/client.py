@@ -1,4 +1,4 @@
-"""Clients of a cluster and their properties, and what a refused request says about missing rights."""
+"""Clients of a cluster and their properties, and hints at missing rights for refused requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREFIX = "kbackup.admin."
 
 
 def with_admin(properties: Mapping[str, str], admin: Mapping[str, str]) -> dict[str, str]:
-    """Return `properties` that carry those of the admin client."""
+    """Return `properties` together with the admin client's."""
     return {**properties, **{f"{_PREFIX}{name}": value for name, value in admin.items()}}
 
 
@@ -30,7 +30,7 @@ def without_admin(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def admin_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the properties of the admin client: those of the other clients where it has none for itself."""
+    """Return the properties of the admin client: the other clients' properties if it has none of its own."""
     own = {name.removeprefix(_PREFIX): v for name, v in properties.items() if name.startswith(_PREFIX)}
     return own or properties
 
@@ -128,7 +128,7 @@ _NOT_LET_IN = {
 """Errors that occur before any request, with their hints: retrying changes nothing."""
 
 _TLS_ALERT = "SSL routines"
-"""Of OpenSSL, in what librdkafka says of a connection that the other side ended because of our certificate."""
+"""OpenSSL's words, in librdkafka's error, for a connection that the other side ended because of our certificate."""
 
 _FORBIDDEN = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -180,7 +180,7 @@ class Connection:
         }
 
     def heard(self, error: KafkaError) -> None:
-        """Remember what the client said last; that all brokers are gone says less than why the last one is."""
+        """Remember the client's last error. Why the last broker is gone is more use than that all are."""
         if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last = error
 
@@ -287,5 +287,5 @@ class Connection:
 
 
 def _why_not_let_in(error: KafkaError) -> str:
-    """A hint where that is what an error says, else ''."""
+    """Return a hint if an error means that we were not let in, else ''."""
     return _TLS_HINT if _TLS_ALERT in error.str() else _NOT_LET_IN.get(error.code(), "")

@@ -25,8 +25,8 @@ class Report(NamedTuple):
 class FetchResult(NamedTuple):
     """Records of a partition that lie in its range, or a report; `ended` where they reach the end of the range.
 
-    `tp` None: a report about the client itself. `leader_epoch` is that of the last record where it is the last of its
-    range; -1 where the epoch is unknown.
+    `tp` None: a report about the client itself. `leader_epoch` is the last record's if that is the last of its range;
+    -1 if it is unknown.
     """
 
     tp: TopicPartition | None
@@ -71,7 +71,7 @@ class Source(Protocol):
 
 
 UNKNOWN = -1
-"""The target of a run whose records were delivered, the broker did not say where to."""
+"""The target of a run whose records were delivered, but without their offsets in the broker's answer."""
 
 Ask = Callable[[int, int | None], Int64Array]
 """The offsets of a partition that hold records, from one (inclusive) to another (exclusive; None: the log's end)."""
@@ -176,7 +176,7 @@ class Undelivered(NamedTuple):
 
 
 class RefusedRecordError(Exception):
-    """librdkafka did not take a record; why is often said by the report of an earlier one."""
+    """librdkafka did not take a record. The reason is often in the report of an earlier record."""
 
     def __init__(self, lost: Undelivered) -> None:
         super().__init__(lost)

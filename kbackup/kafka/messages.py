@@ -1,6 +1,6 @@
 """The kernel in Python: records by confluent-kafka's message objects, where the compiled one can't be used.
 
-Header names with NUL bytes are cut at the first one by confluent-kafka, which does not tell.
+confluent-kafka silently cuts header names at the first NUL byte.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ _WAIT = 0.1  # s
 def record_offsets(
     connection: Connection, group: str, tp: TopicPartition, start: int, end: int | None, timeout: float
 ) -> Int64Array:
-    """Return the offsets of records in [start, end), those of open and aborted transactions too.
+    """Return the offsets of records in [start, end), also of open and aborted transactions.
 
     `end` None: the current end of the log.
     """

@@ -21,7 +21,7 @@ _SHAPE = "(token, expiry in seconds since the epoch[, principal[, extensions]])"
 
 
 class OAuthToken(NamedTuple):
-    """`expires` in seconds since the epoch; `extensions` are those of SASL (RFC 7628)."""
+    """`expires` in seconds since the epoch; `extensions` are SASL extensions (RFC 7628)."""
 
     value: str
     expires: float
@@ -30,8 +30,8 @@ class OAuthToken(NamedTuple):
 
 
 class Tokens:
-    """Calls the function with `sasl.oauthbearer.config`, as confluent-kafka calls an `oauth_cb`. `failure` says why the
-    last call gave no token that can be used; '' where it did. A token itself is never said."""
+    """Calls the function with `sasl.oauthbearer.config`, as confluent-kafka calls an `oauth_cb`. `failure` is the
+    reason why the last call gave no usable token, '' if it did. A token itself is never shown."""
 
     def __init__(self, name: str, role: str) -> None:
         self.name = name

@@ -66,7 +66,7 @@ class Credential(NamedTuple):
 
 class DynamicConfig(NamedTuple):
     """A config that was set on a broker or a group. `owner` is the broker's id or the group; '' is the cluster-wide
-    default of brokers. `value` is None where it is sensitive: brokers never tell."""
+    default of brokers. `value` is None if it is sensitive: brokers never return it."""
 
     owner: str
     name: str

@@ -164,7 +164,7 @@ class Listener(Entity, frozen=True, kw_only=True):
 
 
 class Registration(Entity, frozen=True, kw_only=True):
-    """A broker or a controller as it announced itself. `alive` is null where the source doesn't say."""
+    """A broker or a controller as it announced itself. `alive` is null if the source doesn't have it."""
 
     id: int
     role: Literal["broker", "controller"]

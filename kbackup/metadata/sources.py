@@ -1,8 +1,8 @@
 """The sources of a cluster's metadata besides its brokers: ZooKeeper, a controller's metadata log, metrics.
 
-They are set in `[source]`, next to the properties of the Kafka client. The names for ZooKeeper are those of a Kafka
-broker's properties; those for SASL, which a broker takes from a JAAS file, and those for the exporters of controllers'
-metrics are kbackup's own.
+They are set in `[source]`, next to the properties of the Kafka client. The names for ZooKeeper are a Kafka broker's;
+the names for SASL, which a broker takes from a JAAS file, and those for the exporters of controllers' metrics are
+kbackup's own.
 """
 
 from __future__ import annotations

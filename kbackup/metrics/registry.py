@@ -147,7 +147,7 @@ class MetricsSnapshot(NamedTuple):
 
 
 _archive: ContextVar[str] = ContextVar("archive", default="")
-"""The archive that this thread counts for; '' for that of the process."""
+"""The archive that this thread counts for; '' for the process's own."""
 
 
 class Counted:

@@ -1,1 +1,1 @@
-"""Keys and values by their schemas: bytes to what JSON can say, with the field's own libraries (extra `schemas`)."""
+"""Keys and values by their schemas: decoded to JSON by the field's own libraries (extra `schemas`)."""

@@ -1,4 +1,4 @@
-"""Avro: records by their schemas, as values that JSON can say without losing any."""
+"""Avro: records by their schemas, as values that JSON holds without loss."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ _OPEN = _Extent(deep=math.inf)  # of a type within itself
 
 
 def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
-    """`known` are those of the types that were named so far. `UndecodableError` where a few bytes could be any number
-    of values: arrays of nothing, and records of nothing within others, which double with each level."""
+    """`known` are the named types so far. `UndecodableError` where a few bytes could be any number of values: arrays of
+    nothing, and records of nothing within others, which double with each level."""
     if isinstance(schema, str):
         return _BARE.get(schema) or known.get(schema, _OPEN)
     if isinstance(schema, list):

@@ -31,8 +31,8 @@ class Codec(Protocol):
     def kind(self) -> Kind: ...
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
-        """All of `data`, without a registry's frame. `indexes` say which message of a Protobuf file it is: the n-th of
-        the file, the n-th within that one and so on. `UndecodableError` where it does not fit."""
+        """Decode all of `data`, without a registry's frame. `indexes` select the message of a Protobuf file: the n-th
+        of the file, the n-th within that one and so on. `UndecodableError` where it does not fit."""
         ...
 
 

@@ -36,8 +36,8 @@ class ProtobufCodec:
     kind: Kind = "PROTOBUF"
 
     def __init__(self, files: FileDescriptorSet, main: str, message: str | None = None) -> None:
-        """Messages are those of the file `main`: `message` by its name, with or without the package; by default what
-        the data says, or the first. Raises what a pool does of files that don't go together."""
+        """Messages come from the file `main`: `message` by its name, with or without the package; by default the one
+        that the data names, or the first. Raises what a pool does of files that don't go together."""
         self._pool = _pool(files)
         self._file = self._pool.FindFileByName(main)
         self._message = _named(self._file.message_types_by_name, message, main) if message else None

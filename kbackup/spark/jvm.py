@@ -192,7 +192,7 @@ _UNUSED_JARS = "spark-mllib_"
 
 
 def spark_home() -> Path:
-    """Return the folder of Spark: SPARK_HOME, or that of the installed pyspark."""
+    """Return the folder of Spark: SPARK_HOME, or the installed pyspark's."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     spec = find_spec("pyspark")

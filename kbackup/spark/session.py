@@ -182,7 +182,7 @@ class Starting:
 
 
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
-    """Return a session on `master`; under `spark-submit`, and where a session exists, that one's master counts.
+    """Return a session on `master`; under `spark-submit`, and in an existing session, its own master counts.
 
     `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
     """
@@ -239,14 +239,15 @@ def _has_jvm() -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line that tells a cause; of an error of the JVM that is its second."""
+    """Return the first line that names a cause; for an error of the JVM, the second line."""
     lines = [line.removeprefix(": ") for line in str(error).splitlines()]
     causes = (line for line in lines if line and not line.startswith("An error occurred while calling"))
     return next(causes, type(error).__name__)
 
 
 def silence_ends(session: SparkSession) -> None:
-    """Keep pyspark's server of accumulators and py4j from printing that the JVM has ended: whoever needs it says so."""
+    """Keep pyspark's server of accumulators and py4j from printing that the JVM has ended: the next caller
+    reports it."""
     server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda request, client: None

@@ -311,7 +311,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def from_spark(error: Any) -> KbackupError:
-    """The error that a task raised, or what there is to say of another one."""
+    """Return the error that a task raised, or the best description of another one."""
     text = str(error)
     known = from_text(text)
     if known is not None:

@@ -196,7 +196,7 @@ _HASH = 32
 
 
 class CachedStore(DelegatingStore):
-    """`Store` over `inner`. `identity` tells stores apart that have the same URL."""
+    """`Store` over `inner`. `identity` distinguishes stores that have the same URL."""
 
     def __init__(self, inner: Store, shelf: Shelf, identity: str = "") -> None:
         super().__init__(inner)

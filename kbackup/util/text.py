@@ -1,5 +1,5 @@
-"""Text of others (names of topics and groups, what brokers and stores say) as it may be shown, and lists of names in a
-line."""
+"""Foreign text (names of topics and groups, messages of brokers and stores) made safe to show, and lists of names in
+one line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SomeArchiveId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 
 
 def join_names(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Join the first names, and say how many more there are: 'a, b and 3 more', or between '; ' 'a; b; and 3 more'."""
+    """Join the first names, with the number of the others: 'a, b and 3 more', or between '; ' 'a; b; and 3 more'."""
     comma = "" if between == ", " else between.rstrip()
     more = f"{comma} and {len(names) - most:,} more" if len(names) > most else ""
     return between.join(names[:most]) + more

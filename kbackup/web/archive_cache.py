@@ -276,7 +276,7 @@ class StatusRules:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A level with its line. `status` is None if it can't be read; `line` and `hint` say why."""
+    """A level with its line. `status` is None if it can't be read; `line` and `hint` explain it."""
 
     level: Literal["ok", "warning", "critical", "unknown"]
     line: str

@@ -160,7 +160,7 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Positions of groups that can't be told apart: the first one's offset and name, and how many `others` there are.
+    """Positions of groups that coincide on the chart: the first one's offset and name, and how many `others` there are.
 
     `outside` says if it is before or after the archived offsets."""
 

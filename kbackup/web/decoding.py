@@ -28,7 +28,7 @@ PAUSE = 30.0
 
 
 class DecodedField(NamedTuple):
-    """A key or a value to show: JSON if it is decoded. `note` says by which schema, or why not."""
+    """A key or a value to show: JSON if it is decoded. `note` names the schema, or the reason why not."""
 
     data: bytes | None
     note: str = ""
@@ -65,7 +65,7 @@ class FieldDecoder:
 
 @dataclass
 class PageDecoding:
-    """Decodes the records of one page. `problem` says why nothing can be decoded, '' if it can."""
+    """Decodes the records of one page. `problem` is the reason why nothing can be decoded, '' if it can."""
 
     owner: FieldDecoder
     decoding: Decoding | None

@@ -234,7 +234,8 @@ _COLORED = Markup('<span class="j-{}">{}</span>')
 class Shown:
     """A rendered field. `kind` is null, empty, text, json or hex.
 
-    `size` is the size of the field in bytes, of which `shown` are rendered. `note` says why a format is not used."""
+    `size` is the size of the field in bytes, of which `shown` are rendered. `note` is the reason why a format is not
+    used."""
 
     kind: str
     size: int

@@ -207,8 +207,7 @@ _ENDPOINT = re.compile(r"(\w[\w.-]*)://\[?([^\]]*?)\]?:(\d{1,5})")
 
 
 def parse_cluster_id(tree: Tree) -> str:
-    """Return the cluster id of a znode. `MismatchError` where there is none: the address is not that of a Kafka
-    cluster."""
+    """Return the cluster id of a znode. `MismatchError` if there is none: the address is not a Kafka cluster's."""
     path = "/cluster/id"
     if path not in tree.znodes:
         raise MismatchError(
@@ -271,7 +270,8 @@ def _features(path: str, data: bytes) -> Iterator[Feature]:
 
 
 def _token(path: str, data: bytes) -> Iterator[DelegationToken]:
-    """Its principals are encoded, unlike those of ACLs. Before Kafka 3.3 the owner was always the requester."""
+    """Its principals are encoded, unlike the principals of ACLs. Before Kafka 3.3 the owner was always the
+    requester."""
     token = document(path, data)
     owner = name_of(path, member(path, token, "owner", str))
     renewers = member(path, token, "renewers", list)
@@ -445,7 +445,7 @@ def _replicas(path: str, partitions: dict[str, Any]) -> Iterator[tuple[int, ...]
 
 
 CONTROL = ("/controller", "/controller_epoch", "/migration")
-"""The znodes that say who controls the cluster, and how far a migration is."""
+"""The znodes with the controller of the cluster and the state of a migration."""
 
 
 def read_zookeeper(options: ZooKeeperOptions) -> Reading:
@@ -457,7 +457,7 @@ def read_zookeeper(options: ZooKeeperOptions) -> Reading:
 
 
 def parse(tree: Tree) -> Reading:
-    """Return what the znodes of a cluster say. ZooKeeper holds neither configs of groups nor subscriptions to
+    """Return the contents of a cluster's znodes. ZooKeeper holds neither configs of groups nor subscriptions to
     metrics."""
     collector = Collector(tree)
     tokens, brokers = parse_tokens(collector), parse_broker_configs(collector)

@@ -54,7 +54,7 @@ class ZooKeeperSession:
         return answers
 
     def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
-        """Return those of `paths` that exist; `UnreachableError` where our user may not read one."""
+        """Return the `paths` that exist; `UnreachableError` where our user may not read one."""
         return self._allowed(self.read(paths)).znodes
 
     def children(self, path: str) -> list[str]:

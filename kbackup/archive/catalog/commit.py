@@ -35,8 +35,8 @@ _COPIED = "take the right one from a bucket version: this one was copied from el
 log = logging.getLogger(__name__)
 
 FAR = 1000
-"""The most by which a catalog's number is beyond that of the newest one that can be read: numbers are given one by one,
-and a hint lags by a few."""
+"""How far a catalog's number may be beyond the newest readable catalog: numbers are given one by one, and the hint lags
+by a few."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def _read_newest(store: Store, numbers: list[int], hint: int, archive_id: str) -
 
 
 def far_numbers(numbers: Iterable[int], newest: int, most: int = FAR) -> set[int]:
-    """Return the numbers that are more than `most` beyond `newest`, that of the newest catalog that can be read: no run
-    gave them."""
+    """Return the numbers that are more than `most` beyond `newest`, the newest readable catalog. No run gave those
+    numbers."""
     return {number for number in numbers if number > newest + most}
 
 

@@ -92,8 +92,9 @@ class Catalog(Document, frozen=True, kw_only=True):
     """catalog/<number>.json: the archive's state, by reference.
 
     `next_point` is the number of the next restore point. `swept` is the newest catalog whose objects a sweep may have
-    deleted: nothing returns to a state up to that one. `reinstated` is the newest catalog whose operation brought rows
-    back that an earlier catalog had dropped. `isolation_levels` are those of every run that ever wrote.
+    deleted: no later operation returns to that state or an older one. `reinstated` is the newest catalog whose
+    operation brought rows back that an earlier catalog had dropped. `isolation_levels` are those of every run that ever
+    wrote.
     """
 
     format: Literal["kbackup-catalog"] = "kbackup-catalog"

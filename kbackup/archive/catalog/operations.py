@@ -23,7 +23,7 @@ from kbackup.types import Incarnation
 @dataclass(frozen=True, eq=False)
 class NewPoint:
     """A restore point to add. `segments` has the schema `tables.SEGMENTS` without `point`. `incarnations` maps each
-    (topic, incarnation) that the restore point has to its topic id; the incarnation of a loss is that of `losses`."""
+    (topic, incarnation) that the restore point has to its topic id; the incarnation of a loss is in `losses`."""
 
     point: Point
     segments: pa.Table

@@ -77,7 +77,7 @@ def _had(state: State, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]
 
 def _concern(losses: Rows, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
     """Return for each loss whether a restore point has its incarnation, or a later one of the topic: bool[losses]. A
-    later incarnation tells that the loss came before it."""
+    later incarnation shows that the loss is older."""
     highest: dict[str, int] = {}
     for topic, incarnation in last:
         highest[topic] = max(incarnation, highest.get(topic, 0))

@@ -53,7 +53,8 @@ class Chunk:
         return self.source()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows, or some columns. `CorruptError` for a file that is missing or not what the catalog says."""
+        """Return the rows, or some columns. `CorruptError` for a file that is missing or differs from its checksum in
+        the catalog."""
         if isinstance(self.source, pa.Table):
             return self.source if columns is None else self.source.select(list(columns))
         name = self.ref.key if self.ref is not None else ""

@@ -27,8 +27,8 @@ EVERYTHING = Window()
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Topics with their segments as of a restore point (None: a folder of the Java tool); neither configs nor
-    groups. `choice` says what was chosen for a moment, and why. `warnings` name torn files of a folder of the Java
+    """Topics with their segments as of a restore point (None: a folder of the Java tool); neither configs nor groups.
+    `choice` is the selection for a point in time, with its reasons. `warnings` name torn files of a folder of the Java
     tool."""
 
     archive: str
@@ -83,7 +83,7 @@ def catalogue(
 
 
 def _content_at(archive: Archive, point_name: str, topic: str | None, at: int) -> Content:
-    """Return what a restore of that moment would read: everything, or one topic with what is to be said of it."""
+    """Return what a restore of that moment would read: everything, or one topic with its notes."""
     view, topics = view_as_restored(archive, point_name, at, topic)
     if topic is not None:
         _chosen([t.name for t in topics], topic, f"{archive.store.url} as of {time_text(at)}")
@@ -194,8 +194,8 @@ class Page:
 
 
 class Sought(NamedTuple):
-    """`matched`: `offset` is that of the record that was looked for; else the search goes on from there, or there is no
-    such record (None)."""
+    """If `matched`, `offset` is the offset of the record; otherwise it is where the search goes on, and None if no
+    record matches."""
 
     offset: int | None
     matched: bool

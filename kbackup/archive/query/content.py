@@ -253,10 +253,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`topics` are those of the moment, `others` those that come only where they are asked for by name: deleted by
-    then, or first captured later. Records come from the runs up to `upto`. `groups` are topics as of the captures
-    that have their groups' offsets. `as_of` and `groups_as_of` are restore points, None where there is none;
-    `excluded` says by topic what has records in the window all the same.
+    """`topics` are the topics of that moment. `others` are restored only by name: deleted by then, or first captured
+    later. Records come from the runs up to `upto`. `groups` are topics as of the captures that have their groups'
+    offsets. `as_of` and `groups_as_of` are restore points, None where there is none; `excluded` says by topic what has
+    records in the window all the same.
     """
 
     upto: Manifest
@@ -385,8 +385,8 @@ def _key(topic: TopicState) -> Incarnation:
 def _with_records(
     archive: Archive, upto: Manifest, topics: Iterable[TopicState], window: Window
 ) -> list[Incarnation]:
-    """Return the incarnations with segments that may hold a record of the window. One without timestamps is none: it
-    says nothing about when the topic was there."""
+    """Return the incarnations with segments that may hold a record of the window. A segment without timestamps doesn't
+    count: it doesn't show when the topic existed."""
     keys = {
         (s.topic, s.incarnation)
         for s in archive.segments(upto, list(topics))

@@ -103,7 +103,7 @@ Matches = Callable[[TopicPartition, RecordBlock], npt.NDArray[np.bool_]]
 """bool[n]: which records of a partition's are looked for. It is asked by many threads."""
 
 Seen = Callable[[int, int], None]
-"""Is told, from any thread, how many records and bytes were looked through."""
+"""A callback, from any thread, with the records and bytes searched so far."""
 
 
 class Searched(NamedTuple):

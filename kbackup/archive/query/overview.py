@@ -246,7 +246,7 @@ def growth_of(
 ) -> dict[Incarnation, Growth]:
     """Return the growth of topics up to a restore point, of the segments that the archive still has.
 
-    A number may be that of a restore point that expired."""
+    A number may be of an expired restore point."""
     names = {name for name, _ in topics}
     table = of_topics(archive.table(manifest.number, ["topic", "incarnation", "point", "stored"]), names)
     summed = _sum(table, ["topic", "incarnation", "point"]).sort_by(

@@ -23,8 +23,8 @@ def is_internal(topic: str) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """`include` empty means all. An entry is a name, or a regular expression between slashes that must match
-    the whole name. `leaves_out`: a rule for more names to exclude, where no entries can say it."""
+    """`include` empty means all. An entry is a name, or a regular expression between slashes that must match the whole
+    name. `leaves_out`: a rule for more names to exclude that no entry can express."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

@@ -84,8 +84,8 @@ def _possible(
     lost: Sequence[int],
     life: Life | None,
 ) -> list[int]:
-    """Return the restore points that may have added a segment: those of `lost` manifests after the last restore point
-    that does not reach it, then the first one that does; 0 where none does."""
+    """Return the restore points that may have added a segment: the ones with `lost` manifests after the last restore
+    point that ends before the segment, then the first that includes it, or 0 if none does."""
     reaching = next((number for number, p in states if p.end > segment.last), None)
     before = max((number for number, p in states if p.end <= segment.first), default=0)
     if reaching is not None:

@@ -45,8 +45,8 @@ _LOST = "is lost or damaged"
 
 @dataclass
 class Mender:
-    """Makes documents anew for `writing`, which has not committed yet. `manifests` are the whole ones by number;
-    `losses` says in words what nothing tells any more, `made` the keys of documents that are replaced."""
+    """Makes documents anew for `writing`, which has not committed yet. `manifests` has the readable ones by number,
+    `losses` describes what can't be recovered, and `made` has the keys of replaced documents."""
 
     writing: WritingRun
     documents: Documents
@@ -177,7 +177,7 @@ class Mender:
         )
 
     def _captured_topics(self, capture: Capture) -> set[str] | None:
-        """The topics of a capture; None where nothing tells."""
+        """Return the topics of a capture; None if they are unknown."""
         document, _ = self.documents.get(capture.metadata.key, (None, None))
         return {t.name for t in document.topics} if isinstance(document, Metadata) else None
 

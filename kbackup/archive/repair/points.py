@@ -75,8 +75,8 @@ def topic_states(
     before: Mapping[IncarnationPartition, PartitionState],
     groups: Groups,
 ) -> tuple[TopicState, ...]:
-    """Topics of restore point `number`, with every one of `partitions`. A partition ends behind its last segment, or
-    where it ended `before`; groups that stand further on tell that its log did not."""
+    """Return the topics of restore point `number` with all of `partitions`. A partition ends after its last segment, or
+    where it ended `before`. Group offsets beyond that show that its log was longer."""
     highest: dict[tuple[str, int], int] = {}
     for group in groups.groups:
         for o in group.offsets:
@@ -213,7 +213,7 @@ _SHOWN = 5
 def groups_of_files(
     store: Store, keys: Iterable[str], topics: Iterable[Incarnation], root: str = layout.TOPICS
 ) -> Groups:
-    """The group offsets that the group files among `keys` tell of `topics`; damaged files are skipped."""
+    """Return the group offsets of `topics` from the group files among `keys`; damaged files are skipped."""
     folders = {layout.topic_dir(*topic, root): topic[0] for topic in topics}
     offsets: dict[str, list[GroupOffset]] = {}
     for key in sorted(keys):
@@ -339,8 +339,7 @@ def draft_of(
 
 
 def not_known(topics: Sequence[TopicState], known: Collection[str] = ()) -> list[str]:
-    """Return in words what a restore point of files alone can't tell, in words; configs of the topics `known` are
-    known."""
+    """Describe what a restore point made from files alone lacks. Configs of the topics `known` are known."""
     if not topics:
         return []
     names = [t.name for t in topics if t.name not in known]
@@ -401,8 +400,8 @@ def numbers_given(sizes: Sizes) -> int:
 
 
 def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> list[Life]:
-    """The incarnations that restore points have, by their manifests, by the table, and by the segments' rows. Numbers
-    that folders or reservations tell of stay given.
+    """Return the incarnations of the restore points, from their manifests, the table and the rows of segments. Numbers
+    of folders and reservations stay taken.
 
     A topic stays in all later restore points, until another incarnation takes its place.
     """

@@ -1,4 +1,4 @@
-"""Read segments back without trusting a catalog, and put those of each partition into order."""
+"""Read segments back without trusting a catalog, and sort them by partition and offset."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ class SlotMap:
             del self._runs[key]
 
     def followers(self) -> list[tuple[FlowMapPartName, pa.Table]]:
-        """Return the parts that follow the head: one of them at most is committed, and nothing here tells which."""
+        """Return the parts that follow the head. At most one is committed; only the target knows which."""
         known = self.head.number if self.head else 0
         names = [n for n in list_files(self.store, self.directory).map_parts if n.number > known]
         parts = [(name, *read_map_part(self.store, self.directory, name)) for name in names]
@@ -305,7 +305,7 @@ class SlotMap:
 
     def load(self, head: FlowMapPartName | None) -> pa.Table:
         """Go on to the part `head`, which is committed; None: to the last part that another one follows. Returns the
-        runs of the parts that were added, those of a folded table not among them."""
+        runs of the parts that were added, without the runs of a folded table."""
         for attempt in range(_ATTEMPTS):
             try:
                 return self._load(head)
@@ -428,7 +428,7 @@ class FlowMap:
 def open_map(
     store: Store, source: str, target: str, heads: Mapping[int, FlowMapPartName] | None = None
 ) -> FlowMap:
-    """Return the offset map of a flow as its files in `store` say it: the state's store, as a rule the archive's.
-    `heads` (`jobs.mirror.apply.pending.read_heads`) let the map have the newest part of each slot as well."""
+    """Return the offset map of a flow from its files in `store`: the store of the state, usually the archive's. `heads`
+    (`jobs.mirror.apply.pending.read_heads`) let the map have the newest part of each slot as well."""
     flow = read_flow(store, source, target)
     return FlowMap(store, source, target, flow.slots if flow is not None else 0, heads)

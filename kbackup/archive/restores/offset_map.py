@@ -234,7 +234,7 @@ def previous_of(part: pa.Table) -> MapPartName | None:
 
 
 def _cut(part: pa.Table) -> Cut:
-    """Nothing where it is not told: that part is older than windows are."""
+    """Return nothing for a part that is older than windows."""
     told = part.schema.metadata.get(_CUT)
     return Cut(*map(int, told.decode().split(","))) if told else NOTHING
 
@@ -245,7 +245,7 @@ def _read_map_part(store: Store, restore_id: str, unit: int, name: MapPartName) 
 
 
 def encode(table: pa.Table, key: str) -> bytes:
-    """The file says where it belongs, and its own sum: nothing else vouches for it."""
+    """Encode a map with its place and its own checksum: nothing else vouches for the file."""
     told = {**(table.schema.metadata or {}), _KEY: key.encode(), _SUM: _NO_SUM}
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(told), sink, compression="zstd")

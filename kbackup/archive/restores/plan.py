@@ -62,10 +62,9 @@ class PlannedGroup(Member, frozen=True, kw_only=True):
 
 
 class RestorePlan(Document, frozen=True, kw_only=True):
-    """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is there where a
-    window was asked for. `not_carried` says of groups that were asked for why the restore point is without them.
-    `options` are the keys of `[restore]` that decide what is restored, as they were given; null where an older version
-    wrote the plan."""
+    """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is set if a window
+    was requested. `not_carried` gives the reasons why the restore point lacks requested groups. `options` are the keys
+    of `[restore]` that decide what is restored, as they were given; null where an older version wrote the plan."""
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str

@@ -35,8 +35,8 @@ _EVERYTHING = Window()
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """Records of `segment` with `start` <= offset < `stop`, those of them that lie in `window`. `bytes` is about what
-    has to be read for them."""
+    """The records of `segment` with `start` <= offset < `stop` that lie in `window`. `bytes` estimates what has to be
+    read."""
 
     segment: Segment
     start: int

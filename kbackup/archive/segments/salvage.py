@@ -1,4 +1,5 @@
-"""Segments read back without a catalog: the records object says which records it has, its index is held against it.
+"""Segments read back without a catalog: the records come from the records object, and its index is checked against
+them.
 
 A backup takes over whole orphan segments of an interrupted run; a repair and an adoption list whole segments that no
 catalog lists.

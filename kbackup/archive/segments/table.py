@@ -1,7 +1,7 @@
 """The table of an archive's segments, read within bounds of memory and checked against its keys.
 
-A few kilobytes can say that they are billions of equal rows, or one long name in each of ten thousand. Tables of an
-archive are none of these: a row of theirs takes bytes of its own, and names are short.
+A few kilobytes can decode to billions of equal rows, or to ten thousand copies of one long name. In a table of an
+archive each row takes bytes of its own, and names are short.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ _INT32 = ("incarnation", "partition", "topics", "partitions", "groups", "losses"
 
 
 def schema_of(row: type) -> pa.Schema:
-    """Return a schema with a column for each field of a class. Integers are int64, but for those of `_INT32`; `int |
-    None` can be null."""
+    """Return a schema with a column for each field of a class. Integers are int64, except for `_INT32`; `int | None`
+    can be null."""
     columns: list[pa.Field[Any]] = []
     for name, hint in get_type_hints(row).items():
         nullable = isinstance(hint, UnionType)
@@ -165,7 +165,7 @@ def schema_of(row: type) -> pa.Schema:
 
 SCHEMA = schema_of(Segment)
 PLACE = pa.schema(list(SCHEMA)[:4])
-"""The columns that say where a segment begins: topic, incarnation, partition, first."""
+"""The columns of a segment's position: topic, incarnation, partition, first."""
 
 Starts = Mapping[IncarnationPartition, Int64Array]
 """The first offset of each of its segments, rising."""
@@ -195,8 +195,8 @@ def decode_table(
     columns: Sequence[str] | None = None,
     rows: int | None = None,
 ) -> pa.Table:
-    """Decode a table of `schema` with at most `rows`, or some columns of it: those of `PLACE` alone take a thirtieth of
-    the memory of segments. `CorruptError` for other data."""
+    """Decode a table of `schema` with at most `rows`, or only some columns: `PLACE` takes a thirtieth of the memory of
+    whole rows. `CorruptError` for other data."""
     names = schema.names if columns is None else list(columns)
     try:
         table = read_bounded(data, name, schema.names, names, rows)
@@ -250,7 +250,7 @@ def in_order(segment: Segment) -> tuple[str, int, int, int]:
 
 
 def with_checked_key(segment: Segment) -> Segment:
-    """Return the segment; raise `CorruptError` where its key is not that of its topic, partition and first offset."""
+    """Return the segment; raise `CorruptError` if its key does not match its topic, partition and first offset."""
     folder = layout.topic_dir(segment.topic, segment.incarnation)
     if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
         due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))

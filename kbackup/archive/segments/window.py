@@ -39,8 +39,8 @@ class Window(Member, frozen=True, kw_only=True):
         return Window(from_time=self.from_time, to_time=self.to_time, ranges=ranges)
 
     def may_hold(self, segment: Segment) -> bool:
-        """Return whether a record of the segment can lie in the window, as far as its descriptor tells. One without any
-        timestamp is looked into all the same: they may only be unknown (files of the Java tool)."""
+        """Return whether a record of the segment can lie in the window, by its descriptor. A segment without timestamps
+        may: the Java tool's files don't record them."""
         if not self._offsets(segment):
             return False
         low, high = segment.min_timestamp, segment.max_timestamp
@@ -102,7 +102,7 @@ class Choice(Member, frozen=True, kw_only=True):
     """The restore points that a window in time or in offsets selected, and why.
 
     `as_of` is the restore point whose topics and configs were chosen, `groups_as_of` the one whose groups were,
-    captured at `groups_captured_at`; each null where there is none. `notes` say why; `left_out` is what holds
+    captured at `groups_captured_at`; each null where there is none. `notes` are the reasons; `left_out` is what holds
     records in the window and is not restored, and how far the archive does not reach into it.
     """
 

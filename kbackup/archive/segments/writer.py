@@ -23,7 +23,7 @@ _MAGIC = b"\x01"
 
 class SegmentTarget(NamedTuple):
     """The topic, partition and form in which segments are written. `threshold` is `segment_bytes`; `compression` is
-    'none' or 'zstd'; `spare` is that of the segments' names (`layout.segment_stem`)."""
+    'none' or 'zstd'; `spare` is the suffix of the segments' names (`layout.segment_stem`)."""
 
     topic: str
     incarnation: int

@@ -36,7 +36,7 @@ class _Sum:
 def check_vectors(
     state: State, manifests: Mapping[int, Manifest], segments: Mapping[int, list[Segment]], findings: Findings
 ) -> None:
-    """Segments lie in order within what their restore point says was archived, and add up to its totals.
+    """Check that segments are in order, within the archived offsets of their restore point, and add up to its totals.
 
     `segments` are by the restore point that added them. Restore points that were let go count for later ones.
     """
@@ -131,10 +131,10 @@ Sizes = Mapping[str, int]
 
 @dataclass
 class Survey:
-    """The documents that could be read. `archive` is as of the newest whole catalog, None without one; `manifests` is
-    in order of numbers and lacks damaged ones. `catalogs` are the readable ones of its history, by number. `whole`: the
-    newest catalog, its tables and manifests could be read; `documents_whole`: the documents that manifests refer to as
-    well. `archive_id` is that of archive.json, '' where it is damaged."""
+    """The readable documents. `archive` is as of the newest whole catalog, None without one; `manifests` is in order of
+    numbers and lacks damaged ones. `catalogs` are the readable ones of its history, by number. `whole`: the newest
+    catalog, its tables and manifests could be read; `documents_whole`: the documents that manifests refer to as well.
+    `archive_id` is that of archive.json, '' where it is damaged."""
 
     archive_id: str = ""
     archive: Archive | None = None

@@ -311,7 +311,7 @@ class Reporter:
             self._fields = fields
 
     def finish(self, exit_code: int, error: KbackupError | None = None) -> None:
-        """Print the JSON document with the exit code and the error of the command, if there is anything to tell.
+        """Print the JSON document with the exit code and the error of the command, if there is anything to print.
 
         After records or a document that was printed at once, errors go to stderr alone."""
         if not self.json or (self._fields is None and (error is None or self.documents)):

@@ -101,7 +101,7 @@ def archive_store_at(frame: Frame, address: str, *, lost: bool = False) -> Store
 
 
 def state_store(frame: Frame, store: Store) -> Store:
-    """Open the store for plans, offset maps and reports of restores and flows: that of the archive, unless set."""
+    """Open the store for plans, offset maps and reports of restores and flows: the archive's, unless set."""
     config = frame.config
     if not config.restore.state:
         return store

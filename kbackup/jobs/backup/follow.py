@@ -88,7 +88,7 @@ class FollowReport:
 
 @dataclass
 class Follower:
-    """Runs continuous backups in one process. `selections` None: those of `options`. `clock` is in seconds."""
+    """Runs continuous backups in one process. `selections` None: as in `options`. `clock` is in seconds."""
 
     options: Backup
     rhythm: Follow

@@ -137,7 +137,7 @@ def selections_of(options: Backup) -> Selections:
 
 
 def begin(options: Backup, store: Store, cluster_id: str, lease: HeldLease) -> Base:
-    """Fence off every other run, and read what the newest restore point says."""
+    """Fence off every other run, and read the newest restore point."""
     run = begin_point(options, store, cluster_id, lease)
     head = run.archive.head
     if head is None:
@@ -221,7 +221,7 @@ def archive_records(
 
 
 def work_of(source: SourceCluster, base: Base, options: Backup, incarnations: dict[str, int]) -> BackupWork:
-    """Return what all tasks are told: of the topics, the ones that they read."""
+    """Return what all tasks get, with only the topics that they read."""
     return BackupWork(
         source=source.properties,
         store=for_writing(base.run.plain),

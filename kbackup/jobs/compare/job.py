@@ -1,7 +1,7 @@
 """The job of `verify --against`: compare a cluster with an archive, record by record.
 
-The archive's records are those of a restore (its plan and offset map), of a restore point as it would be restored, or
-of a restore point whose source cluster is compared.
+The archive's records come from a restore (its plan and offset map), from a restore point as it would be restored, or
+from a restore point whose source cluster is compared.
 """
 
 from __future__ import annotations

@@ -49,9 +49,8 @@ class GroupOffsetCheck(Member, frozen=True, kw_only=True):
 
 
 class AgainstReport(Member, frozen=True, kw_only=True):
-    """`partitions` are those that differ or have records after the archive's last one. `findings` say in words what
-    is wrong, `notes` what is worth knowing: nothing is wrong where there is no finding. `groups` are all offsets that
-    were compared."""
+    """`partitions` differ, or have records after the archive's last one. `findings` describe what is wrong, and `notes`
+    what is worth knowing. `groups` are all offsets that were compared."""
 
     against: Against
     cluster_id: str

@@ -19,7 +19,7 @@ Kind = Literal["missing", "extra", "order", "key", "value", "headers", "timestam
 
 class Difference(Member, frozen=True, kw_only=True):
     """`what` is wrong with `count` records from offset `source` (null: not in the archive) or `target` (null: not in
-    the topic) on. `expected` is the target offset that the offset map says, where `what` is 'place' (null: none)."""
+    the topic) on. `expected` is the target offset in the offset map, if `what` is 'place' (null: none)."""
 
     what: tuple[Kind, ...]
     source: int | None = None
@@ -29,9 +29,10 @@ class Difference(Member, frozen=True, kw_only=True):
 
 
 class Comparison(Member, frozen=True, kw_only=True):
-    """`records` are those of the archive that were compared, `bytes` their size; `same` those that are in the topic,
-    whole and in order. `counts` has how many records differ, by what. `after` is how many records the topic has after
-    the archive's last one, from target offset `after_from` on. `stopped` says why not all was compared."""
+    """`records` counts the archive's records that were compared, `bytes` is their size; `same` counts the records that
+    are in the topic, whole and in order. `counts` has how many records differ, by what. `after` is how many records the
+    topic has after the archive's last one, from target offset `after_from` on. `stopped` is the reason why not all was
+    compared."""
 
     topic: str
     partition: int

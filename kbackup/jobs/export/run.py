@@ -198,8 +198,8 @@ class TableReport:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """`restore_point` is the newest one, which all tables are at now; `tables` are those that got something. `losses`
-    says, in words, of what records may have expired before they were exported."""
+    """`restore_point` is the newest one, which all tables have reached; `tables` are the ones that got records.
+    `losses` describes records that may have expired before they were exported."""
 
     kind: str
     url: str
@@ -246,7 +246,7 @@ class TableFormat(Protocol):
     kind: str
 
     def info(self, archive_id: str, options: Export) -> ExportInfo:
-        """Return what a destination says of itself."""
+        """Return the description that a destination holds."""
         ...
 
     def write(self, run: ExportRun) -> Sequence[TableReport]:

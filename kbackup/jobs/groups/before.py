@@ -103,8 +103,8 @@ def by_topic_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, G
 
 
 def resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> list[GroupBefore]:
-    """Return the captures of a repeated write. Writes before it (`earlier`, in order) were interrupted or refused
-    in part. In partitions that one of them had already set, the offset before that write counts; in others, that of
+    """Return the captures of a repeated write. Writes before it (`earlier`, in order) were interrupted or refused in
+    part. In partitions that one of them had already set, the offset before that write counts; in others, the one of
     `fresh`. A large group is written in portions, so that a write may have set some partitions only."""
     has_by_group = {group.group: by_topic_partition(group.offsets) for group in fresh}
     for before in reversed(earlier):

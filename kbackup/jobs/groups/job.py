@@ -172,7 +172,7 @@ def _result(plan: GroupPlan, alone: str, refused: str) -> GroupResult:
 
 
 def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
-    """Return what was not set, each with the command that sets it. `options` are those of that `groups apply`."""
+    """Return what was not set, each with the command that sets it. `options` are the options of `groups apply`."""
     return [
         *(_not_set(result, options) for result in results if result.status != "applied"),
         *(f"group {r.group} lacks an offset: {why}" for r in results for why in r.left_out),
@@ -388,7 +388,7 @@ class PlannedOffset(OffsetPlan, frozen=True, kw_only=True):
 
 
 class PlannedGroupReport(Member, frozen=True, kw_only=True):
-    """`hindered` says why it would not be set."""
+    """`hindered` is the reason why it would not be set."""
 
     source: str
     group: str

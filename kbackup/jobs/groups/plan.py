@@ -47,9 +47,9 @@ def map_groups(
 def check_groups(
     content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]
 ) -> None:
-    """Raise `UsageError` for a group that is asked for or renamed by its name and has no offsets: its records would
-    come back without it, or it would be set under its old name. Not where a window ends before all captures: its notes
-    say that no group comes back."""
+    """Raise `UsageError` for a group that is selected or renamed by name and has no offsets: its records would come
+    back without it, or it would be set under its old name. Not if a window ends before all captures: its notes explain
+    that no group is restored."""
     if selection is None or (content.choice is not None and content.choice.groups_as_of is None):
         return
     where = "with offsets of what is restored"
@@ -208,7 +208,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class GroupSelection:
-    """`groups` with their new names; `unusable` says why a target partition can't serve them."""
+    """`groups` with their new names; `unusable` maps target partitions to the reason why they can't be used."""
 
     restore_point: int
     captured_at: str | None

@@ -44,8 +44,8 @@ def is_written_by_kraft(witness: ZnodesWitness) -> bool:
 
 
 def read_lag(zookeeper: ZnodeReader, folders: Sequence[str], witness: ZnodesWitness) -> Lag | NotRead:
-    """Compare ZooKeeper with the newest of the logs in `folders`, which must be those of a majority of the controllers:
-    a minority may lack what was acknowledged. `CorruptError` for a damaged log."""
+    """Compare ZooKeeper with the newest of the logs in `folders`, which must belong to a majority of the controllers: a
+    minority may lack acknowledged records. `CorruptError` for a damaged log."""
     from kbackup.kafka.metadata_log.image import read_image, reading_of, records_for_zookeeper
     from kbackup.kafka.metadata_log.log import find_log, read_identity
 

@@ -654,8 +654,8 @@ def check_super_users(findings: MigrationFindings) -> Line:
 
 
 def principal_of(properties: Mapping[str, str]) -> str | None:
-    """Return the principal by which controllers with these properties log in to each other; None where the file
-    doesn't tell it."""
+    """Return the principal by which controllers with these properties log in to each other; None if the file doesn't
+    have it."""
     name = properties.get("controller.listener.names", "").partition(",")[0].strip()
     prefix = f"listener.name.{name.lower()}."
 

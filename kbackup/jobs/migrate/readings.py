@@ -69,7 +69,7 @@ _NO_STATE = NotRead("a restore point holds no state of a metadata log", "run 'kb
 
 def archived_state(metadata: Metadata) -> StateReport | None:
     """Return the state of a migration by the znodes of a restore point; None where it holds none. Only ZooKeeper's own
-    registrations tell which brokers run with it."""
+    registrations show which brokers run with it."""
     if metadata.znodes is None:
         return None
     registered = metadata.registrations if metadata.sources.get("registrations") == "zookeeper" else None
@@ -219,7 +219,7 @@ def read_log(sources: Sources) -> LogWitness | NotRead:
 
 def read_image_of(sources: Sources) -> MetadataImage | NotRead:
     """Read the metadata that the log in metadata.log.dir adds up to. The folder is a controller's, or a copy of
-    `__cluster_metadata-0`. `CorruptError` where the log is damaged: its end may be missing, and say otherwise."""
+    `__cluster_metadata-0`. `CorruptError` if the log is damaged: its missing end may contradict what was read."""
     from kbackup.kafka.metadata_log.image import read_image
     from kbackup.kafka.metadata_log.log import find_log
 
@@ -273,8 +273,8 @@ def _words(text: str) -> list[str]:
 
 
 def probe(addresses: Collection[str], stopped: Collection[str]) -> dict[str, Sign]:
-    """Try to connect to each address. `stopped` are those that the user says are stopped: it counts where nothing
-    comes back, never where somebody answers."""
+    """Try to connect to each address. `stopped` are the addresses that the user declares stopped. That counts only if
+    nothing answers."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         signs = dict(zip(addresses, pool.map(_sign, addresses), strict=True))
     return {
@@ -383,7 +383,7 @@ def _read_zookeeper(sources: Sources) -> ZooKeeperFindings | NotRead:
 
 
 def read_controller(file: Path) -> Controller:
-    """A controller's properties, and what its storage tells where that is on this machine."""
+    """Return a controller's properties and, if its storage is on this machine, what it holds."""
     properties = read_properties(file)
     names = (properties.get(name, "") for name in ("metadata.log.dir", "log.dirs", "log.dir"))
     folders = [Path(folder.strip()) for text in names for folder in text.split(",") if folder.strip()]

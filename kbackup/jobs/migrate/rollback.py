@@ -272,7 +272,7 @@ def guards_of(situation: Situation) -> tuple[DeletionGuard, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RollbackStep:
-    """`check` says how to see that the step is done; `done` is None where kbackup can't see it."""
+    """`check` is how to see that the step is done; `done` is None where kbackup can't see it."""
 
     text: str
     check: str
@@ -343,15 +343,15 @@ def _steps(situation: Situation) -> Iterator[RollbackStep]:
 
 
 def _is_behind(situation: Situation) -> bool | None:
-    """Return whether ZooKeeper lacks records, by the logs on disk or else by the controllers; None where neither
-    tells."""
+    """Return whether ZooKeeper lacks records, by the logs on disk or else by the controllers; None if
+    neither is known."""
     if isinstance(situation.lag, Lag):
         return bool(situation.lag.records)
     return None if situation.report.lag is None else situation.report.lag > 0
 
 
 def _is_stopped(situation: Situation) -> bool:
-    """Return whether no controller runs, as far as any source tells."""
+    """Return whether no controller runs, as far as any source shows."""
     if not situation.controllers.signs and not situation.due:
         return True
     return check_stopped(situation).holds
@@ -373,7 +373,7 @@ def _has_controller(situation: Situation) -> bool | None:
 
 
 def _is_storage_deleted(situation: Situation) -> bool | None:
-    """False where a metadata log was read that tells of a migration; else kbackup doesn't see it."""
+    """Return False if a metadata log with a migration was read; otherwise kbackup can't see it."""
     logs = [claim for claim in situation.report.claims if claim.witness == "metadata log"]
     return False if any("zookeeper" not in log.states for log in logs) else None
 

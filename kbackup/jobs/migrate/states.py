@@ -39,7 +39,7 @@ class KafkaState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricsWitness:
-    """The metrics of one node. None: the node doesn't tell it; `state` is None while a controller knows no leader of
+    """The metrics of one node. None: the node has no such metric; `state` is None while a controller knows no leader of
     its quorum. `zk_brokers` are the brokers in ZooKeeper mode that have registered with the controllers, `lag` the
     records that ZooKeeper doesn't have yet."""
 
@@ -64,7 +64,7 @@ class ControllerZnode:
 
 @dataclass(frozen=True, slots=True)
 class MigrationZnode:
-    """/migration. `offset` is that of the last record of the metadata log which ZooKeeper has, -1 before the copy."""
+    """/migration. `offset` is the last offset of the metadata log that ZooKeeper has, -1 before the copy."""
 
     offset: int
 
@@ -82,7 +82,7 @@ class ZnodesWitness:
 
 @dataclass(frozen=True, slots=True)
 class LogWitness:
-    """A metadata log up to `end_offset`. `state` is that of the last ZkMigrationStateRecord, NONE without one.
+    """A metadata log up to `end_offset`. `state` is the state in the last ZkMigrationStateRecord, NONE without one.
     `zk_brokers` and `kraft_brokers` are the ids of the registered brokers in each mode."""
 
     state: KafkaState
@@ -169,8 +169,8 @@ def _role(metrics: MetricsWitness, state: KafkaState) -> str:
 
 
 def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
-    """Return the states of the runbook that a state of the controllers allows. `zk_brokers` is None where no witness
-    tells their number. A quorum without a state may run beside ZooKeeper."""
+    """Return the states of the runbook that a state of the controllers allows. `zk_brokers` is None if no witness knows
+    their number. A quorum without a state may run beside ZooKeeper."""
     if state is KafkaState.MIGRATION:
         both: tuple[State, ...] = ("dual write", "brokers moved")
         return frozenset(both if zk_brokers is None else both[:1] if zk_brokers else both[1:])
@@ -211,8 +211,8 @@ def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
 
 
 def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
-    """Return the claim of a metadata log. It never tells that /controller or /migration is deleted: the znodes do,
-    where they are read."""
+    """Return the claim of a metadata log. It never shows that /controller or /migration is deleted; the znodes do, if
+    they are read."""
     says = (
         f"{log.state.name} at offset {log.end_offset}, {_brokers(len(log.zk_brokers))} in ZooKeeper mode, "
         f"{_brokers(len(log.kraft_brokers))} in KRaft mode"
@@ -266,7 +266,7 @@ _WITHOUT_MIGRATION = (
 class StateReport:
     """`state` is unknown where the witnesses allow several states, `possible`. `is_certain`: it is the only possible
     one and no witness disagrees. `way_back`: the cluster can go back to ZooKeeper. `not_looked_at`: the witnesses that
-    were not read. `zk_brokers` are the brokers in ZooKeeper mode as far as the controllers know, `lag` the records
+    were not consulted. `zk_brokers` are the brokers in ZooKeeper mode as far as the controllers know, `lag` the records
     that ZooKeeper doesn't have yet; None where nobody tells. `waits_for` names what keeps the migration where it is."""
 
     state: State
@@ -322,7 +322,7 @@ def _waits(state: State, witnesses: Witnesses, is_stalled: bool) -> Iterator[str
 
 
 def _has_no_leader(witnesses: Witnesses) -> bool:
-    """Return whether controllers tell metrics, and none of them knows a leader."""
+    """Return whether controllers have metrics and none of them knows a leader."""
     told = [m.state for m in witnesses.metrics if not isinstance(m, NotRead)]
     return None in told and all(state in (None, KafkaState.ZK) for state in told)
 
@@ -364,7 +364,8 @@ def _offset(witnesses: Witnesses) -> int | None:
 
 
 def _lag(witnesses: Witnesses) -> int | None:
-    """Return the lag of the active controller: one that never was active says 0, whatever ZooKeeper lacks."""
+    """Return the lag of the active controller: a controller that was never active reports 0, whatever
+    ZooKeeper lacks."""
     return next((metrics.lag for metrics in _kraft_metrics(witnesses) if metrics.is_active), None)
 
 

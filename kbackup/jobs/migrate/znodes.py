@@ -1,5 +1,5 @@
-"""What ZooKeeper tells of a migration: its findings for the preflight, its witness for the state, and what a rollback
-needs."""
+"""A migration as seen in ZooKeeper: findings for the preflight, the witness for the state, and what a
+rollback needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROLLER = "/controller"
 MIGRATION = "/migration"
 
 Sign = Literal["answers", "stopped", "silent"]
-"""Of a controller's address: somebody answers; the machine says that nobody listens; nothing comes back."""
+"""The answer of a controller's address: a connection, a refusal, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class ZooKeeperFindings:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The properties file of a controller. `cluster_id` and `metadata_version`, the level of this feature, are those of
+    """The properties file of a controller. `cluster_id` and `metadata_version` (the level of that feature) come from
     its formatted storage."""
 
     file: str

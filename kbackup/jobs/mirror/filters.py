@@ -33,8 +33,8 @@ _POSIX = {
 
 
 def java_pattern(text: str) -> LinearRegex:
-    """Return the pattern that matches whole names as Java's `Pattern.compile(text)` does. Raise `ValueError` that says
-    what can't be used, for Java's syntax errors, too."""
+    """Return the pattern that matches whole names as Java's `Pattern.compile(text)` does. Raise `ValueError` that names
+    what can't be used, and for Java's syntax errors."""
     translated = _Translation(text).translate()
     try:
         return LinearRegex(translated)

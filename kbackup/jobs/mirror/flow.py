@@ -185,7 +185,7 @@ class Incident(Member, frozen=True, kw_only=True):
 
 
 class FlowStatus(Document, frozen=True, kw_only=True):
-    """`restore_point` is the newest one that is applied, 0 where none is. `written_at` is the flow's sign of life.
+    """`restore_point` is the newest applied one, 0 if there is none. `written_at` is the flow's sign of life.
 
     `rounds`, `records` and `bytes` are those of the process since `started_at`; `round_*` those of its last round with
     new records or a new restore point. `incidents` are the newest ones of the flow. `error` is the message of a round

@@ -164,9 +164,9 @@ CONFIGS = {"cleanup.policy": "compact"}
 class InternalTopics:
     """A flow's internal topics, and the producers that write them. One object serves all rounds of a process:
 
-        with InternalTopics(flow, cluster) as target: ...
+    with InternalTopics(flow, cluster) as target: ...
 
-    Entering creates missing topics. `warnings` says what differs from the properties file.
+    Entering creates missing topics. `warnings` lists what differs from the properties file.
     """
 
     def __init__(self, flow: Flow, cluster: Cluster) -> None:
@@ -425,8 +425,8 @@ def emit_offset_syncs(
 ) -> int:
     """Write the offset syncs of records that were applied since the last ones, and return their number.
 
-    `positions` and `maps` are by remote partition. A partition whose position is that of the round before costs
-    nothing. What a killed process did not write is made good: the topic itself says what the last sync was.
+    `positions` and `maps` are by remote partition. A partition whose position is unchanged costs nothing. Syncs that a
+    killed process did not write are written now: the last sync is read from the topic.
     """
     if not flow.emit_offset_syncs:
         return 0
@@ -470,7 +470,7 @@ def offset_syncs(tp: TopicPartition, runs: OffsetMap, last: OffsetSync | None, l
 
 
 def _number(runs: OffsetMap, begins: Int64Array, sync: OffsetSync) -> int:
-    """Return the number of the record of a sync among those of `runs`, -1 where it is none of them."""
+    """Return the number of a sync's record in `runs`, -1 if it is not there."""
     at = int(np.searchsorted(runs.source, sync.upstream, side="right")) - 1
     into = sync.upstream - int(runs.source[at])
     there = at >= 0 and into < runs.count[at] and int(runs.target[at]) + into == sync.offset

@@ -25,7 +25,7 @@ def flow_begins(flow: Flow) -> None:
 
 
 def following_begins(flow: Flow, at: float | None = None) -> None:
-    """Count the start of an apply half that runs until stopped. Alerts wait for its rounds alone, not for those of
+    """Count the start of an apply half that runs until stopped. Alerts wait for its rounds, not for the rounds of
     `--once`."""
     began = time.time() if at is None else at
     counted.put("kbackup_mirror_follow_start_timestamp_seconds", began, flow.source, flow.target)

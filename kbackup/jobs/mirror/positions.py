@@ -70,7 +70,7 @@ class OffsetSyncStore:
 
 def _update(kept: list[OffsetSync], sync: OffsetSync) -> None:
     """Put `sync` in front. Each slot's sync moves to a later slot as long as it is near enough to the slot before
-    (`_is_near`) and far enough from its neighbours (`_is_apart`); syncs are told apart by identity, as in Java."""
+    (`_is_near`) and far enough from its neighbours (`_is_apart`); syncs are compared by identity, as in Java."""
     before = list(kept)
     replacement, at = sync, 0
     kept[0] = sync
@@ -164,7 +164,7 @@ def exact_translation(
 
 @dataclass(frozen=True)
 class GroupSync:
-    """`written` counts the offsets set by group; `held_back` says by group why nothing was set."""
+    """`written` counts the offsets set by group; `held_back` has, by group, the reason why nothing was set."""
 
     written: dict[str, int] = field(default_factory=dict)
     held_back: dict[str, str] = field(default_factory=dict)
@@ -218,8 +218,8 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """`offsets` are in order of remote topic and partition. `forgotten` are the partitions that have no exact answer
-    because the target has forgotten their applied position, and why the offset map does not tell it."""
+    """`offsets` are in order of remote topic and partition. `forgotten` are the partitions without an exact answer
+    because the target has lost their applied position, with the reason why the offset map lacks it."""
 
     flow: str
     group: str

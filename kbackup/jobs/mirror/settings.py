@@ -72,10 +72,10 @@ class AclsReport:
 def sync_acls(
     flow: Flow, acls: Sequence[Acl] | None, replicated: NameFilter, cluster: Cluster, *, dry_run: bool = False
 ) -> AclsReport:
-    """Create the ACLs that the flow gives remote topics, less those that the target has; none is ever deleted.
+    """Create the ACLs of remote topics that the target lacks; none is ever deleted.
 
-    `acls` are the source's, from `Metadata.acls` (None: the archive does not know them). `replicated` tells whether a
-    name of the source is a topic that the flow replicates, whether or not the topic exists."""
+    `acls` are the source's, from `Metadata.acls` (None: the archive does not know them). `replicated` is a function of
+    a source name: whether the flow replicates that topic, existing or not."""
     if not acls:
         return AclsReport((), ())
     rules = {rule for acl in acls if (rule := remote_acl(flow, acl, replicated)) is not None}

@@ -286,9 +286,9 @@ class MirroredTopic:
 
 @dataclass(frozen=True)
 class FlowOverview:
-    """`restore_point` is applied, `newest_restore_point` is the archive's. `silent_seconds` have passed since the flow
-    gave a sign of life. The numbers of records are those of the process that runs, or ran last. `records_behind` is
-    None where the flow has not seen its topics yet."""
+    """`restore_point` is applied, `newest_restore_point` is the archive's. `silent_seconds` is the time since the
+    flow's last sign of life. Numbers of records count from the start of the current or last process. `records_behind`
+    is None where the flow has not seen its topics yet."""
 
     flow: str
     source: str

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mended:
-    """A file that was written again; `what` says how."""
+    """A file that was written again, and how."""
 
     file: str
     what: str

@@ -220,8 +220,8 @@ _PAUSE = 0.1  # s
 def wait_visible(cluster: Cluster, runs: pa.Table) -> list[TopicPartition]:
     """Wait until the records of the offset map `runs` can be read. Return the partitions where they still can't.
 
-    A broker says that a transaction is committed before it has written the markers. Until they are there, a log ends
-    for consumers before the transaction: whoever compares, or asks for a log's end, would find too little."""
+    A broker acknowledges a commit before it has written the markers. Until then a log ends, for consumers, before the
+    transaction: a comparison, or a request for the log's end, would find too little."""
     waiting = _after_last(runs)
     for _ in attempts(_MARKERS, _PAUSE):
         ends = cluster.log_ends(waiting, "read_committed")

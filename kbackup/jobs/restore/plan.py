@@ -232,7 +232,7 @@ def time_window(options: Restore, now: int) -> Window:
 
 
 def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:
-    """Return the selected topics of `offered`, and those of `others` that are selected by name."""
+    """Return the selected topics of `offered`, and the topics of `others` that are selected by name."""
     names = {*offered, *(n for n in selection.names if n in others)}
     check_selection(selection, "topic", names, f"in {where}", "see 'kbackup info'")
     return selection.topics(names)

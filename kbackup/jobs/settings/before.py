@@ -16,8 +16,8 @@ from kbackup.util.times import now
 
 
 class SettingsBefore(Document, frozen=True, kw_only=True):
-    """restores/<id>/settings-before-<number>.json: `changes` were about to be made; each says what stood `before`.
-    ACLs that were to be made were not there, those that were to be deleted were."""
+    """restores/<id>/settings-before-<number>.json: `changes` were about to be made; each has the value `before`. ACLs
+    that were to be made were not there, those that were to be deleted were."""
 
     format: Literal["kbackup-settings-before"] = "kbackup-settings-before"
     restore_id: str

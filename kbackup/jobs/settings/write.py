@@ -233,8 +233,8 @@ def apply_settings(
 
 
 class SettingsUndone(Member, frozen=True, kw_only=True):
-    """`undone` are the numbers of the captures that were put back, `number` is that of the capture which was stored
-    before (0: nothing was changed). `missing`: what the target refused."""
+    """`undone` are the numbers of the captures that were put back, `number` is the number of the capture that was
+    stored first (0: nothing was changed). `missing`: what the target refused."""
 
     restore_id: str
     target_cluster_id: str

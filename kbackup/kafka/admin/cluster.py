@@ -78,7 +78,8 @@ class BrokerAdmin:
         )
 
     def fetch_version(self, address: str) -> int | Untold:
-        """The newest version of the Fetch request that the broker at host:port knows, which tells its release."""
+        """Return the newest version of the Fetch request that the broker at host:port knows. It identifies
+        the release."""
         connection = Connection({**self._properties, "bootstrap.servers": address}, self.connection.role)
         with admin_session(connection) as session:
             return session if isinstance(session, Untold) else session.read.fetch_version()
@@ -89,8 +90,8 @@ class BrokerAdmin:
             return session if isinstance(session, Untold) else session.read.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
-        """Every config of a broker, static ones and defaults included, without those that are not set. A sensitive one
-        that is set is "": brokers never tell its value. To them, each config that they don't know is sensitive."""
+        """Every config of a broker, static ones and defaults included, without those that are not set. A sensitive
+        config that is set is "": brokers never return its value. They treat each unknown config as sensitive."""
         resource = ConfigResource(ResourceType.BROKER, str(broker))
         (future,) = self._admin.describe_configs([resource], request_timeout=TIMEOUT).values()
         entries = self.connection.result(future, f"reading configs of broker {broker}")
@@ -257,7 +258,7 @@ class Cluster:
         return admin_session(self.connection)
 
     def connect(self) -> tuple[str, int]:
-        """(cluster id, number of brokers); the first thing to ask. Who is not let in is told so at once."""
+        """Return (cluster id, number of brokers), with the first request: a refused login shows at once."""
         for patience in _PATIENCE:
             try:
                 metadata = self._admin.list_topics(timeout=patience)
@@ -354,7 +355,7 @@ class Cluster:
         return {tp: result.offset for tp, result in found.items()}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Each partition's current one; None where the broker doesn't say."""
+        """Return each partition's current leader epoch; None if the broker doesn't return it."""
         found = self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         return {tp: result.leader_epoch for tp, result in found.items()}
 

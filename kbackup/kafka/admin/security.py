@@ -55,7 +55,7 @@ class SecurityAdmin:
         self._admin = admin
 
     def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
-        """Every ACL, and in words those of a kind that the client library doesn't know."""
+        """Return every ACL, and a description of each ACL of a kind that the client library doesn't know."""
         doing = "describing ACLs"
         rights = self._rights(doing)
         if isinstance(rights, Untold):

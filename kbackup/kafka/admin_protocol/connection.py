@@ -67,7 +67,7 @@ def _open(endpoint: Endpoint, host: str, port: int, context: ssl.SSLContext | No
 
 
 class BrokerConnection:
-    """Made by `connect`. `features` has the levels of finalized features by name; None if the broker tells none."""
+    """Made by `connect`. `features` has the levels of finalized features by name; None if the broker returns none."""
 
     def __init__(self, stream: socket.socket, client_id: str) -> None:
         self._stream = stream

@@ -87,7 +87,7 @@ class ClusterReader:
         )
 
     def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
-        """Every ACL, and in words those of a kind that is not known here."""
+        """Return every ACL, and a description of each ACL of an unknown kind."""
         request = DescribeAclsRequest(
             resource_type_filter=_ANY,
             resource_name_filter=None,
@@ -142,7 +142,7 @@ class ClusterReader:
         return self._answer_or_untold("describing the cluster", ask)
 
     def fetch_version(self) -> int:
-        """The newest version of Fetch that the broker knows, which tells its release."""
+        """Return the newest version of Fetch that the broker knows. It identifies the release."""
         return self._broker.newest_version(_FETCH)
 
     def reassignments(self) -> list[str] | Untold:
@@ -362,7 +362,7 @@ def _requester(token: Any) -> str:
 
 
 def acls_of(answer: Any) -> tuple[list[AclRule], list[str]]:
-    """Every ACL, and in words those of a kind that is not known here."""
+    """Return every ACL, and a description of each ACL of an unknown kind."""
     rules: list[AclRule] = []
     strange: list[str] = []
     for resource in answer.resources:
@@ -410,7 +410,7 @@ def metrics_of(described: Iterable[Any]) -> list[ClientMetrics]:
 
 
 def brokers_of(answer: Any, protocol: str) -> list[Registration]:
-    """`protocol` is that of the listener which the brokers were asked by: they name no other."""
+    """`protocol` is the protocol of the listener that was asked: brokers name no other."""
     brokers = [
         Registration(
             id=broker.broker_id,

@@ -101,8 +101,8 @@ class GroupListing:
         return groups, failed
 
     def _coordinator_errors(self) -> list[KafkaError]:
-        """Return the errors of coordinators that are not ready. They tell nothing to a user without Describe on the
-        groups or on `OFFSETS_TOPIC`."""
+        """Return the errors of coordinators that are not ready. A user without Describe on the groups or on
+        `OFFSETS_TOPIC` gets none."""
         asked = self._admin.describe_topics(TopicCollection([OFFSETS_TOPIC]), request_timeout=TIMEOUT)
         topic = self._connection.result(asked[OFFSETS_TOPIC], f"describing topic {OFFSETS_TOPIC}", _unseen)
         answers = self._calls.committed(probe_groups(len(topic.partitions) if topic is not None else 0))
@@ -133,8 +133,7 @@ _GONE = KafkaError.GROUP_ID_NOT_FOUND
 
 
 class GroupAdmin:
-    """Raises `UnreachableError` or `ClusterError` where nothing can be said of any group; what a broker says of
-    one group is returned."""
+    """Raises `UnreachableError` or `ClusterError` if no group can be read; an error of one group is returned."""
 
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection

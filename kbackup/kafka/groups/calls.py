@@ -1,7 +1,7 @@
 """Calls about groups through librdkafka's own functions, which confluent-kafka does not bind.
 
-Types are those of `rdkafka.h`, its public and stable interface. That a client's `rd_kafka_t *` is the first thing in
-its Python object is not: `client_of` checks it.
+Types follow `rdkafka.h`, its public and stable interface. That a client's `rd_kafka_t *` comes first in its Python
+object is no public promise: `client_of` checks it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kbackup.errors import UsageError
 from kbackup.types import TopicPartition
 
 TEXT = 512
-"""Bytes for what a function says was wrong."""
+"""Bytes for the text of a function's error."""
 
 ANY_API = 0
 

@@ -20,7 +20,7 @@ _HINT = "make a new one with 'kafka-storage format'"
 def write_bootstrap(base: bytes, records: Sequence[MetadataRecord]) -> bytes:
     """Return the bootstrap.checkpoint `base`, which `kafka-storage format` wrote, with metadata records added.
 
-    They stand after those of `base` and before its footer: where both set the same thing, the added one counts.
+    They come after the records of `base` and before its footer: where both set the same thing, the added record counts.
     `CorruptError` where `base` is not such a file.
     """
     footer = _batches(base)[-1]

@@ -116,7 +116,7 @@ class MetadataImage:
     voters: frozenset[int] = frozenset()
     """Ids of the quorum's controllers; none where neither a leader's record nor a snapshot has them."""
     migration_state: int | None = None
-    """None where no record says so."""
+    """None if there is no such record."""
 
     @property
     def unfinished(self) -> str:
@@ -296,7 +296,7 @@ _NAMED = 5
 
 
 def read_metadata_log(folder: Path) -> Reading:
-    """Read a controller's `metadata.log.dir`, or a copy of it: what its metadata log says of the cluster.
+    """Read a controller's `metadata.log.dir`, or a copy of it: the cluster's metadata by its metadata log.
 
     `folder` may also be `__cluster_metadata-0` itself. The cluster's id is in meta.properties; it is "" where that file
     wasn't copied. `UsageError` where there is no log, `CorruptError` where it is damaged.
@@ -307,7 +307,7 @@ def read_metadata_log(folder: Path) -> Reading:
 
 
 def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
-    """Return all that an image tells, each list in the order of its names."""
+    """Return all of an image, each list in the order of its names."""
     return Reading(
         source="controller log",
         cluster_id=cluster_id,
@@ -383,8 +383,8 @@ def _scram_user(data: Fields) -> ScramUser:
 
 
 def _broker_configs(image: MetadataImage) -> Iterator[BrokerConfig]:
-    """Yield those for all brokers first, then those of each broker. A value that the migration left encrypted is as
-    unknown as in ZooKeeper."""
+    """Yield the configs for all brokers first, then the configs of each broker. A value that the migration left
+    encrypted is as unknown as in ZooKeeper."""
     try:
         owners = sorted((int(owner) if owner else -1, configs) for owner, configs in _configs(image, BROKER))
     except ValueError as error:

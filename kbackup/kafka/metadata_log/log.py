@@ -187,9 +187,9 @@ class LogSnapshot(NamedTuple):
 class MetadataLog:
     """A folder `__cluster_metadata-0`, read by iterating over `snapshot_records` and then `later_records`.
 
-    Once all is read, `end_offset` and `epoch` are those of the log's end, and `torn` names the file and the byte where
-    it ends within a batch, if it does: only the newest segment may. Records at the end may be ones that the quorum has
-    not committed: no file says which.
+    Once all is read, `end_offset` and `epoch` are known, and `torn` names the file and the byte where the log ends
+    within a batch, if it does. Only the newest segment may. Records at the end may be ones that the quorum has not
+    committed: no file says which.
     """
 
     folder: Path

@@ -1,7 +1,7 @@
 """The reader kernel: messages of a queue become encoded records in a buffer, without a Python object a record.
 
-`fill` goes on until it has something to say, and never blocks with the GIL held. The record encoding is that of
-`formats/README.md`.
+`fill` goes on until it has something to report, and never blocks with the GIL held. `formats/README.md` specifies the
+encoding.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The binding: librdkafka's C functions, from the library that confluent-kafka brings, and its transactions.
 
-What is here is called a few times a block; what is called for every record is in `machine`. Types are those of
-`rdkafka.h`: `rd_kafka_message_t`, `rd_kafka_vu_t` and every function named below are its public, stable interface.
-One thing is not: the length of a header's name stands before the name (`HEADER_NAME_LENGTH`); that
-is tried out when this module is imported.
+Functions here are called a few times per block; functions that are called for every record are in `machine`. Types
+follow `rdkafka.h`: `rd_kafka_message_t`, `rd_kafka_vu_t` and every function named below are its public, stable
+interface. One thing is not: the length of a header's name stands before the name (`HEADER_NAME_LENGTH`); that is tried
+out when this module is imported.
 
 Rules of life-time:
 
@@ -34,7 +34,7 @@ from kbackup.types import TopicPartition
 PRODUCER, CONSUMER = 0, 1
 
 ErrorCallback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
-"""Client, code, reason, opaque. Some errors of topics are told in no other way to a simple consumer."""
+"""Client, code, reason, opaque. A simple consumer gets some errors of topics in no other way."""
 
 TokenCallback = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_void_p)
 """Client, `sasl.oauthbearer.config`, opaque. Called from a thread of librdkafka's own when a token is due."""

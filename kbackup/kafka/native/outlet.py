@@ -222,8 +222,8 @@ class KernelOutlet:
 
 
 def _words(reason: bytes) -> str:
-    """The broker's reason; nothing where there is none to be read. librdkafka frees those of single records once it has
-    queued the report, so that on a busy machine other bytes may be in their place by now."""
+    """Return the broker's reason, '' if none can be read. librdkafka frees the reason of a single record once it has
+    queued the report, so other bytes may be in its place by now."""
     found = text(reason.split(b"\0", 1)[0])
     return found if found.isascii() and found.isprintable() else ""
 

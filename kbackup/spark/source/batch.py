@@ -108,7 +108,7 @@ def read(store: Store, partition: InputPartition | None, columns: Sequence[str])
 def segments_of(store: Store, request: Request) -> list[Segment]:
     """Return all segments of the selected topics, of a restore point or of a folder of the Java tool.
 
-    Reads nothing of other topics, as far as names tell. `UsageError` for a requested topic that is missing.
+    Reads nothing of other topics, as far as names allow. `UsageError` for a requested topic that is missing.
     """
     try:
         archive = open_archive(store)
@@ -127,7 +127,7 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
 
 
 def select_topics(request: Request, names: Sequence[str], container: str) -> set[str]:
-    """Return the selected topics among `names`, those of `container`. `UsageError` where none of them matches."""
+    """Return the selected topics among `names`, the topics of `container`. `UsageError` where none of them matches."""
     check_selection(
         request.selection, "topic", names, f"in {container}", "'kbackup ls' lists them", internal=True
     )
@@ -138,8 +138,8 @@ def select_topics(request: Request, names: Sequence[str], container: str) -> set
 
 
 Offset = dict[str, Any]
-"""`backup`: the number of the last restore point whose records have come; 0 for none. `manifest`: the checksum of what
-it says; '' where there is none of that number. `archive`: its id."""
+"""`backup`: the number of the last restore point whose records have come; 0 for none. `manifest`: its checksum; ''
+where there is none of that number. `archive`: its id."""
 
 
 class StreamReader(DataSourceStreamReader):

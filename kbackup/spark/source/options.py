@@ -145,7 +145,7 @@ def joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
 
 
 def _pushed(pushed: Pushed, one: Filter) -> Pushed:
-    """`pushed` and `one`, as far as that can be said."""
+    """Return the window of both `pushed` and `one`, as far as it can be expressed."""
     negated = type(one).__name__ == "Not"
     plain: Any = one.child if negated else one  # type: ignore[attr-defined]
     test = type(plain).__name__
@@ -253,7 +253,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """`ranges` None: all offsets; else those of a partition that is not in it are not wanted."""
+    """`ranges` None: all offsets; otherwise partitions that are not in it are left out."""
 
     archive: str
     settings: tuple[Setting, ...] = field(repr=False)
@@ -276,7 +276,8 @@ class Request:
         return Selection(tuple(sorted({tp.topic for tp in self.ranges})))
 
     def store(self) -> Store:
-        """`encryption.key` and `[s3]` as options say, else the environment of the driver, else its file."""
+        """Open the store with `encryption.key` and `[s3]` from the options, else from the driver's environment, else
+        from its file."""
         config = load(self.settings, ConfigFiles(config=self.config)).config
         url, key = self.archive or config.archive or "", config.encryption.key or ""
         store = open_store(url, config.s3, key, archive_id=config.archive_id, key_class=layout.key_class)

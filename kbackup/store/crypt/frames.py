@@ -79,7 +79,7 @@ class Cipher:
     """Encrypts and decrypts the frames of one object. Thread-safe.
 
     `others` returns further data keys of the same id. They are tried where `data_key` opens no frame: files of data
-    keys may be in conflict, and only the object tells which one is genuine.
+    keys may be in conflict, and only the object shows which one is genuine.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ _NONCE_BYTES = 12
 _BOUND = b"kbackup-data-key-2"
 _SECONDS = 300.0
 ARCHIVE_ID = "KBACKUP_ARCHIVE_ID"
-"""The variable that tells a key command which archive the keys are of: for an encryption context."""
+"""The variable that tells a key command which archive the keys belong to: for an encryption context."""
 _MAX_NAME = 500
 _FORMS = "write file:/path, env:NAME or command:program arguments"
 _MAKE = "run `kbackup key generate` to make a key: base64 of 32 bytes"

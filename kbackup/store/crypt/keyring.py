@@ -155,8 +155,8 @@ def _unwrap_batch(
 
 
 def find_conflicts(files: Iterable[Opened]) -> list[CorruptError]:
-    """Return an error for each two files that hold different data keys under one id. Which of them is genuine, only the
-    objects tell."""
+    """Return one error for each two files that hold different data keys under one id. Only the objects show which is
+    genuine."""
     first: dict[bytes, Opened] = {}
     return [
         CorruptError(f"files {other.path} and {file.path} hold different data keys {key_id.hex()}", CONFLICT)
@@ -216,7 +216,8 @@ log = logging.getLogger(__name__)
 
 ARCHIVE = "archive.json"
 _SECONDS = 24 * 3600.0
-"""Seconds of use of a data key: in a locked bucket the retention of its file must cover that of all its objects."""
+"""Seconds of use of a data key: in a locked bucket the retention of its file must cover the retention of all its
+objects."""
 _SAMPLE = 3
 _SINGLY = 3
 """Files of data keys that are read one by one. A reader of one restore point needs the keys of a run or two; a reader

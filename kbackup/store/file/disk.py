@@ -101,8 +101,8 @@ def mode_of(folder: Path) -> int:
 
 
 def set_mode(target: Path | int, mode: int) -> None:
-    """Give a path or an open file of ours exactly `mode`, whatever the umask left of it. A file system that keeps no
-    modes (FAT, some network shares) has those of its mount."""
+    """Give a path or an open file of ours exactly `mode`, whatever the umask left of it. A file system without modes
+    (FAT, some network shares) has the modes of its mount."""
     try:
         if stat.S_IMODE(os.stat(target).st_mode) != mode:  # noqa: PTH116 (an open file, too)
             os.chmod(target, mode)  # noqa: PTH101 (the same)

@@ -116,8 +116,8 @@ def _remember_lost(lost: bool) -> None:
 def _is_cut(operation: str, answer: AWSResponse) -> bool:
     """Return True if the headers of `answer` are not whole.
 
-    The number in the last line may have lost digits, which nothing here tells: who uses a length looks for the body
-    or for a line after it.
+    The number in the last line may have lost digits, which can't be seen here: a caller that uses a length looks for
+    the body or for a line after it.
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     if answer.status_code >= 300:
@@ -353,7 +353,7 @@ class Bucket:
             raise unknown from failed
 
     def check_exists(self) -> None:
-        """Raise `UnreachableError` if the bucket does not exist: a HEAD request of an object does not tell."""
+        """Raise `UnreachableError` if the bucket does not exist: a HEAD request of an object does not show it."""
         if self._seen:
             return
         try:

@@ -1,4 +1,4 @@
-"""S3's errors in the store's words. Messages hold what the service says, never headers or signatures."""
+"""S3's errors in the store's words. Messages hold the service's text, never headers or signatures."""
 
 from __future__ import annotations
 

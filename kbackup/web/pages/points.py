@@ -23,7 +23,7 @@ from kbackup.web.view import GET, CatalogNumber, Number, Requested, list_page
 
 
 class SettingsTable(NamedTuple):
-    """A table of settings. `rows` is None if nothing was captured; `why` says why."""
+    """A table of settings. `rows` is None if nothing was captured, for the reason `why`."""
 
     title: str
     columns: tuple[str, ...]

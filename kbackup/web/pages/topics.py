@@ -28,7 +28,7 @@ LATELY = 7 * 86_400_000
 def topic_charts(
     snapshot: ArchiveSnapshot, points: Sequence[PointOverview], topics: Collection[Incarnation]
 ) -> dict[Incarnation, Area | None]:
-    """Return the charts of stored bytes of topics at each restore point up to that of the snapshot."""
+    """Return the charts of stored bytes of topics at each restore point up to the snapshot's."""
     if snapshot.archive is None or snapshot.point is None:
         return {}
     shown = _upto(snapshot, points)

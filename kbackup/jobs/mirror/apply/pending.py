@@ -109,10 +109,10 @@ class Lost(NamedTuple):
 class Applied:
     """Everything up to restore point `point` is committed in the target, but for what is held back.
 
-    `positions` are those of all remote partitions of the flow, not of this round alone. `runs` are what the round
-    added to the offset map (`archive.flow_map.SCHEMA`), `partitions` the counts of partitions with new records.
-    `recreated` are the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote
-    topic why the target has no room for its records: they wait.
+    `positions` has all remote partitions of the flow, not only those of this round. `runs` are what the round added to
+    the offset map (`archive.flow_map.SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
+    the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why the
+    target has no room for its records: they wait.
     """
 
     point: int
@@ -260,9 +260,9 @@ class Recovery:
         return {tp: noted for tp, noted in restored.items() if tp in complete}
 
     def _with_last_records(self, last: Mapping[TopicPartition, Runs]) -> set[TopicPartition]:
-        """Return the partitions whose last records in the map the target has, or had before retention deleted them.
-        A log of the same length may hold other records: those of a transaction that was aborted after the topic was
-        recreated."""
+        """Return the partitions whose last records in the map the target has, or had before retention deleted them. A
+        log of the same length may hold other records: of a transaction that was aborted after the topic was recreated.
+        """
         last = self._on_target(last)
         if not last:
             return set()

@@ -419,8 +419,8 @@ LOOK_SECONDS = 0.5
 
 @dataclass
 class ApplyHalf:
-    """Applies one flow. `store` is that of the archive, `state` that of the flow's state. To `finish` is to apply a
-    restore point that is newer than the last round when asked to stop."""
+    """Applies one flow. `store` holds the archive, `state` the flow's state. To `finish` is to apply a restore point
+    that is newer than the last round when asked to stop."""
 
     flow: Flow
     store: Store

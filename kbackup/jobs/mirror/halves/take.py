@@ -26,7 +26,7 @@ from kbackup.kafka.client import Properties
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 5.0
-"""Between restore points, unless the configuration says otherwise."""
+"""The default time between restore points."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class TakeHalf:
 
 @dataclass
 class _HeartbeatWatcher:
-    """Logs heartbeats that fail, each error once, and passes on what it is told. A backup goes on without them."""
+    """Logs failed heartbeats, each error once, and passes all events on. A backup goes on without heartbeats."""
 
     watcher: Watcher
     clocks: Sequence[HeartbeatClock]

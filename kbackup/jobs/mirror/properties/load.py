@@ -192,7 +192,7 @@ class FlowReader:
             raise self._refuse(self._value(key)[0], text, f"set {syncs} = true, or {key} = exact")
 
     def _value(self, name: str) -> tuple[str, str]:
-        """(whole key, value), by default that of the table of keys."""
+        """Return (whole key, value), with the default from the table of keys."""
         own = name in OWN_KEYS
         default = OWN_KEYS[name].default if own else FLOW_KEYS[name].default
         return self.sections.value(name, self.pair, of_cluster=own) or (name, default)

@@ -131,8 +131,8 @@ class Sections:
         return [FlowClusters(s, t) for s in self.clusters for t in self.clusters if s != t]
 
     def value(self, name: str, pair: FlowClusters, *, of_cluster: bool = False) -> tuple[str, str] | None:
-        """Return (whole key, value) of a key for a flow: the flow's own, with `of_cluster` its source's, or that of all
-        flows. None where the file has none."""
+        """Return (whole key, value) of a key for a flow: the flow's own, with `of_cluster` its source's, or the value
+        for all flows. None if the file has none."""
         for key, section in (
             (f"{pair}.{name}", self.by_flow[pair]),
             (f"{pair.source}.{name}", self.by_cluster[pair.source] if of_cluster else {}),
@@ -239,8 +239,7 @@ def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[
 
 
 def _has_admin(sections: Sections, pair: FlowClusters, side: Side) -> bool:
-    """Return whether the file has properties of the admin client alone; else it has those of the side's other
-    clients."""
+    """Return whether the file has properties for the admin client; otherwise the side's other properties apply."""
     alias = pair.source if side == "source" else pair.target
     own = ("admin.", f"{side}.admin.")
     return any(name.startswith("admin.") for name in sections.by_cluster[alias]) or any(
