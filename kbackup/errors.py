@@ -155,7 +155,8 @@ class InterruptedByUserError(KbackupError):
 
 
 def suggest_name(name: str, names: Iterable[str], otherwise: str) -> str:
-    """The hint of an error about an unknown `name`: the nearest of `names`, or `otherwise` where none is near."""
+    """Return the hint of an error about an unknown `name`: the nearest of `names`, or `otherwise` where
+    none is near."""
     import difflib  # here: it takes longer to load than the rest of this module
 
     near = difflib.get_close_matches(name, list(names), n=1)
@@ -170,7 +171,7 @@ def _tree(root: type[KbackupError]) -> dict[str, type[KbackupError]]:
 
 
 def from_text(text: str) -> KbackupError | None:
-    """The last error whose `marker` stands in `text`, or None."""
+    """Return the last error whose `marker` stands in `text`, or None."""
     at = text.rfind(_MARK)
     if at < 0:
         return None

@@ -46,7 +46,8 @@ def refresh_derived(archive: Archive) -> None:
 
 
 def _changed_files(archive: Archive, before: State | None) -> dict[str, bytes]:
-    """The derived files that may differ since `before`; all of them where a table of that older state is damaged."""
+    """Return the derived files that may differ since `before`; all of them where a table of that older state is
+    damaged."""
     try:
         return derived_files(archive, before)
     except CorruptError:
@@ -145,7 +146,7 @@ def changed_partitions(before: State, after: State) -> set[IncarnationPartition]
 
 
 def _new_partitions(archive: Archive, head: Manifest, since: int) -> set[IncarnationPartition]:
-    """Partitions of `head` that restore point `since` did not have."""
+    """Return partitions of `head` that restore point `since` did not have."""
     before = archive.state.point(since)
     known = archive.manifest(before).topics if before is not None else ()
     there = {(t.name, t.incarnation, p.partition) for t in known for p in t.partitions}
@@ -155,7 +156,8 @@ def _new_partitions(archive: Archive, head: Manifest, since: int) -> set[Incarna
 def _group_topics(
     archive: Archive, head: Manifest, changed: Collection[Incarnation], since: int
 ) -> Iterator[TopicState]:
-    """The topics whose group files may differ: those captured after restore point `since`, and those `changed`."""
+    """Yield the topics whose group files may differ: those captured after restore point `since`, and those
+    `changed`."""
     newest = {(t.name, t.incarnation) for t in head.topics}
     yield from (t for t in head.topics if t.captured > since or (t.name, t.incarnation) in changed)
     last = archive.state.last_points()

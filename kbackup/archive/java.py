@@ -41,8 +41,8 @@ class JavaSegment:
 
 
 def java_segment(store: Store, key: str, size: int) -> JavaSegment:
-    """The segment of the records file `key`, which has `size` bytes. `CorruptError` where bytes that are no record may
-    be records whose index is lost."""
+    """Return the segment of the records file `key`, which has `size` bytes. `CorruptError` where bytes that are no
+    record may be records whose index is lost."""
     try:
         data: bytes | None = store.get(layout.index_key_of(key))
     except NotFoundError:
@@ -125,7 +125,7 @@ class JavaFolder(DelegatingStore):
         return JavaFolder, (self.inner,)
 
     def segment(self, key: str, size: int) -> JavaSegment:
-        """The segment of the records file `key`, which has `size` bytes."""
+        """Return the segment of the records file `key`, which has `size` bytes."""
         found = java_segment(self.inner, key, size)
         self._known[key] = found if found.ranges is not None else None
         return found
@@ -161,7 +161,7 @@ class JavaFolder(DelegatingStore):
         return data or _if_empty(key), etag
 
     def _index(self, key: str) -> bytes | None:
-        """The bytes of the segment index `key` where they are not as they are there."""
+        """Return the bytes of the segment index `key` where they are not as they are there."""
         records = _records_of(key)
         try:
             torn = self._torn(records) if records is not None else None
@@ -229,7 +229,7 @@ def _is_records(key: str) -> bool:
 
 
 def _records_of(key: str) -> str | None:
-    """The records file of a segment index in a folder at the root."""
+    """Return the records file of a segment index in a folder at the root."""
     _, _, name = key.partition("/")
     found = layout.parse_segment(name)
     return f"{key.removesuffix('_index')}_records" if found is not None and found.kind == "index" else None

@@ -46,7 +46,8 @@ def with_epoch(record: LastRecord, leader_epoch: int) -> LastRecord:
 def read_last_records(
     archive: Archive, manifest: Manifest, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, tuple[LastRecord, ...] | str]:
-    """The last records of each of `partitions` as they stand in the archive, without epochs, or why there are none.
+    """Return the last records of each of `partitions` as they stand in the archive, without epochs, or why there are
+    none.
 
     Two or three requests a partition. One whose records have all expired is left out.
     """
@@ -63,7 +64,7 @@ def read_last_records(
 def last_records(
     store: Store, segments: Mapping[TopicPartition, Segment]
 ) -> Mapping[TopicPartition, tuple[LastRecord, ...] | str]:
-    """The last `FEW` records of each segment, or why they can't be read."""
+    """Return the last `FEW` records of each segment, or why they can't be read."""
 
     def read(segment: Segment) -> tuple[LastRecord, ...] | str:
         few: tuple[LastRecord, ...] = ()

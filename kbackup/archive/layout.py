@@ -93,13 +93,13 @@ class SegmentName(NamedTuple):
 
 
 def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
-    """The folder of a topic; '@' can't stand in a topic's name, so incarnations never collide with topics."""
+    """Return the folder of a topic; '@' can't stand in a topic's name, so incarnations never collide with topics."""
     return f"{root}{topic}/" if incarnation == 1 else f"{root}{topic}@{incarnation}/"
 
 
 def segment_stem(partition: int, first_offset: int, spare: int = 0) -> str:
-    """A segment's name without `_records` or `_index`, as the partition index has it. A `spare` name has so many more
-    zeros before the offset: an orphan segment keeps the plain name."""
+    """Return a segment's name without `_records` or `_index`, as the partition index has it. A `spare` name has so many
+    more zeros before the offset: an orphan segment keeps the plain name."""
     return f"segment_partition_{partition:03d}_from_offset_{'0' * spare}{first_offset:010d}"
 
 
@@ -109,12 +109,12 @@ def records_key(directory: str, partition: int, first_offset: int, compression: 
 
 
 def index_key_of(records: str) -> str:
-    """The segment index beside a records file."""
+    """Return the segment index beside a records file."""
     return records.removesuffix(".zst").removesuffix("_records") + "_index"
 
 
 def stem_of(records: str) -> str:
-    """The name of a segment by its records file."""
+    """Return the name of a segment by its records file."""
     return index_key_of(records).rpartition("/")[2].removesuffix("_index")
 
 
@@ -190,12 +190,12 @@ def folder_beside(key: str) -> str:
 
 
 def progress_group(restore_id: str) -> str:
-    """The consumer group on the target in which a restore keeps its progress."""
+    """Return the consumer group on the target in which a restore keeps its progress."""
     return f"{_RESTORE_GROUPS}{restore_id}"
 
 
 def reader_group(kind: Literal["backup", "verify"], run: str) -> str:
-    """The consumer group that a run names when it reads a cluster; it commits nothing."""
+    """Return the consumer group that a run names when it reads a cluster; it commits nothing."""
     return f"kbackup-{kind}-{run}"
 
 
@@ -226,7 +226,7 @@ def table_key(catalog: int, token: str, index: int) -> str:
 
 
 def parse_table_key(key: str) -> int | None:
-    """The number of the catalog that the table was first written for."""
+    """Return the number of the catalog that the table was first written for."""
     found = _TABLE.match(key)
     return int(found[1]) if found else None
 
@@ -236,13 +236,13 @@ def point_key(number: int, run: str, name: str) -> str:
 
 
 def parse_point_key(key: str) -> tuple[int, str, str] | None:
-    """The restore point's number, the run, and the name of the document."""
+    """Return the restore point's number, the run, and the name of the document."""
     found = _POINT.match(key)
     return (int(found[1]), found[2], found[3]) if found else None
 
 
 def mirror_key(source: str, target: str, name: str) -> str:
-    """A document of the flow `source->target`. Aliases are percent-encoded, dots too."""
+    """Return a document of the flow `source->target`. Aliases are percent-encoded, dots too."""
     return f"{MIRRORS}{_alias(source)}/{_alias(target)}/{name}"
 
 
@@ -251,7 +251,7 @@ def _alias(alias: str) -> str:
 
 
 def mirror_group(source: str, target: str) -> str:
-    """The consumer group on the target that holds the applied positions of the flow `source->target`."""
+    """Return the consumer group on the target that holds the applied positions of the flow `source->target`."""
     return f"{_MIRROR_GROUPS}{_alias(source)}.{_alias(target)}"  # an alias may hold a dash, no dot
 
 

@@ -75,7 +75,7 @@ def text_checksum(text: bytes) -> str:
 
 
 def dump(document: Document, indent: int = 1) -> bytes:
-    """The file's bytes, its checksum filled in, indented for people, or (-1) not."""
+    """Return the file's bytes, its checksum filled in, indented for people, or (-1) not."""
     full = msgspec.structs.replace(document, checksum=text_checksum(msgspec.json.encode(document)))
     return msgspec.json.format(msgspec.json.encode(full), indent=indent) + b"\n"
 
@@ -110,7 +110,7 @@ def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
 
 @cache
 def _format_of(kind: type[Document]) -> tuple[object, object]:
-    """The format and the version of a kind of document; msgspec takes 2 ms to find them."""
+    """Return the format and the version of a kind of document; msgspec takes 2 ms to find them."""
     defaults = {each.name: each.default for each in msgspec.structs.fields(kind)}
     return defaults["format"], defaults["version"]
 

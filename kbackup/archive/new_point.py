@@ -112,7 +112,7 @@ def check_written(store: Store, segments: Sequence[Segment]) -> None:
 
 
 def new_point(manifest: Manifest, ref: DocumentRef, segments: Sequence[Segment]) -> NewPoint:
-    """The rows of a restore point that added `segments`."""
+    """Return the rows of a restore point that added `segments`."""
     incarnations = {t.name: t.incarnation for t in manifest.topics}
     return NewPoint(
         point=point_of(manifest, ref),
@@ -123,7 +123,7 @@ def new_point(manifest: Manifest, ref: DocumentRef, segments: Sequence[Segment])
 
 
 def point_of(manifest: Manifest, ref: DocumentRef) -> Point:
-    """The row of a manifest in the points table."""
+    """Return the row of a manifest in the points table."""
     totals = manifest.totals
     documents = dict.fromkeys([ref.key, *(r.key for c in manifest.captures for r in (c.groups, c.metadata))])
     return Point(

@@ -80,7 +80,7 @@ class Archive:
         return self.manifest(self.find_point(name))
 
     def find_point(self, name: str | int) -> Point:
-        """The row of a restore point by number, label, or 'latest'; errors as for `restore_point`."""
+        """Return the row of a restore point by number, label, or 'latest'; errors as for `restore_point`."""
         state, text = self.state, str(name)
         if state.newest is None:
             raise NoArchiveError(
@@ -112,7 +112,7 @@ class Archive:
         return UsageError(f"there is no restore point {text}", hint)
 
     def manifest(self, point: Point | int) -> Manifest:
-        """The manifest of a restore point of this archive."""
+        """Return the manifest of a restore point of this archive."""
         row = self.state.point(point) if isinstance(point, int) else point
         assert row is not None  # noqa: S101 (callers name restore points of this archive)
         if row.number not in self._manifests:
@@ -121,7 +121,7 @@ class Archive:
         return self._manifests[row.number]
 
     def manifests(self, points: Sequence[Point]) -> list[Manifest]:
-        """The manifests of `points`, read side by side."""
+        """Return the manifests of `points`, read side by side."""
         with ThreadPoolExecutor(_THREADS) as pool:
             return list(pool.map(self.manifest, points))
 
@@ -144,30 +144,31 @@ class Archive:
             raise CorruptError(f"file {key} is missing", REPAIR) from error
 
     def read_document(self, ref: DocumentRef) -> bytes:
-        """The bytes that `ref` promises; `CorruptError` where they are missing or others."""
+        """Return the bytes that `ref` promises; `CorruptError` where they are missing or others."""
         data = self._document(ref.key)
         if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
             raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
         return data
 
     def capture(self, number: int) -> Capture:
-        """The capture of a restore point: of one that is listed, or that a manifest read before names."""
+        """Return the capture of a restore point: of one that is listed, or that a manifest read before names."""
         if number not in self._captures:
             self.manifest(number)
         return self._captures[number]
 
     def groups(self, point: Manifest | int) -> Groups:
-        """The groups that were captured for a restore point, without kbackup's own, which older archives hold."""
+        """Return the groups that were captured for a restore point, without kbackup's own, which older
+        archives hold."""
         groups = load(Groups, self.read_document(ref := self.capture(_number(point)).groups), ref.key)
         return replace(groups, groups=tuple(g for g in groups.groups if not layout.is_own_group(g.group)))
 
     def metadata(self, point: Manifest | int) -> Metadata:
-        """The metadata that was captured for a restore point (`capture`)."""
+        """Return the metadata that was captured for a restore point (`capture`)."""
         ref = self.capture(_number(point)).metadata
         return load(Metadata, self.read_document(ref), ref.key)
 
     def losses(self, manifest: Manifest) -> list[Loss]:
-        """Every loss that concerns a restore point: its own, earlier ones, and damage that was found later."""
+        """Return every loss that concerns a restore point: its own, earlier ones, and damage that was found later."""
         return [loss for _, loss in self.losses_by_point(manifest)]
 
     def losses_by_point(self, manifest: Manifest) -> list[tuple[int, Loss]]:
@@ -196,7 +197,7 @@ class Archive:
         return rows_where(table, (points > after) & (points <= last)).select(list(columns))
 
     def added(self, after: int, last: int) -> list[Segment]:
-        """The segments that restore points from `after` (exclusive) to `last` added, in order."""
+        """Return the segments that restore points from `after` (exclusive) to `last` added, in order."""
         found = map(with_checked_key, from_batches(self.table(last, SCHEMA.names, after).to_batches()))
         return sorted(found, key=in_order)
 
@@ -208,7 +209,7 @@ class Archive:
         return list(zip(numbers, from_batches(table.select(SCHEMA.names).to_batches()), strict=True))
 
     def segments(self, manifest: Manifest, topics: Iterable[TopicState] | None = None) -> list[Segment]:
-        """The segments of a restore point, for `topics` (default: all), in order of topic, partition, offset."""
+        """Return the segments of a restore point, for `topics` (default: all), in order of topic, partition, offset."""
         keys = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
         table = of_topics(self.table(manifest.number, SCHEMA.names), {name for name, _ in keys})
         found = from_batches(table.sort_by([(name, "ascending") for name in PLACE.names]).to_batches())
@@ -219,7 +220,7 @@ class Archive:
         return starts_of([self.state.segments.read(PLACE.names)])
 
     def keys(self) -> set[str]:
-        """The keys of every segment's records object."""
+        """Return the keys of every segment's records object."""
         return set(self.state.segments.columns("key")[0])
 
     def reopen(self) -> None:
@@ -254,7 +255,8 @@ def open_archive(store: Store) -> Archive:
 
 
 def manifest_of(archive: Archive, number: int) -> str:
-    """The checksum of that restore point's manifest, also of one that was let go; '' where there never was one."""
+    """Return the checksum of that restore point's manifest, also of one that was let go; '' where there
+    never was one."""
     point = archive.state.point(number)
     return point.manifest if point is not None else archive.state.past_manifests.get(number, "")
 
@@ -273,7 +275,7 @@ def check_same_point(archive: Archive, number: int, manifest: str, follower: str
 def missed(
     archive: Archive, after: int, selected: Callable[[TopicPartition], bool]
 ) -> list[tuple[TopicPartition, int]]:
-    """The selected partitions of which records that came after restore point `after` were let go, and their log
+    """Return the selected partitions of which records that came after restore point `after` were let go, and their log
     starts."""
     starts = [
         (key, TopicPartition(key[0], key[2]), start.start)
@@ -287,8 +289,8 @@ def missed(
 def damaged(
     archive: Archive, after: int, last: int, selected: Callable[[TopicPartition], bool]
 ) -> list[tuple[TopicPartition, str]]:
-    """The selected partitions with records of restore points from `after` (exclusive) to `last` that were found missing
-    or damaged, each with a sentence."""
+    """Return the selected partitions with records of restore points from `after` (exclusive) to `last` that were found
+    missing or damaged, each with a sentence."""
     rows = [row for row in archive.state.losses.dicts() if row["kind"] == "damaged"]
     places = [(TopicPartition(row["topic"], row["partition"]), row) for row in rows]
     return [(tp, row["message"]) for tp, row in places if after < row["point"] <= last and selected(tp)]

@@ -26,7 +26,7 @@ from kbackup.util.times import now
 
 
 def open_or_create(store: Store) -> Archive:
-    """The archive at `store`, made when there is none; `StoreError` for a store that can't keep one safe."""
+    """Return the archive at `store`, made when there is none; `StoreError` for a store that can't keep one safe."""
     try:
         return open_archive(store)
     except NoArchiveError:

@@ -16,7 +16,7 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(data: bytes, name: str) -> dict[str, str]:
-    """Keys and values of a properties file (ISO 8859-1, as Java reads it); the last of equal keys wins.
+    """Return keys and values of a properties file (ISO 8859-1, as Java reads it); the last of equal keys wins.
 
     `name` stands in errors, which never show a value.
     """
@@ -33,7 +33,7 @@ def parse_properties(data: bytes, name: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, logical line): comments and blank lines gone, continued lines joined."""
+    """Yield (number of its first line, logical line): comments and blank lines gone, continued lines joined."""
     joined, first = "", 0
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = raw.lstrip(_BLANK)
@@ -122,7 +122,7 @@ def _tokens_of(options: dict[str, str]) -> dict[str, str]:
 
 
 def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
-    """(login module, its options) of `module flag name=value ... ;`, a single entry."""
+    """Return (login module, its options) of `module flag name=value ... ;`, a single entry."""
     tokens = _tokens(text, where)
     if len(tokens) < 3 or tokens[-1] != ";" or tokens.count(";") != 1:
         raise UsageError(

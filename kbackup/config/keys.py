@@ -74,7 +74,7 @@ def show_value(key: Key, value: object) -> str:
 
 
 def locate(path: str, where: str) -> tuple[Key, str | None]:
-    """The key of a dotted path and, within a table, the name below it; `UsageError` with the nearest name for
+    """Return the key of a dotted path and, within a table, the name below it; `UsageError` with the nearest name for
     others."""
     if key := KEYS.get(RENAMED.get(path, path)):
         return key, None
@@ -124,7 +124,7 @@ def _kind(name: str, hint: Any) -> Kind:
 
 
 def _plain(hint: Any) -> Any:
-    """The type without its annotations and without None."""
+    """Return the type without its annotations and without None."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     parts = [part for part in get_args(hint) if part is not type(None)]
@@ -168,7 +168,7 @@ def _first_in(section: str) -> str:
 
 
 def _suggestion(path: str) -> str:
-    """The nearest key, a key of that name in another section, or the nearest section."""
+    """Return the nearest key, a key of that name in another section, or the nearest section."""
     first, leaf = path.partition(".")[0], path.rpartition(".")[2]
     tops = [*SECTIONS, *(key for key in KEYS if "." not in key)]
     near = (

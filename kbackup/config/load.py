@@ -215,7 +215,7 @@ def _from_clients(
 
 
 def _merge(settings: Iterable[Setting], environ: Mapping[str, str]) -> dict[tuple[str, str | None], Setting]:
-    """(key path, name within a table) to the setting that wins, resolved and converted. All are checked, also
+    """Return (key path, name within a table) to the setting that wins, resolved and converted. All are checked, also
     those that don't win."""
     merged: dict[tuple[str, str | None], Setting] = {}
     for path, written, origin in settings:
@@ -263,7 +263,7 @@ def _origins(merged: Mapping[tuple[str, str | None], Setting]) -> dict[str, Sett
 
 
 def settings_in_effect(loaded: Loaded) -> list[Setting]:
-    """Every key's value and every entry of the tables, in the order of `KEYS`. Secrets are as they are."""
+    """Return every key's value and every entry of the tables, in the order of `KEYS`. Secrets are as they are."""
     settings = []
     for key in KEYS.values():
         section, _, field = key.path.rpartition(".")

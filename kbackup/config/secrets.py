@@ -42,7 +42,7 @@ def exposes_secret(path: str, value: object) -> bool:
 
 
 def without_userinfo(text: str) -> str:
-    """The text without the passwords and tokens in its URLs; a user's name beside a password stays."""
+    """Return the text without the passwords and tokens in its URLs; a user's name beside a password stays."""
 
     def hidden(match: re.Match[str]) -> str:
         scheme, info = match.groups()
@@ -68,5 +68,5 @@ def shown(path: str, value: object) -> object:
 
 
 def redact(mapping: Mapping[str, object], path: str = "") -> dict[str, object]:
-    """A copy of `mapping`, nested ones too, with every secret replaced by `HIDDEN`; `path` is where it is."""
+    """Return a copy of `mapping`, nested ones too, with every secret replaced by `HIDDEN`; `path` is where it is."""
     return {name: shown(f"{path}.{name}" if path else name, value) for name, value in mapping.items()}

@@ -63,7 +63,7 @@ def convert(key: Key, value: object, where: str) -> object:
 
 
 def entries(key: Key, value: object, where: str) -> dict[str, object]:
-    """The entries of a table that was written whole: `a=b,c=d`, or TOML's inline table."""
+    """Return the entries of a table that was written whole: `a=b,c=d`, or TOML's inline table."""
     if isinstance(value, str):
         try:
             value = _toml(value) if value.lstrip().startswith("{") else _pairs(value)
@@ -75,7 +75,7 @@ def entries(key: Key, value: object, where: str) -> dict[str, object]:
 
 
 def property_text(path: str, value: object, where: str) -> str:
-    """The text of one entry of a table; lists are joined by commas, as Kafka and Spark write them."""
+    """Return the text of one entry of a table; lists are joined by commas, as Kafka and Spark write them."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
@@ -86,7 +86,7 @@ def property_text(path: str, value: object, where: str) -> str:
 
 
 def flatten(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """(dotted path, value) of every leaf of nested tables."""
+    """Return (dotted path, value) of every leaf of nested tables."""
     flat: list[tuple[str, object]] = []
     for name, value in table.items():
         flat += flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]

@@ -19,12 +19,12 @@ _QUANTITY = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNOR
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "8MiB", "5GB" or "1024". `ValueError` for others, and where it is no whole number of bytes."""
+    """Return bytes of "8MiB", "5GB" or "1024". `ValueError` for others, and where it is no whole number of bytes."""
     return _whole(_quantity(text, _UNITS))
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "90s", "500ms", "5m", "1h", "2d" or "90". `ValueError` for others."""
+    """Return seconds of "90s", "500ms", "5m", "1h", "2d" or "90". `ValueError` for others."""
     return _quantity(text, _UNIT_SECONDS)
 
 

@@ -22,7 +22,7 @@ def rising(offsets: Int64Array) -> npt.NDArray[np.bool_]:
 
 
 def windows(data: Bytes, dtype: str) -> npt.NDArray[Any]:
-    """A value of `dtype` at every byte of `data`, without a copy: indexing it is an unaligned gather."""
+    """Return a value of `dtype` at every byte of `data`, without a copy: indexing it is an unaligned gather."""
     kind = np.dtype(dtype)
     return np.ndarray(
         (max(len(data) - kind.itemsize + 1, 0),), kind, np.ascontiguousarray(data), strides=(1,)
@@ -38,7 +38,7 @@ def heads(data: Bytes, positions: Int64Array) -> npt.NDArray[Any]:
 
 
 def make_block(data: Bytes, offsets: Int64Array, positions: Int64Array, lengths: Int64Array) -> RecordBlock:
-    """The block of these parts, with its range of timestamps and largest record; not checked."""
+    """Return the block of these parts, with its range of timestamps and largest record; not checked."""
     if not len(offsets):
         return RecordBlock(data, offsets, positions, lengths, None, None, 0)
     head = heads(data, positions)
@@ -56,7 +56,7 @@ def make_block(data: Bytes, offsets: Int64Array, positions: Int64Array, lengths:
 
 
 def slice_block(block: RecordBlock, start: int, stop: int) -> RecordBlock:
-    """Records `start` (inclusive) to `stop` (exclusive), over the same bytes; `IndexError` past the ends."""
+    """Return records `start` (inclusive) to `stop` (exclusive), over the same bytes; `IndexError` past the ends."""
     if not 0 <= start <= stop <= len(block):
         raise IndexError(f"records {start} to {stop} of a block of {len(block)}")
     if start == stop:

@@ -30,12 +30,12 @@ _ENTRY_SIZE = 8
 
 
 def table_size(frames: int) -> int:
-    """Bytes of the seek table of so many frames, all included."""
+    """Return bytes of the seek table of so many frames, all included."""
     return _HEADER.size + frames * _ENTRY_SIZE + FOOTER_SIZE
 
 
 def encode_seek_table(sizes: Sequence[tuple[int, int]]) -> bytes:
-    """The table of frames of these (compressed, plain) sizes in bytes."""
+    """Return the table of frames of these (compressed, plain) sizes in bytes."""
     entries = np.array(sizes, "<u4").tobytes()
     header = _HEADER.pack(SKIPPABLE_MAGIC, len(entries) + FOOTER_SIZE)
     return header + entries + _FOOTER.pack(len(sizes), 0, _SEEKABLE_MAGIC)
@@ -85,7 +85,7 @@ def seek_table_size(tail: bytes, file_size: int, name: str) -> int:
 
 
 def decode_seek_table(tail: bytes, file_size: int, name: str) -> SeekTable:
-    """The table from the last bytes of a file of `file_size` bytes: at least `seek_table_size` of them.
+    """Return the table from the last bytes of a file of `file_size` bytes: at least `seek_table_size` of them.
 
     `ValueError` for fewer; `CorruptError` unless the table accounts for every byte of the file.
     """
@@ -159,7 +159,7 @@ class FrameCompressor:
         return frames
 
     def finish(self) -> list[bytes]:
-        """The last frames and the seek table; nothing can be fed afterwards."""
+        """Return the last frames and the seek table; nothing can be fed afterwards."""
         frames = self._ready(0)
         if self._pending:
             frames.append(self._compress(self._pending))
@@ -209,7 +209,7 @@ def extract(frames: bytes, skip: int, length: int, name: str, most: int | None =
 
 
 def decompress(chunks: Iterable[Buffer], name: str, most: int | None = None) -> Iterator[bytes]:
-    """The plain file, as a stream, from the compressed one in chunks of any size.
+    """Yield the plain file, as a stream, from the compressed one in chunks of any size.
 
     `CorruptError` for a damaged or cut frame, for more than `most` plain bytes, and for a seek table that is missing or
     doesn't match the frames.
@@ -256,7 +256,7 @@ class _Frames:
         return self._zstd.decompressobj()
 
     def _step(self, frame: zstandard.ZstdDecompressionObj, piece: bytes) -> tuple[bytes, bytes]:
-        """The plain bytes that `piece` gives, and what of it comes after the frame."""
+        """Return the plain bytes that `piece` gives, and what of it comes after the frame."""
         try:
             plain = frame.decompress(piece)
         except zstandard.ZstdError as error:

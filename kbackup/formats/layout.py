@@ -154,7 +154,7 @@ class _File(NamedTuple):
 
 
 def layout(block: RecordBlock, name: str, base: int) -> Layout:
-    """The block's fields; `CorruptError` unless every record's encoding fills its index entry exactly.
+    """Return the block's fields; `CorruptError` unless every record's encoding fills its index entry exactly.
 
     `base` is the position of the block's first byte in the file `name`.
     """
@@ -206,7 +206,7 @@ def _require_index(block: RecordBlock, file: _File) -> None:
 def _headers(
     data: Bytes, at: Int64Array, stop: Int64Array, counts: Int64Array, starts: Int64Array, file: _File
 ) -> tuple[Fields, Fields]:
-    """Every header's key and value: the first header of all records, the second of those that have two, …"""
+    """Return every header's key and value: the first header of all records, the second of those that have two, …"""
     total = int(starts[-1])
     positions = np.empty((4, total), np.int64)
     rows = np.flatnonzero(counts)
@@ -254,7 +254,7 @@ def _walk_headers(
 
 
 def gather(data: Bytes, fields: Fields) -> pa.Array[Any]:
-    """The fields' bytes as large_binary[n], null where the length is -1."""
+    """Return the fields' bytes as large_binary[n], null where the length is -1."""
     count = len(fields.start)
     if not count:
         return pa.array([], pa.large_binary())
@@ -267,7 +267,7 @@ def gather(data: Bytes, fields: Fields) -> pa.Array[Any]:
 
 
 def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[Any]:
-    """The header keys as string[m]; `UsageError` where one is not UTF-8 (Arrow's cast looks at each)."""
+    """Return the header keys as string[m]; `UsageError` where one is not UTF-8 (Arrow's cast looks at each)."""
     raw = gather(data, fields)
     try:
         return raw.cast(pa.string())

@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def rows(block: RecordBlock, name: str = "record block", base: int = 0) -> Iterator[Row]:
-    """The records in order; `CorruptError`, naming `name`, before the first one where the block is not whole."""
+    """Yield the records in order; `CorruptError`, naming `name`, before the first one where the block is not whole."""
     fields = layout(block, name, base)
     data = block.data.data
     keys, values = _cuts(fields.keys), _cuts(fields.values)
@@ -85,7 +85,7 @@ _INT32_MAX = 2**31 - 1
 
 
 def encode(batch: pa.RecordBatch) -> RecordBlock:
-    """The block of a batch of schema `RECORDS`; `UsageError` for rows that the encoding can't hold.
+    """Return the block of a batch of schema `RECORDS`; `UsageError` for rows that the encoding can't hold.
 
     Offsets must increase; a timestamp is there exactly where the type is 0 or 1.
     """
@@ -104,8 +104,8 @@ def encode(batch: pa.RecordBatch) -> RecordBlock:
 
 
 def decode(block: RecordBlock, name: str = "record block", base: int = 0) -> pa.RecordBatch:
-    """The records as a batch of schema `RECORDS`; `CorruptError`, naming `name`, as `check` raises it; `UsageError` for
-    a header key that is not UTF-8: it is no damage, but has no place in that schema."""
+    """Return the records as a batch of schema `RECORDS`; `CorruptError`, naming `name`, as `check` raises it;
+    `UsageError` for a header key that is not UTF-8: it is no damage, but has no place in that schema."""
     fields = layout(block, name, base)
     header: list[pa.Array[Any]] = [
         header_keys(block.data, fields.header_keys, name, base),
@@ -168,7 +168,7 @@ def _prefixes(offsets: Int64Array, batch: pa.RecordBatch, key_lengths: Int64Arra
 
 
 def _headers(column: pa.Array[Any]) -> list[Column]:
-    """The columns that end a record: the header count and, where there are any, the joined headers."""
+    """Return the columns that end a record: the header count and, where there are any, the joined headers."""
     counts = arrow.filled(arrow.pc.list_value_length(column), 0).astype(np.int64)
     if not counts.any():
         return [_NO_HEADERS]

@@ -17,11 +17,11 @@ from kbackup.util.system import BufferPool
 def scan(
     data: Buffer, *, name: str, base: int = 0, first_after: int = -1, partial: bool = False
 ) -> RecordBlock:
-    """The records of `data` (no magic byte) as a checked block.
+    """Return the records of `data` (no magic byte) as a checked block.
 
-    `base` is the position of `data` in the file `name`; offsets must increase from above `first_after`.
-    With `partial` an incomplete last record is left out instead of refused: `len(data)` less the block's
-    `nbytes` is how many bytes of it there are.
+    `base` is the position of `data` in the file `name`; offsets must increase from above `first_after`. With `partial`
+    an incomplete last record is left out instead of refused: `len(data)` less the block's `nbytes` is how many bytes of
+    it there are.
     """
     octets = np.frombuffer(data, np.uint8)
     view = octets.data
@@ -52,7 +52,7 @@ _GATHERED = BufferPool(17 << 20)
 
 class _Cutter(Protocol):
     def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
-        """The whole records that `data`, at position `base` of the file, starts with, checked.
+        """Return the whole records that `data`, at position `base` of the file, starts with, checked.
 
         And how many bytes, counted from their end, it takes to find more. `final`: all bytes must be used up.
         """
@@ -94,7 +94,7 @@ class _ByScan:
 
 
 def record_cuts(index: SegmentIndex, size: int) -> list[tuple[int, int, slice]]:
-    """A records file in ranges of at most `size` bytes, or of one record, that end where records end: the start
+    """Return a records file in ranges of at most `size` bytes, or of one record, that end where records end: the start
     and end in the file of each, and its records in the index. The first has the magic byte as well."""
     ends = index.positions + index.lengths
     cuts = []
@@ -110,8 +110,8 @@ def record_cuts(index: SegmentIndex, size: int) -> list[tuple[int, int, slice]]:
 def block_of(
     data: Bytes, start: int, index: SegmentIndex, records: slice, name: str
 ) -> Iterator[RecordBlock]:
-    """The checked block of `records` over `data`, the bytes of the file `name` from `start` on that
-    `record_cuts` named; none for an empty file's magic byte."""
+    """Yield the checked block of `records` over `data`, the bytes of the file `name` from `start` on that `record_cuts`
+    named; none for an empty file's magic byte."""
     if not start:
         check_magic(int(data[0]), name)
         data, start = data[1:], 1
@@ -125,12 +125,12 @@ def block_of(
 def blocks(
     chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str, least: int = 1
 ) -> Iterator[RecordBlock]:
-    """The records file `name`, given as chunks of any size (magic byte first), as checked blocks.
+    """Yield the records file `name`, given as chunks of any size (magic byte first), as checked blocks.
 
-    Holds a few chunks, or the largest record (twice that without an index). With an index the records must
-    agree with it to the last byte; without, they are walked one by one. `CorruptError` for a cut file,
-    trailing bytes, offsets that don't increase. Blocks share the chunks' memory: don't alter chunks later.
-    Chunks are gathered until they have `least` bytes, so that small ones don't make small blocks.
+    Holds a few chunks, or the largest record (twice that without an index). With an index the records must agree with
+    it to the last byte; without, they are walked one by one. `CorruptError` for a cut file, trailing bytes, offsets
+    that don't increase. Blocks share the chunks' memory: don't alter chunks later. Chunks are gathered until they have
+    `least` bytes, so that small ones don't make small blocks.
     """
     cutter: _Cutter = _ByScan(name) if index is None else _ByIndex(index, name)
     waiting: list[Bytes] = []
@@ -162,7 +162,7 @@ def _joined(parts: list[Bytes]) -> Bytes:
 
 
 def _body(chunks: Iterable[Buffer], name: str) -> Iterator[Bytes]:
-    """The file's chunks after its magic byte, which is checked."""
+    """Yield the file's chunks after its magic byte, which is checked."""
     started = False
     for chunk in chunks:
         octets = np.frombuffer(chunk, np.uint8)

@@ -26,8 +26,8 @@ Read = Callable[[int, int], bytes]
 
 
 def plausible_entries(data: bytes, name: str) -> SegmentIndex:
-    """The entries of the index file `name` before the first that is torn, or can't follow the one before it. Bytes of
-    the records file may lie between two of them. `CorruptError` for another version of the format."""
+    """Return the entries of the index file `name` before the first that is torn, or can't follow the one before it.
+    Bytes of the records file may lie between two of them. `CorruptError` for another version of the format."""
     if not data:
         return _EMPTY
     check_magic(data[0], name)
@@ -136,7 +136,7 @@ def contiguous_ranges(records: SegmentIndex) -> list[tuple[int, int]]:
 
 
 def joined(records: SegmentIndex) -> SegmentIndex:
-    """The index of a records file that holds `records` alone, without gaps between them."""
+    """Return the index of a records file that holds `records` alone, without gaps between them."""
     positions = 1 + np.concatenate(([0], np.cumsum(records.lengths)))[: len(records)]
     return SegmentIndex(records.offsets, positions.astype(np.int64), records.lengths)
 

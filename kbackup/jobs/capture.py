@@ -239,7 +239,7 @@ _NO_OFFSETS = (
 def discover(
     cluster: Cluster, selection: Selection, parent: Manifest | None, later: bool = False
 ) -> tuple[dict[str, Topic], list[str]]:
-    """The selected topics by name, and the names of all there are.
+    """Return the selected topics by name, and the names of all there are.
 
     `UsageError` for a selection that matches neither a topic of the cluster nor one of the archive: a typing error
     would otherwise be a backup that holds nothing. `later`: topics that regular expressions match may come later.
@@ -288,7 +288,7 @@ def groups(
 
 
 def _absent(selection: Selection, names: set[str], before: Groups | None, later: bool) -> dict[str, str]:
-    """The entries of `selection` that match none of `names`, each with the reason."""
+    """Return the entries of `selection` that match none of `names`, each with the reason."""
     absent = selection.unmatched("group", names)
     if absent and not later:
         known = {*names, *(g.group for g in before.groups)} if before is not None else names

@@ -102,19 +102,19 @@ class NumberedCaptures(Generic[D]):
         self.restore_id = restore_id
 
     def numbers(self) -> list[int]:
-        """The numbers of the captures, ascending."""
+        """Return the numbers of the captures, ascending."""
         prefix = layout.restore_key(self.restore_id, f"{self._name}-")
         pattern = re.compile(rf"{self._name}-([1-9][0-9]*)\.json")
         names = (entry.key.rpartition("/")[2] for entry in self.state.list(prefix))
         return sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
 
     def read(self, number: int) -> D:
-        """The capture of that number; `NotFoundError` where there is none."""
+        """Return the capture of that number; `NotFoundError` where there is none."""
         key = self._key(number)
         return load(self._kind, self.state.get(key), key)
 
     def every(self) -> list[D]:
-        """The captures, by number."""
+        """Return the captures, by number."""
         return [self.read(number) for number in self.numbers()]
 
     def create(self, make: Callable[[int], D]) -> int:

@@ -46,7 +46,7 @@ class Due(NamedTuple):
 
 
 def objects_of(segment: Segment) -> Iterator[Due]:
-    """The records, then the index."""
+    """Yield the records, then the index."""
     yield Due(segment.key, segment.stored, segment.crc)
     yield Due(layout.index_key_of(segment.key), index_size(segment), segment.index_crc)
 
@@ -376,7 +376,7 @@ def _goal(state: State, source: State, archive: Archive, run: str, keep: bool) -
 
 
 def _new_segments(before: State, after: State) -> Iterator[Segment]:
-    """The segments that the copy will have and does not have yet."""
+    """Yield the segments that the copy will have and does not have yet."""
     known = set(before.segments.columns("key")[0])
     for segment in from_batches(after.segments.read(SCHEMA.names).to_batches()):
         if segment.key not in known:

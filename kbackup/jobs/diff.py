@@ -148,7 +148,7 @@ class Diff:
 
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> DiffView:
-    """A restore point. What its run did not look at is there as of the run that did."""
+    """Return a restore point. What its run did not look at is there as of the run that did."""
     wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
     states = [t for t in point.topics if t.name in wanted]
     metadata = {seq: archive.metadata(seq) for seq in {point.number, *(t.captured for t in states)}}
@@ -179,7 +179,7 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
 def live_view(
     properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str
 ) -> DiffView:
-    """The cluster as a backup would find it now."""
+    """Return the cluster as a backup would find it now."""
     cluster = Cluster(properties, role)
     cluster_id, brokers = cluster.connect()
     names = cluster.topic_names()

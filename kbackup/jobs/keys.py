@@ -75,7 +75,7 @@ def _read_key_files(crypt: CryptStore) -> KeyFiles:
 
 
 def try_key(store: Store) -> str:
-    """The name of the key that an encrypting store is opened with, when it does its work."""
+    """Return the name of the key that an encrypting store is opened with, when it does its work."""
     if not isinstance(store, CryptStore):
         raise WrongKeyError(f"{store.url} is opened without a key", "set encryption.key")
     return store.keyring.try_out()
@@ -89,7 +89,8 @@ def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
     inner, archive_id = crypt.inner, crypt.keyring.archive_id
 
     def samples() -> list[str]:
-        """The tables of the newest catalog and the manifest of each restore point: every run wrote one of them."""
+        """Return the tables of the newest catalog and the manifest of each restore point: every run wrote
+        one of them."""
         opened = CryptStore(inner, Keyring(inner, new, archive_id=archive_id), layout.key_class)
         committed = open_archive(opened).committed
         tables = table_refs(committed.catalog) if committed.catalog is not None else []

@@ -364,7 +364,7 @@ class Asked(NamedTuple):
 
 
 def sources_beside(sources: Sources) -> Iterator[Asked]:
-    """The sources that are set, beside the brokers."""
+    """Yield the sources that are set, beside the brokers."""
     if zookeeper := sources.zookeeper:
         yield Asked("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
     if folder := sources.metadata_log:

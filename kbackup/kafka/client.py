@@ -196,7 +196,7 @@ class Connection:
         return token.value, token.expires, token.principal, dict(token.extensions)
 
     def error(self, error: KafkaError, doing: str) -> KbackupError:
-        """The right kind of error for what librdkafka reports while `doing` something."""
+        """Return the right kind of error for what librdkafka reports while `doing` something."""
         last = self.last
         if (
             error.code() in _UNREACHABLE

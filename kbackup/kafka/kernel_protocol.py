@@ -98,7 +98,7 @@ class NotProvenError(Exception):
 
 
 def runs_of(sources: Int64Array, targets: Int64Array) -> Runs:
-    """The runs of records one by one, in the order in which they were sent; a negative target is unknown."""
+    """Return the runs of records one by one, in the order in which they were sent; a negative target is unknown."""
     ones = np.ones(len(sources), np.int64)
     return join([Runs(sources, np.where(targets < 0, UNKNOWN, targets), ones)])
 
@@ -141,7 +141,7 @@ def _part(runs: Runs, begin: int, end: int) -> Runs:
 
 
 def _placed(unknown: Runs, lower: int | None, upper: int | None, ask: Ask) -> Runs:
-    """Records whose targets are unknown, with those in [lower, upper) that can only be theirs."""
+    """Return records whose targets are unknown, with those in [lower, upper) that can only be theirs."""
     if lower is None:
         raise NotProvenError
     number = int(unknown.count.sum())
@@ -191,7 +191,7 @@ class CommittedProgress(NamedTuple):
 
 
 def cause(lost: Sequence[Undelivered]) -> Undelivered | None:
-    """The one that took the others with it."""
+    """Return the one that took the others with it."""
     return next((each for each in lost if not _caused_by_another(each.error)), lost[0] if lost else None)
 
 

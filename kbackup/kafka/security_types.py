@@ -39,7 +39,7 @@ class Untold:
 
     @classmethod
     def of(cls, error: KafkaError, doing: str, connection: Connection) -> Untold:
-        """The answer of a cluster that refused a request with `error`. `doing`: the request, for the message."""
+        """Return the answer of a cluster that refused a request with `error`. `doing`: the request, for the message."""
         return cls(_REASONS.get(error.code(), "failed"), connection.error(error, doing).message)
 
 

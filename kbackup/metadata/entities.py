@@ -314,5 +314,5 @@ class Reading:
     migration: str = ""
 
     def source_of(self, part: MetadataPartName) -> Source:
-        """The source of each part."""
+        """Return the source of each part."""
         return self.source

@@ -101,8 +101,8 @@ def _guid(data: bytes) -> SchemaFrame | None:
 
 
 def message_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
-    """The indexes that Protobuf data begins with (their count and each of them as zigzag varints; a count of 0 stands
-    for the first message alone), and what follows."""
+    """Return the indexes that Protobuf data begins with (their count and each of them as zigzag varints; a count of 0
+    stands for the first message alone), and what follows."""
     count, at = _varint(data, 0)
     if not 0 <= count <= _MOST_INDEXES:
         raise UndecodableError(f"{count} message indexes can't be")

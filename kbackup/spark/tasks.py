@@ -158,8 +158,7 @@ class SparkEndedError(TaskError):
 
 
 def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None = None) -> list[R]:
-    """All that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the
-    executors.
+    """Return all that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the executors.
 
     `show(records, bytes)` is called while tasks of a local master go on.
     """

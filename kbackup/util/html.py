@@ -10,7 +10,7 @@ from kbackup.util.text import printable
 
 
 def templates(package: str) -> Environment:
-    """The templates of `package`. Everything is escaped, and a name that is missing is an error."""
+    """Return the templates of `package`. Everything is escaped, and a name that is missing is an error."""
     return Environment(
         loader=PackageLoader(package),
         autoescape=True,

@@ -56,7 +56,7 @@ class BufferPool:
         return self._allocated
 
     def take(self) -> Bytes:
-        """A lease: uint8[size], writable, of undefined content. Never waits."""
+        """Return a lease: uint8[size], writable, of undefined content. Never waits."""
         import numpy as np  # here: every command imports this module, and most need no arrays
 
         try:

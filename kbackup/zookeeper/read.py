@@ -115,7 +115,7 @@ class Collector:
     def each(
         self, part: MetadataPartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
     ) -> tuple[T, ...]:
-        """All that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
+        """Return all that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
         return tuple(entity for path in paths for entity in self._parse(part, path, parse))
 
     def _parse(
@@ -218,7 +218,7 @@ def parse_cluster_id(tree: Tree) -> str:
 
 
 def parse_registrations(collector: Collector) -> tuple[Registration, ...] | None:
-    """The brokers that are alive: their znodes go with their sessions."""
+    """Return the brokers that are alive: their znodes go with their sessions."""
     return collector.below("registrations", "/brokers/ids", _registration)
 
 
@@ -232,7 +232,7 @@ def parse_tokens(collector: Collector) -> tuple[DelegationToken, ...] | None:
 
 
 def parse_next_producer_id(collector: Collector) -> int | None:
-    """The first id behind the last block that a broker got; None before there was one."""
+    """Return the first id behind the last block that a broker got; None before there was one."""
     return next(iter(collector.each("next_producer_id", ["/latest_producer_id_block"], _block_end)), None)
 
 

@@ -265,7 +265,7 @@ class Tree:
     denied: Collection[str] = field(default_factory=frozenset)
 
     def below(self, root: str, levels: int = 1) -> list[str]:
-        """The paths exactly `levels` below `root`, in order; also those that are denied."""
+        """Return the paths exactly `levels` below `root`, in order; also those that are denied."""
         depth = root.count("/") + levels
         paths = {*self.znodes, *self.denied}
         return sorted(path for path in paths if path.startswith(f"{root}/") and path.count("/") == depth)
@@ -296,5 +296,5 @@ def read_tree(session: ZnodeSource) -> Tree:
 
 
 def last(path: str) -> str:
-    """The name of a znode."""
+    """Return the name of a znode."""
     return path.rpartition("/")[2]

@@ -48,7 +48,7 @@ class Committed:
 
 
 def open_newest(store: Store, archive_id: str) -> Committed:
-    """The newest catalog. `CorruptError` where a catalog that existed is missing."""
+    """Return the newest catalog. `CorruptError` where a catalog that existed is missing."""
     hint = _latest(store, archive_id)
     start = layout.catalog_key(hint - 1) if hint > 1 else ""
     numbers = [
@@ -139,7 +139,7 @@ def check_archive(key: str, owner: str, archive_id: str) -> None:
 
 
 def state_of(store: Store, catalog: Catalog, known: State | None = None) -> State:
-    """The state that a catalog refers to. Chunks of a `known` state that it shares are taken over."""
+    """Return the state that a catalog refers to. Chunks of a `known` state that it shares are taken over."""
     tables = known.tables() if known is not None else {}
     rows: dict[str, Any] = {
         name: open_rows(store, schema, getattr(catalog.tables, name), tables.get(name))

@@ -136,12 +136,12 @@ def drop_superseded(lives: Iterable[Life]) -> list[Life]:
 
 
 def loss_row(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
-    """A row of the losses table: a loss that restore point `number` found."""
+    """Return a row of the losses table: a loss that restore point `number` found."""
     return LostRange(point=number, incarnation=incarnation, **asdict(loss))._asdict()
 
 
 def loss_of(row: Mapping[str, Any]) -> Loss:
-    """The loss of a row of the losses table."""
+    """Return the loss of a row of the losses table."""
     return Loss(**{name: row[name] for name in Loss.__struct_fields__})
 
 

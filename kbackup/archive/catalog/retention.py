@@ -225,7 +225,8 @@ def _later(last: int | None, other: int | None) -> int | None:
 
 
 def _merged(state: State, lives: Sequence[Life], upto: int) -> dict[Incarnation, Life]:
-    """The incarnations of `state` and of restore points up to `upto` that come back to it, which have `lives`."""
+    """Return the incarnations of `state` and of restore points up to `upto` that come back to it, which
+    have `lives`."""
     newest = state.newest.number if state.newest is not None else 0
     merged = dict(state.lives)
     for life in lives:

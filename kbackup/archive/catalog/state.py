@@ -139,7 +139,7 @@ class State:
     history: Rows = field(default_factory=lambda: Rows(SCHEMAS["history"]))
 
     def tables(self) -> dict[str, Rows]:
-        """The tables by name."""
+        """Return the tables by name."""
         return {name: getattr(self, name) for name in SCHEMAS}
 
     @cached_property

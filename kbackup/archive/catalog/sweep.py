@@ -131,7 +131,7 @@ def _orphans(
 
 
 def referred_keys(committed: Committed) -> set[str]:
-    """The keys that a catalog refers to."""
+    """Return the keys that a catalog refers to."""
     state, catalog = committed.state, committed.catalog
     keys = {ref.key for ref in table_refs(catalog)} if catalog is not None else set()
     keys.update(key for documents in state.points.columns("documents")[0] for key in documents)
@@ -142,7 +142,7 @@ def referred_keys(committed: Committed) -> set[str]:
 
 
 def table_refs(catalog: Catalog) -> list[TableRef]:
-    """The files of a catalog's tables."""
+    """Return the files of a catalog's tables."""
     return [ref for refs in astuple(catalog.tables) for ref in refs]
 
 
@@ -156,7 +156,7 @@ def _ends(state: State, manifest: Manifest | None) -> Ends:
 
 
 def _filled(state: State) -> set[IncarnationPartition]:
-    """The partitions that have segments."""
+    """Return the partitions that have segments."""
     return set(zip(*state.segments.columns("topic", "incarnation", "partition"), strict=True))
 
 
@@ -243,7 +243,7 @@ def delete_orphans(store: Store, orphans: Orphans) -> list[Failed]:
 
 
 def read_history(store: Store, archive_id: str, numbers: Iterable[int]) -> list[HistoryRow]:
-    """The rows of catalogs, in order; none for a catalog that a sweep has deleted."""
+    """Return the rows of catalogs, in order; none for a catalog that a sweep has deleted."""
 
     def read(number: int) -> HistoryRow | None:
         try:

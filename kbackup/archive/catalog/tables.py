@@ -64,7 +64,7 @@ class Chunk:
         return table
 
     def greatest(self, column: str) -> int:
-        """The greatest value of a column of integers, looked up once."""
+        """Return the greatest value of a column of integers, looked up once."""
         if column not in self._greatest:
             values = integers(self.read([column]), column)
             self._greatest[column] = int(values.max(initial=np.iinfo(np.int64).min))
@@ -88,7 +88,7 @@ class Rows:
         return pa.concat_tables([empty, *(chunk.read(names) for chunk in self.chunks)])
 
     def above(self, column: str, limit: int) -> Rows:
-        """The chunks that have rows in which a column of integers is above `limit`."""
+        """Return the chunks that have rows in which a column of integers is above `limit`."""
         return Rows(self.schema, tuple(chunk for chunk in self.chunks if chunk.greatest(column) > limit))
 
     def columns(self, *names: str) -> list[list[Any]]:
@@ -96,7 +96,7 @@ class Rows:
         return [column.to_pylist() for column in self.read(names or None).columns]
 
     def dicts(self) -> list[dict[str, Any]]:
-        """The rows as Python values: for tables that are small, or wanted whole."""
+        """Return the rows as Python values: for tables that are small, or wanted whole."""
         return self.read().to_pylist()
 
     def append(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
@@ -134,7 +134,7 @@ class Rows:
         return Rows(self.schema, tuple(chunks))
 
     def without(self, column: str, values: Collection[object]) -> Rows:
-        """The rows whose `column` is none of `values`."""
+        """Return the rows whose `column` is none of `values`."""
         return self.where(np.fromiter((value not in values for value in self.columns(column)[0]), np.bool_))
 
     def _chunk(self, table: pa.Table) -> Chunk:
@@ -142,7 +142,7 @@ class Rows:
 
 
 def read_ref(store: Store, ref: TableRef) -> bytes:
-    """The bytes that `ref` promises; `CorruptError` where they are missing or others."""
+    """Return the bytes that `ref` promises; `CorruptError` where they are missing or others."""
     try:
         data = store.get(ref.key)
     except NotFoundError as error:
@@ -153,7 +153,7 @@ def read_ref(store: Store, ref: TableRef) -> bytes:
 
 
 def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef], known: Rows | None = None) -> Rows:
-    """Rows that are read from `store` when they are first needed; chunks of `known` rows are taken over."""
+    """Return rows that are read from `store` when they are first needed; chunks of `known` rows are taken over."""
     chunks = {chunk.ref: chunk for chunk in known.chunks} if known is not None else {}
     return Rows(
         schema,

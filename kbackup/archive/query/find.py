@@ -122,10 +122,9 @@ def find(
     window: Window,
     seen: Seen,
 ) -> Generator[PartitionRecords, None, None]:
-    """The records in `window` of these partitions (each with its topic) that match, in order.
+    """Yield the records in `window` of these partitions (each with its topic) that match, in order.
 
-    Reading ends soon after it is closed. `CorruptError` comes in its turn: what was found before the damage
-    is given.
+    Reading ends soon after it is closed. `CorruptError` comes in its turn: what was found before the damage is given.
     """
     with closing(search(store, partitions, matches, window, seen)) as units:
         for unit in units:

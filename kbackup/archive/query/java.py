@@ -38,12 +38,12 @@ def is_java_archive(store: Store) -> bool:
 
 
 def readable(store: Store, archive_id: str) -> Store:
-    """The store that the records of the archive `archive_id` at `store` are read from."""
+    """Return the store that the records of the archive `archive_id` at `store` are read from."""
     return JavaFolder(store) if archive_id == JAVA else store
 
 
 def java_topics(store: Store) -> list[str]:
-    """The folders that hold files of the format."""
+    """Return the folders that hold files of the format."""
     return [d for d in store.list_dirs("") if any(True for _ in _files(store, d))]
 
 
@@ -130,7 +130,7 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
 
 
 def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo) -> Segment:
-    """The segment of a records file, as its index describes it; checksums and timestamps are not known."""
+    """Return the segment of a records file, as its index describes it; checksums and timestamps are not known."""
     read = store.segment(entry.key, entry.size)
     index = read.index
     count = len(index)

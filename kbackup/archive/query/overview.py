@@ -118,7 +118,7 @@ class PointOverview:
 
 
 def list_points(archive: Archive) -> list[PointOverview]:
-    """Every restore point, oldest first."""
+    """Return every restore point, oldest first."""
     damage = damaged_segments(archive.state)
     return [
         point_overview(point, archive.state, damage.get(point.number, 0)) for point in archive.restore_points
@@ -342,8 +342,8 @@ class ArchiveOverview:
 def overview(
     store: Store, point_name: str, at: int | None = None, named: str | None = None
 ) -> ArchiveOverview:
-    """The archive as of the restore point `point_name` (number, label, or 'latest'); a folder of the Java tool as it
-    is.
+    """Return the archive as of the restore point `point_name` (number, label, or 'latest'); a folder of the Java tool
+    as it is.
 
     `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any case.
     """

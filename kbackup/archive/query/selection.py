@@ -58,9 +58,9 @@ class Selection:
         return Selection(tuple(sorted(self.names)))
 
     def unmatched(self, kind: Kind, names: Iterable[str], internal: bool = False) -> list[str]:
-        """The entries of `include` that select nothing of `names`: each exact name that is missing; and every regular
-        expression where nothing at all is selected. None where `include` is empty. `internal`: regular expressions
-        select internal topics, too."""
+        """Return the entries of `include` that select nothing of `names`: each exact name that is missing; and every
+        regular expression where nothing at all is selected. None where `include` is empty. `internal`: regular
+        expressions select internal topics, too."""
         known = set(names)
         missing = sorted(self.names - known)
         by_name = kind == "topic" and not internal

@@ -59,7 +59,7 @@ class RepairBase:
 
 
 def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
-    """The base of a repair. `NewerError` for a catalog that a newer version wrote."""
+    """Return the base of a repair. `NewerError` for a catalog that a newer version wrote."""
     numbers = sorted((n for key in sizes if (n := layout.parse_catalog_key(key)) is not None), reverse=True)
     catalogs = _Catalogs(store, archive_id, numbers)
     newest = next(catalogs.read(), None)
@@ -94,7 +94,7 @@ def _witnesses(store: Store, archive_id: str) -> Iterable[int]:
 
 
 def load_whole(store: Store, kind: type[D], key: str) -> D | None:
-    """A document; None where it is missing or damaged. `NewerError` for one that a newer version wrote."""
+    """Return a document; None where it is missing or damaged. `NewerError` for one that a newer version wrote."""
     try:
         return load(kind, store.get(key), key)
     except NewerError:
@@ -118,8 +118,8 @@ class _Catalogs:
                     yield catalog
 
     def damaged(self, newest: Catalog) -> tuple[str, ...]:
-        """Keys of catalogs after the last sweep and before `newest` that can't be read, and of tables that only they
-        have."""
+        """Return keys of catalogs after the last sweep and before `newest` that can't be read, and of tables that only
+        they have."""
         nearby = range(max(newest.swept, newest.number - FAR) + 1, newest.number)
         older = sorted({*nearby, *(n for n in self.numbers if newest.swept < n < newest.number)})
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -145,7 +145,7 @@ class _Catalogs:
             return None
 
     def older(self, name: str, number: int) -> Rows | None:
-        """A table as the newest older catalog has it of which the table is whole."""
+        """Return a table as the newest older catalog has it of which the table is whole."""
         for catalog in self.read(number):
             rows = state_of(self.store, catalog).tables()[name]
             if len(_whole_chunks(rows).chunks) == len(rows.chunks):

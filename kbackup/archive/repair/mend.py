@@ -82,7 +82,7 @@ class Mender:
         return _with_points(state, new)
 
     def _whole(self, number: int, capture: Capture, notes: list[str]) -> Capture:
-        """The capture with documents that are there, empty ones where they are lost."""
+        """Return the capture with documents that are there, empty ones where they are lost."""
         key = (capture.groups.key, capture.metadata.key, capture.number)
         lost = [ref for ref in (capture.groups, capture.metadata) if not self._has(ref)]
         if not lost:
@@ -159,7 +159,7 @@ class Mender:
         )
 
     def _own_capture(self, point: Point) -> Capture:
-        """The capture of a restore point whose manifest is lost, by the documents that its row names."""
+        """Return the capture of a restore point whose manifest is lost, by the documents that its row names."""
 
         def newest(name: str, kind: type[Document]) -> DocumentRef:
             keys = [key for key in point.documents if key.endswith(name)]

@@ -144,8 +144,8 @@ def lost_topic(
     captured: set[str] | None,
     count: int,
 ) -> TopicState:
-    """A topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0 where no
-    document has it: a partition that never had a record has no row."""
+    """Return a topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0
+    where no document has it: a partition that never had a record has no row."""
     before, after = (
         next((t for t in m.topics if (t.name, t.incarnation) == key), None) if m is not None else None
         for m in beside
@@ -395,7 +395,7 @@ def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[M
 
 
 def numbers_given(sizes: Sizes) -> int:
-    """The highest number of a restore point that any object under points/ has."""
+    """Return the highest number of a restore point that any object under points/ has."""
     return max((p[0] for key in sizes if (p := layout.parse_point_key(key)) is not None), default=0)
 
 

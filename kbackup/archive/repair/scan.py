@@ -50,7 +50,7 @@ class Damaged:
 
 
 def to_scan(sizes: Mapping[str, int], rows: Mapping[str, Segment], keys: Iterable[str]) -> list[ToScan]:
-    """The records objects among `keys`, with the catalog's `rows` by key."""
+    """Return the records objects among `keys`, with the catalog's `rows` by key."""
     objects = filter(None, map(parse_records_object, keys))
     return [ToScan(target, key, sizes[key], start, rows.get(key)) for target, key, start in objects]
 

@@ -181,8 +181,8 @@ def thin(runs: Runs) -> Runs:
 
 
 def _join(stretch: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The first run as it is, and everything after it as late in the source and as early in the target as can be: so
-    many records as lie before a source offset at least, so far is the answer from the first run's end."""
+    """Return the first run as it is, and everything after it as late in the source and as early in the target as can
+    be: so many records as lie before a source offset at least, so far is the answer from the first run's end."""
     source, target, count = stretch[0]
     records = sum(c for _, _, c in stretch)
     holes = stretch[-1][0] + stretch[-1][2] - source - records

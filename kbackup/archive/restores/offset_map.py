@@ -50,7 +50,7 @@ class OffsetMap:
     start: int = 0
 
     def map(self, committed: int) -> Mapped:
-        """The target offset of the first restored record whose source offset is at or after `committed`."""
+        """Return the target offset of the first restored record whose source offset is at or after `committed`."""
         found = self._restored(committed)
         return found if found.offset >= self.start else Mapped(self.start, "expired")
 
@@ -166,7 +166,7 @@ def join_runs(runs: Iterable[tuple[tuple[str, *tuple[int, ...]], Runs]], schema:
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[TopicPartition, Runs]]:
-    """The runs of a table in which each target partition's stand together, as in every map and part."""
+    """Yield the runs of a table in which each target partition's stand together, as in every map and part."""
     for topic, (partition,), runs in split_runs(table, "partition"):
         yield TopicPartition(topic, partition), runs
 
@@ -223,13 +223,13 @@ def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName |
 
 
 def begun_map_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:
-    """Every part that an attempt at the unit has written, whether its transaction was committed or not."""
+    """Yield every part that an attempt at the unit has written, whether its transaction was committed or not."""
     for entry in store.list(layout.restore_key(restore_id, f"map/{unit}/")):
         yield decode(store.get(entry.key), entry.key)
 
 
 def previous_of(part: pa.Table) -> MapPartName | None:
-    """The part of an earlier attempt that the attempt of `part` went on from."""
+    """Return the part of an earlier attempt that the attempt of `part` went on from."""
     return MapPartName.parse((part.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
 
 
@@ -267,7 +267,8 @@ def write_map(store: Store, restore_id: str, tables: Iterable[pa.Table]) -> pa.T
 
 
 def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
-    """The map or the part that belongs under the key `name`; `CorruptError` for anything else, before it is parsed."""
+    """Return the map or the part that belongs under the key `name`; `CorruptError` for anything else, before it is
+    parsed."""
     sums = re.findall(rb"sha256:[0-9a-f]{64}", data)
     if len(sums) != 1 or _sum(data.replace(sums[0], _NO_SUM)) != sums[0]:
         raise CorruptError(

@@ -125,7 +125,7 @@ def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
 
 
 def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Table]:
-    """A restore's plan and its whole offset map."""
+    """Return a restore's plan and its whole offset map."""
     plan_key, map_key = (layout.restore_key(restore_id, name) for name in (layout.PLAN, layout.OFFSETS))
     try:
         plan = load(RestorePlan, state.get(plan_key), plan_key)

@@ -93,10 +93,10 @@ def plan_reads(
 def read_unit(
     store: Store, part: ReadUnit, *, headers: bool = True, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The part's records in columns of `tables.SCHEMA` (see `to_table_batch`), in batches of about `BATCH_BYTES`.
+    """Yield the part's records in columns of `tables.SCHEMA` (see `to_table_batch`), in batches of about `BATCH_BYTES`.
 
-    Every record is checked. `CorruptError` for a segment that was read whole and has another checksum comes at its
-    end, when its records have gone out: they must not count unless all of the part came.
+    Every record is checked. `CorruptError` for a segment that was read whole and has another checksum comes at its end,
+    when its records have gone out: they must not count unless all of the part came.
     """
     for piece in part.ranges:
         s = piece.segment
@@ -106,7 +106,7 @@ def read_unit(
 
 
 def read_range(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:
-    """The piece's records as blocks with at least one."""
+    """Yield the piece's records as blocks with at least one."""
     blocks = (
         read_segment(store, piece.segment)
         if piece.whole

@@ -226,12 +226,12 @@ class SegmentRanges:
                 return
 
     def numbered(self, low: int, high: int) -> Iterator[RecordBlock]:
-        """Records number `low` (inclusive) to `high` (exclusive) of the segment."""
+        """Yield records number `low` (inclusive) to `high` (exclusive) of the segment."""
         for part in self._entries(low, high):
             yield from self._blocks(part, 0, len(part))
 
     def last(self, most: int) -> Iterator[RecordBlock]:
-        """The last `most` records, or all of them."""
+        """Yield the last `most` records, or all of them."""
         return self.numbered(max(0, self._segment.count - most), self._segment.count)
 
     def fitting(self, low: int, high: int, room: int, *, last: bool = False) -> Iterator[RecordBlock]:

@@ -164,7 +164,7 @@ class _OpenSegment:
 
 
 def least(a: int | None, b: int | None) -> int | None:
-    """The smaller one; None stands for no value."""
+    """Return the smaller one; None stands for no value."""
     return a if b is None else b if a is None else min(a, b)
 
 

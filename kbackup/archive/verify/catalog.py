@@ -64,7 +64,7 @@ def check_vectors(
 
 
 def _captured(manifest: Manifest, since: int) -> dict[IncarnationPartition, PartitionState]:
-    """The partitions that were captured after restore point `since`."""
+    """Return the partitions that were captured after restore point `since`."""
     return {
         (t.name, t.incarnation, p.partition): p
         for t in manifest.topics
@@ -267,7 +267,7 @@ def _check_history(catalogs: _Catalogs, result: Survey, findings: Findings) -> N
 
 
 def _newest_whole(store: Store, result: Survey, findings: Findings) -> Committed | None:
-    """The newest catalog with all its tables."""
+    """Return the newest catalog with all its tables."""
     for number in sorted(result.catalogs, reverse=True):
         committed = Committed(state_of(store, result.catalogs[number]), result.catalogs[number])
         damaged = [chunk for chunk in _chunks(committed.state) if not _is_whole(chunk, findings)]
@@ -293,8 +293,8 @@ def _is_whole(chunk: Chunk, findings: Findings) -> bool:
 
 
 def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
-    """The keys that the catalogs of the history refer to. The tables of those before the newest are held against their
-    checksums: an undo, and a reader that opened one of them, need them."""
+    """Return the keys that the catalogs of the history refer to. The tables of those before the newest are held against
+    their checksums: an undo, and a reader that opened one of them, need them."""
     if result.archive is None:
         return set()
     keys = referred_keys(result.archive.committed)
@@ -331,7 +331,8 @@ _NAMING = {"points": "documents", "segments": "key"}
 def _manifest(
     archive: Archive, point: Point, sizes: Sizes, findings: Findings
 ) -> tuple[Manifest | None, bool]:
-    """The manifest of a restore point, None where it is damaged; and whether all documents that it needs are whole."""
+    """Return the manifest of a restore point, None where it is damaged; and whether all documents that it needs are
+    whole."""
     damaged = Findings()
     manifest = None
     for key in point.documents:
@@ -472,5 +473,5 @@ def can_judge(store: Store, result: Survey) -> bool:
 
 
 def _sources(catalog: Catalog) -> object:
-    """The tables that the derived files follow from."""
+    """Return the tables that the derived files follow from."""
     return catalog.tables.points, catalog.tables.segments, catalog.tables.log_starts

@@ -73,7 +73,7 @@ class Findings:
 
 
 def of_error(file: str, error: CorruptError) -> Finding:
-    """The finding of an error, without the file's name in its text and a hint to do what is being done."""
+    """Return the finding of an error, without the file's name in its text and a hint to do what is being done."""
     what = error.message.removeprefix("file ").removeprefix(file).lstrip(": ")
     hint = ANOTHER_COPY if "kbackup verify" in error.hint else error.hint
     return Finding(file, what, hint if isinstance(error, NewerError) else _beside(file) or hint)

@@ -151,6 +151,6 @@ def _check_index(store: Store, key: str, partition: _Partition, findings: Findin
 
 
 def _stem(key: str) -> str:
-    """A segment's name without `_records` or `_index`."""
+    """Return a segment's name without `_records` or `_index`."""
     name = key.rpartition("/")[2]
     return name.removesuffix(".zst").removesuffix("_records").removesuffix("_index")

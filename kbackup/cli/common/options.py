@@ -262,7 +262,7 @@ time_key_options = options(
 
 
 def _hidden_option(*names: str, callback: Callable[..., None], **attributes: Any) -> Callable[[F], F]:
-    """An option whose value goes to `FlagValues` and not to the command."""
+    """Return an option whose value goes to `FlagValues` and not to the command."""
     return click.option(*names, expose_value=False, callback=callback, **attributes)
 
 

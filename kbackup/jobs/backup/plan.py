@@ -250,7 +250,7 @@ def new_bytes(offsets: int, before: PartitionState | None) -> float:
 
 
 def waiting(plan: Plan) -> dict[IncarnationPartition, PartitionPlan]:
-    """Partitions that have something new to read."""
+    """Return partitions that have something new to read."""
     return {
         (t.name, t.incarnation, p.partition): p
         for t in plan.topics

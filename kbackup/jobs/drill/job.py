@@ -55,7 +55,7 @@ CONFIGS = {
 
 
 def scratch_options(options: Restore, content: Content, prefix: str, restore_id: str) -> Restore:
-    """Names under `prefix` for all topics there are, and for the groups of `content`."""
+    """Return names under `prefix` for all topics there are, and for the groups of `content`."""
     return msgspec.structs.replace(
         pinned(options, content),
         map={},

@@ -92,16 +92,16 @@ class Additions:
                 yield Addition(point, tuple(segments), self._partitions(point, segments))
 
     def missed(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, int]]:
-        """The partitions (of `topic`) of which records that came after `number` may have expired, and below which
-        offset: they are in no `Addition`."""
+        """Return the partitions (of `topic`) of which records that came after `number` may have expired, and below
+        which offset: they are in no `Addition`."""
         if number not in self._missed:
             topics = set(self._selection.topics({key[0] for key in self._archive.state.starts}))
             self._missed[number] = missed(self._archive, number, lambda tp: tp.topic in topics)
         return [(tp, start) for tp, start in self._missed[number] if topic is None or tp.topic == topic]
 
     def damaged(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, str]]:
-        """The partitions (of `topic`) with records of restore points after `number` that were found missing or damaged,
-        each with a sentence: they are in no `Addition`."""
+        """Return the partitions (of `topic`) with records of restore points after `number` that were found missing or
+        damaged, each with a sentence: they are in no `Addition`."""
         topics = set(self._selection.topics(set(self._archive.state.losses.columns("topic")[0])))
         last = self._archive.state.next_point
         return damaged(
@@ -132,7 +132,7 @@ class Additions:
         return [p for p in self._archive.restore_points if p.number > number]
 
     def _of(self, point: Point) -> dict[str, list[_Added]]:
-        """The selected segments that came with `point`, by topic."""
+        """Return the selected segments that came with `point`, by topic."""
         if point.number not in self._added:
             before = max(
                 (p.number for p in self._archive.restore_points if p.number < point.number), default=0

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def app_id(archive_id: str) -> str:
-    """The application of Delta's transactions whose version is the number of a restore point."""
+    """Return the application of Delta's transactions whose version is the number of a restore point."""
     return f"kbackup-{archive_id}"
 
 
@@ -76,7 +76,7 @@ class DeltaTable:
         return table_path(self.url)
 
     def reached(self, app: str) -> int:
-        """The restore point that `app` appended last; 0 where there is none, or no table."""
+        """Return the restore point that `app` appended last; 0 where there is none, or no table."""
         transactions = self._snapshot("transactions")
         version = transactions.get(app)
         return int(version.get()) if version.isDefined() else 0
@@ -103,7 +103,7 @@ class DeltaTable:
             raise self._error(error) from None
 
     def rows(self) -> DataFrame:
-        """All of it, as of now, however often it is read."""
+        """Return all of it, as of now, however often it is read."""
         from pyspark.errors import PySparkException
 
         reader = self.session.read.format("delta").option("versionAsOf", self._snapshot("version"))
@@ -313,8 +313,8 @@ class WriteFiles:
 
 
 def chunks(blocks: Iterator[RecordBlock]) -> Iterator[list[RecordBlock]]:
-    """The blocks' records in chunks that end with the record that makes them larger than `CHUNK_BYTES`: wherever the
-    blocks end."""
+    """Yield the blocks' records in chunks that end with the record that makes them larger than `CHUNK_BYTES`: wherever
+    the blocks end."""
     gathered: list[RecordBlock] = []
     size = 0
     for block in blocks:
@@ -333,7 +333,7 @@ def chunks(blocks: Iterator[RecordBlock]) -> Iterator[list[RecordBlock]]:
 
 
 def by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each date ('' never: see `_NO_DATE`), in their order."""
+    """Yield the rows of each date ('' never: see `_NO_DATE`), in their order."""
     date: Any = table.column("date").cast(pa.int32())
     days = pc.fill_null(date, -1).to_numpy()
     order = np.argsort(days, kind="stable")
@@ -380,7 +380,7 @@ class ParquetFormat:
 
 
 def _reached(destination: Destination) -> int:
-    """The newest restore point whose files are all there."""
+    """Return the newest restore point whose files are all there."""
     return max((point_of(entry.key) or 0 for entry in destination.own.list("points/")), default=0)
 
 

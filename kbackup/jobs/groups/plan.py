@@ -60,7 +60,7 @@ def check_groups(
 
 
 def _uncaptured(selection: Selection, not_carried: Iterable[str]) -> set[str]:
-    """The groups that a regular expression selects and no capture carries: a warning names them."""
+    """Return the groups that a regular expression selects and no capture carries: a warning names them."""
     return {group for group in not_carried if group not in selection.names and selection.matches(group)}
 
 
@@ -246,7 +246,7 @@ def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
 
 
 def _default_point(plan: RestorePlan, moment: Moment) -> int:
-    """The restore point that the restore's own groups are of."""
+    """Return the restore point that the restore's own groups are of."""
     if plan.choice is None:
         return plan.restore_point
     if plan.choice.groups_as_of is None and not moment:

@@ -142,7 +142,8 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
 
 
 def _groups(writing: WritingRun, head: Manifest | None, started_at: str) -> DocumentRef:
-    """The groups document of the restore point before, which a later backup compares with; else one without groups."""
+    """Return the groups document of the restore point before, which a later backup compares with; else one without
+    groups."""
     known = next((c.groups for c in head.captures if c.number == head.number), None) if head else None
     return known or writing.put_document(
         writing.next_point, layout.GROUPS, Groups(captured_at=started_at, groups=())

@@ -196,19 +196,19 @@ def check_zookeeper(findings: MigrationFindings) -> Line:
 
 
 def _chroot(connect: str) -> str:
-    """The chroot of a `zookeeper.connect`: '' or such as /kafka."""
+    """Return the chroot of a `zookeeper.connect`: '' or such as /kafka."""
     _, slash, path = connect.partition("/")
     return (slash + path).rstrip("/")
 
 
 def _hosts(connect: str) -> set[str]:
-    """The servers of a `zookeeper.connect`, each as host:port."""
+    """Return the servers of a `zookeeper.connect`, each as host:port."""
     servers = (server.strip().lower() for server in connect.partition("/")[0].split(","))
     return {server if ":" in server else f"{server}:2181" for server in servers if server}
 
 
 def storage_ids(controllers: tuple[Controller, ...]) -> dict[str, str | NotRead]:
-    """The cluster id of each controller's formatted storage."""
+    """Return the cluster id of each controller's formatted storage."""
     return {controller.file: controller.cluster_id for controller in controllers}
 
 
@@ -449,7 +449,7 @@ def check_listeners(findings: MigrationFindings) -> Line:
 
 
 def _controller_problem(properties: Mapping[str, str]) -> tuple[str, str] | None:
-    """(what is wrong, hint) of a controller's own listeners."""
+    """Return (what is wrong, hint) of a controller's own listeners."""
     protocols = protocols_of(properties)
     names = _upper_words(properties.get(_NAMES, ""))
     if not names:
@@ -467,7 +467,7 @@ def _controller_problem(properties: Mapping[str, str]) -> tuple[str, str] | None
 def _pair_problem(
     broker: Mapping[str, str], controller: Mapping[str, str], file: str
 ) -> tuple[str, str] | None:
-    """(what is wrong, hint) between a broker and a controller."""
+    """Return (what is wrong, hint) between a broker and a controller."""
     of_broker, of_controller = protocols_of(broker), protocols_of(controller)
     if not broker.get("process.roles"):  # a controller sends requests to brokers in ZooKeeper mode
         name = inter_broker_name(broker)
@@ -495,7 +495,7 @@ def _pair_problem(
 
 
 def inter_broker_name(properties: Mapping[str, str]) -> str:
-    """The listener over which brokers talk to each other."""
+    """Return the listener over which brokers talk to each other."""
     return (
         (
             properties.get("inter.broker.listener.name")
@@ -508,7 +508,7 @@ def inter_broker_name(properties: Mapping[str, str]) -> str:
 
 
 def protocols_of(properties: Mapping[str, str]) -> dict[str, str]:
-    """The security protocol of each listener name. As Kafka does, a KRaft node without a map of its own has its
+    """Return the security protocol of each listener name. As Kafka does, a KRaft node without a map of its own has its
     controller listeners as PLAINTEXT, unless one of its listeners is secured."""
     default = {name: name for name in _PROTOCOLS}
     if text := properties.get(_MAP, "").strip():

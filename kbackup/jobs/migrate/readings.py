@@ -242,7 +242,7 @@ _NOBODY_LISTENS = {errno.ECONNREFUSED}
 
 
 def quorum_addresses(properties: Mapping[str, str]) -> set[str]:
-    """The controllers' addresses in the properties of a broker or a controller."""
+    """Return the controllers' addresses in the properties of a broker or a controller."""
     servers = _words(properties.get("controller.quorum.bootstrap.servers", ""))
     voters = (voter.partition("@")[2] for voter in _words(properties.get("controller.quorum.voters", "")))
     return {*servers, *(voter for voter in voters if voter)}
@@ -413,7 +413,8 @@ def _storage_id(file: Path, folders: Sequence[Path]) -> str | NotRead:
 
 
 def _metadata_version(file: Path, folders: Sequence[Path]) -> int | NotRead:
-    """The level of metadata.version in a controller's log; before its first start, in the file that it starts from."""
+    """Return the level of metadata.version in a controller's log; before its first start, in the file that it starts
+    from."""
     for folder in folders:
         log = read_image_of(Sources(kafka={}, metadata_log=str(folder)))
         image = MetadataImage() if isinstance(log, NotRead) else log
@@ -435,7 +436,7 @@ def _no_storage(file: Path, folders: Sequence[Path], name: str) -> NotRead:
 
 
 def read_archive(store: Store) -> ArchiveFindings | None:
-    """The newest restore point's metadata; None where there is none."""
+    """Return the newest restore point's metadata; None where there is none."""
     try:
         archive = open_archive(store)
     except NoArchiveError:

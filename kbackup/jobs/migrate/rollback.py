@@ -124,7 +124,7 @@ def _addresses(
 
 
 def _archived(store: Callable[[], Store]) -> Mapping[str, str] | NotRead:
-    """The znodes of the newest restore point, by path."""
+    """Return the znodes of the newest restore point, by path."""
     try:
         archive = open_archive(store())
         metadata = archive.metadata(archive.head) if archive.head is not None else None
@@ -263,7 +263,7 @@ _CHECKS: tuple[Callable[[Situation], DeletionGuard], ...] = (
 
 
 def guards_of(situation: Situation) -> tuple[DeletionGuard, ...]:
-    """Every guard."""
+    """Return every guard."""
     return tuple(check(situation) for check in _CHECKS)
 
 
@@ -280,7 +280,7 @@ class RollbackStep:
 
 
 def runbook(situation: Situation) -> tuple[RollbackStep, ...]:
-    """The steps, in order; none where there is no way back, or nothing to roll back."""
+    """Return the steps, in order; none where there is no way back, or nothing to roll back."""
     if not situation.report.way_back:
         return ()
     *steps, storage = _steps(situation)

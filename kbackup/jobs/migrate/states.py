@@ -19,7 +19,7 @@ class NotRead:
 
 
 def first_unread(*values: object) -> NotRead | None:
-    """The first of `values` that was not read."""
+    """Return the first of `values` that was not read."""
     return next((value for value in values if isinstance(value, NotRead)), None)
 
 

@@ -202,7 +202,7 @@ class ZnodeReader(Protocol):
         ...
 
     def children(self, path: str) -> list[str]:
-        """The names below a znode; none where it is not there."""
+        """Return the names below a znode; none where it is not there."""
         ...
 
 

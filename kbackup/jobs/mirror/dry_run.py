@@ -139,7 +139,7 @@ def _internal(
 
 
 def _source_of(flow: Flow, store: Store) -> tuple[int | None, list[SourceTopic], tuple[Acl, ...] | None]:
-    """(restore point, topics, ACLs), from the archive, else from the source."""
+    """Return (restore point, topics, ACLs), from the archive, else from the source."""
     try:
         archive = open_archive(store)
         point = archive.restore_point("latest")

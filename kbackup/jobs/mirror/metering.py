@@ -94,8 +94,8 @@ def checkpoints_written(
 
 
 def duplicates(before: Mapping[TopicPartition, AppliedPosition], applied: Applied) -> int:
-    """The records of a round that were applied before it: source offsets below the position it began with. A remote
-    topic that was deleted began with none."""
+    """Return the records of a round that were applied before it: source offsets below the position it began with. A
+    remote topic that was deleted began with none."""
     total = 0
     deleted = {each.remote for each in applied.deleted}
     columns = (

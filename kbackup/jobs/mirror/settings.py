@@ -41,7 +41,7 @@ def sync_configs(
 
 
 def replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
-    """The configs of a source's topic that its remote topic gets too."""
+    """Return the configs of a source's topic that its remote topic gets too."""
     return {name: value for name, value in configs.items() if not flow.excluded_configs(name)}
 
 

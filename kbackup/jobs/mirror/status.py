@@ -68,8 +68,8 @@ def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> Fl
 
 
 def round_lag(state: State, status: FlowStatus) -> FlowLag:
-    """The lag at the end of a round. Where a flow has applied the newest restore point and holds no topic back, only
-    the records of topics that it has not begun with are counted."""
+    """Return the lag at the end of a round. Where a flow has applied the newest restore point and holds no topic back,
+    only the records of topics that it has not begun with are counted."""
     newest = state.newest
     if newest is None or newest.number > status.restore_point or any(t.held_back for t in status.topics):
         return flow_lag(state, status)
@@ -320,8 +320,8 @@ class FlowOverview:
 
 
 def flows_of(archive: Archive, state: Store, at: datetime | None = None) -> list[FlowOverview]:
-    """The flows of an archive that have begun, at a time (default: now). `state` is where they keep theirs, as
-    a rule the archive's store. A flow of another archive that shares `state` is left out."""
+    """Return the flows of an archive that have begun, at a time (default: now). `state` is where they keep theirs, as a
+    rule the archive's store. A flow of another archive that shares `state` is left out."""
     at = at or datetime.now(UTC)
     statuses = [status for status in read_status(state) if status.archive_id == archive.info.id]
     return [_overview(archive, status, at) for status in statuses]

@@ -87,7 +87,7 @@ def archive_info(job: RepairJob, documents: Documents) -> ArchiveInfo:
 
 
 def _ids_of_archive(job: RepairJob, documents: Documents) -> Iterator[str]:
-    """The archive's id by its catalogs, the newest first, by what names a catalog, and by manifests."""
+    """Yield the archive's id by its catalogs, the newest first, by what names a catalog, and by manifests."""
     for key in sorted(job.sizes, reverse=True):
         if layout.parse_catalog_key(key) is not None:
             catalog = load_whole(job.store, Catalog, key)

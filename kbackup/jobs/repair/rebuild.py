@@ -175,7 +175,8 @@ def _tasks(items: Sequence[ToScan]) -> list[tuple[ToScan, ...]]:
 
 
 def damaged_segments(job: RepairJob, state: State) -> dict[str, str]:
-    """Keys of records objects of the catalog that are missing or damaged, with the reason; indexes are mended."""
+    """Return keys of records objects of the catalog that are missing or damaged, with the reason; indexes
+    are mended."""
     rows = {s.key: s for s in _segments(state)}
     findings = Findings()
     present = check_present(rows.values(), job.sizes, findings)
@@ -196,9 +197,9 @@ def _segments(state: State) -> list[Segment]:
 def rebuild_state(
     job: RepairJob, base: RepairBase, documents: Documents, damaged: Mapping[str, str]
 ) -> tuple[State, dict[int, Manifest]]:
-    """The state of the base with restore points and segments that it lacks, where catalogs or tables are lost; and the
-    whole manifests by number. Behind a whole base only the restore point of the open run is listed, where its manifest
-    is whole (`unlisted_points`)."""
+    """Return the state of the base with restore points and segments that it lacks, where catalogs or tables are lost;
+    and the whole manifests by number. Behind a whole base only the restore point of the open run is listed, where its
+    manifest is whole (`unlisted_points`)."""
     state = base.state
     manifests = listed_manifests(state, documents)
     points = unlisted_points(base, documents)

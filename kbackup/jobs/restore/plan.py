@@ -44,8 +44,8 @@ _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
 
 
 def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -> str:
-    """The new name of a topic: by `exact`, else by the first 'pattern=replacement' that matches somewhere in
-    it."""
+    """Return the new name of a topic: by `exact`, else by the first 'pattern=replacement' that matches
+    somewhere in it."""
     if topic in exact:
         return exact[topic]
     for rule in patterns:
@@ -104,7 +104,7 @@ def plan_topic(
 
 
 def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRange, ...], ...]:
-    """Partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
+    """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
     parts = [
         (p.bytes, _unit_range(t.name, p, names[t.name]))
         for t in content.topics
@@ -220,7 +220,7 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
 
 
 def time_window(options: Restore, now: int) -> Window:
-    """The bounds in time, `now` being in ms since the epoch. `UsageError` where they leave nothing."""
+    """Return the bounds in time, `now` being in ms since the epoch. `UsageError` where they leave nothing."""
     start = parse_time(options.from_time, now, up=True) if options.from_time else None
     end = parse_time(options.to_time, now) if options.to_time else None
     if start is not None and end is not None and start > end:

@@ -263,7 +263,8 @@ _ORDERED = ("map_regex",)
 
 
 def given_options(options: Restore) -> dict[str, Any]:
-    """The keys of `[restore]` that decide what is restored, as they were given; lists in order where it is free."""
+    """Return the keys of `[restore]` that decide what is restored, as they were given; lists in order where
+    it is free."""
     keys: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
     return {
         name: sorted(value) if isinstance(value, list) and name not in _ORDERED else value

@@ -62,7 +62,7 @@ class BrokerAdmin:
         self._admin = self.connection.admin()
 
     def brokers(self) -> Brokers:
-        """All of it by one request."""
+        """Return all of it by one request."""
         with self.connection.errors("listing brokers"):
             metadata = self._admin.list_topics(timeout=TIMEOUT)
         partitions = [
@@ -85,13 +85,14 @@ class BrokerAdmin:
             return session if isinstance(session, Untold) else session.read.fetch_version()
 
     def reassignments(self) -> list[str] | Untold:
-        """The partitions that are on their way to other brokers, such as orders-0."""
+        """Return the partitions that are on their way to other brokers, such as orders-0."""
         with admin_session(self.connection) as session:
             return session if isinstance(session, Untold) else session.read.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
-        """Every config of a broker, static ones and defaults included, without those that are not set. A sensitive
-        config that is set is "": brokers never return its value. They treat each unknown config as sensitive."""
+        """Return every config of a broker, static ones and defaults included, without those that are not
+        set. A sensitive config that is set is "": brokers never return its value. They treat each unknown
+        config as sensitive."""
         resource = ConfigResource(ResourceType.BROKER, str(broker))
         (future,) = self._admin.describe_configs([resource], request_timeout=TIMEOUT).values()
         entries = self.connection.result(future, f"reading configs of broker {broker}")
@@ -254,7 +255,8 @@ class Cluster:
         self.topic_admin = TopicAdmin(self.connection, self._admin)
 
     def admin_session(self) -> AbstractContextManager[AdminSession | Untold]:
-        """A connection for admin requests that confluent-kafka has no call for; `Untold` where there can be none."""
+        """Return a connection for admin requests that confluent-kafka has no call for; `Untold` where there can be
+        none."""
         return admin_session(self.connection)
 
     def connect(self) -> tuple[str, int]:
@@ -302,7 +304,7 @@ class Cluster:
             yield from (answered(*asked) for asked in futures.items())
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The configs set on each topic itself, without sensitive values."""
+        """Return the configs set on each topic itself, without sensitive values."""
         return {
             topic: {
                 entry.name: entry.value
@@ -313,7 +315,7 @@ class Cluster:
         }
 
     def one_config(self, names: Iterable[str], config: str) -> dict[str, str | None]:
-        """Each topic's value of a config, which may be a default; None where brokers don't know it."""
+        """Return each topic's value of a config, which may be a default; None where brokers don't know it."""
         return {
             topic: entries[config].value if config in entries else None
             for topic, entries in self._topic_entries(names)
@@ -332,12 +334,12 @@ class Cluster:
             yield from (answered(resource.name, future) for resource, future in futures.items())
 
     def all_topic_configs(self, name: str) -> dict[str, str]:
-        """Every config of a topic, defaults included."""
+        """Return every config of a topic, defaults included."""
         ((_, entries),) = self._topic_entries([name])
         return {entry.name: entry.value for entry in entries.values() if entry.value is not None}
 
     def broker_configs(self) -> dict[str, str]:
-        """Every config of the first broker that answers, defaults included; what new topics will inherit."""
+        """Return every config of the first broker that answers, defaults included; what new topics will inherit."""
         return any_broker_configs(self.connection, self._admin)
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -345,7 +347,7 @@ class Cluster:
         return {tp: result.offset for tp, result in found.items()}
 
     def log_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> dict[TopicPartition, int]:
-        """The last stable offset of each partition for 'read_committed', else its high watermark."""
+        """Return the last stable offset of each partition for 'read_committed', else its high watermark."""
         level = (
             IsolationLevel.READ_COMMITTED
             if isolation == "read_committed"

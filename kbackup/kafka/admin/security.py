@@ -79,7 +79,7 @@ class SecurityAdmin:
         return [r for r in rules if r not in set(strange)], [acl_words(r) for r in strange]
 
     def users(self) -> list[Credential] | Untold:
-        """Each SCRAM credential there is; its secret stays with the broker."""
+        """Return each SCRAM credential there is; its secret stays with the broker."""
         doing = "describing SCRAM users"
         rights = self._rights(doing)
         if isinstance(rights, Untold):
@@ -99,7 +99,7 @@ class SecurityAdmin:
         return found if isinstance(found, Untold) else sorted(node.id for node in found.nodes)
 
     def broker_configs(self) -> list[DynamicConfig] | Untold:
-        """The dynamic configs of brokers, and their cluster-wide default."""
+        """Return the dynamic configs of brokers, and their cluster-wide default."""
         brokers = self.brokers()
         if isinstance(brokers, Untold):
             return brokers
@@ -122,7 +122,7 @@ class SecurityAdmin:
         return sorted(settings, key=_by_name)
 
     def group_configs(self, groups: Iterable[str]) -> list[DynamicConfig] | Untold:
-        """The configs set on `groups`."""
+        """Return the configs set on `groups`."""
         names = sorted(groups)
         settings: list[DynamicConfig] = []
         for at in range(0, len(names), _BATCH):
@@ -199,7 +199,7 @@ class SecurityAdmin:
         return described
 
     def _ask(self, future: Future[Any], doing: str) -> Any:
-        """The answer, or `Untold`."""
+        """Return the answer, or `Untold`."""
         try:
             return future.result(timeout=TIMEOUT * 2)
         except KafkaException as raised:

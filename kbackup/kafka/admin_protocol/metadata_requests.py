@@ -80,7 +80,7 @@ class ClusterReader:
         )
 
     def delegation_tokens(self) -> list[DelegationToken] | Untold:
-        """The tokens that our user may describe."""
+        """Return the tokens that our user may describe."""
         request = DescribeDelegationTokenRequest(owners=None)
         return self._answer_or_untold(
             "describing delegation tokens", lambda: tokens_of(self._broker.ask(request))
@@ -100,7 +100,7 @@ class ClusterReader:
         return self._answer_or_untold("describing ACLs", lambda: acls_of(self._broker.ask(request)))
 
     def default_broker_configs(self) -> list[DynamicConfig] | Untold:
-        """The cluster-wide default of brokers' dynamic configs."""
+        """Return the cluster-wide default of brokers' dynamic configs."""
 
         def ask() -> list[DynamicConfig]:
             (described,) = self._configs(_BROKER, [""])
@@ -109,7 +109,7 @@ class ClusterReader:
         return self._answer_or_untold("reading configs of brokers", ask)
 
     def client_metrics(self) -> list[ClientMetrics] | Untold:
-        """The subscriptions to metrics of clients."""
+        """Return the subscriptions to metrics of clients."""
 
         def ask() -> list[ClientMetrics]:
             request = ListConfigResourcesRequest(resource_types=[_CLIENT_METRICS])
@@ -146,7 +146,7 @@ class ClusterReader:
         return self._broker.newest_version(_FETCH)
 
     def reassignments(self) -> list[str] | Untold:
-        """The partitions that are on their way to other brokers, such as orders-0."""
+        """Return the partitions that are on their way to other brokers, such as orders-0."""
 
         def ask() -> list[str]:
             request = ListPartitionReassignmentsRequest(timeout_ms=int(TIMEOUT * 1000), topics=None)
@@ -384,7 +384,7 @@ _ACL_TABLES = (ACL_RESOURCES, ACL_PATTERNS, ACL_OPERATIONS, ACL_PERMISSIONS)
 
 
 def defaults_of(configs: Iterable[Any]) -> list[DynamicConfig]:
-    """The cluster-wide default of brokers."""
+    """Return the cluster-wide default of brokers."""
     return sorted(
         DynamicConfig("", c.name, None if c.is_sensitive else c.value)
         for c in configs
@@ -425,7 +425,7 @@ def brokers_of(answer: Any, protocol: str) -> list[Registration]:
 
 
 def controllers_of(answer: Any) -> list[Registration]:
-    """The voters of the quorum of a metadata log."""
+    """Return the voters of the quorum of a metadata log."""
     listeners = {node.node_id: node.listeners for node in answer.nodes or ()}
     voters = {v.replica_id for t in answer.topics for p in t.partitions for v in p.current_voters}
     return [

@@ -150,7 +150,7 @@ class GroupAdmin:
             consumer.close()
 
     def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
-        """Every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
+        """Return every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
         list theirs have a number for a name."""
         with self._calls() as calls:
             listing = GroupListing(self.connection, self._admin, calls)

@@ -158,7 +158,7 @@ lib = _load()
 
 
 def partitions_of(offsets: Sequence[CommittedOffset], whole: bool = False) -> Any:
-    """A `rd_kafka_topic_partition_list_t *` of the places; `whole`: with what is committed."""
+    """Return a `rd_kafka_topic_partition_list_t *` of the places; `whole`: with what is committed."""
     made = lib.rd_kafka_topic_partition_list_new(len(offsets))
     for each in offsets:
         entry = lib.rd_kafka_topic_partition_list_add(made, each.tp.topic.encode(), each.tp.partition)
@@ -316,7 +316,7 @@ class GroupCalls:
             lib.rd_kafka_topic_partition_list_destroy(partitions)
 
     def names(self) -> tuple[list[DescribedGroup], KafkaError | None]:
-        """Every group of every broker; and the error of a broker that did not list its groups."""
+        """Return every group of every broker; and the error of a broker that did not list its groups."""
         listed = POINTER(GroupList)()
         code = lib.rd_kafka_list_groups(self._client, None, ctypes.byref(listed), int(self._timeout * 1000))
         error = KafkaError(code) if code else None

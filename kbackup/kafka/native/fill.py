@@ -63,7 +63,7 @@ _NO_HEADERS = -156  # RD_KAFKA_RESP_ERR__NOENT
 
 @njit(inline="always")
 def _field(to: int, source: int, length: int) -> int:
-    """A key, value or header part: its length, -1 for null, and its bytes."""
+    """Return a key, value or header part: its length, -1 for null, and its bytes."""
     if source == 0:
         store32_big(to, int32(-1))
         return to + 4

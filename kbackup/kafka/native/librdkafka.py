@@ -176,12 +176,12 @@ def text(words: bytes | None) -> str:
 
 
 def error_of(code: int, reason: str = "", fatal: bool = False) -> KafkaError:
-    """The object that confluent-kafka would raise for `code`."""
+    """Return the object that confluent-kafka would raise for `code`."""
     return confluent_kafka.KafkaError(code, reason or text(lib.rd_kafka_err2str(code)), fatal)
 
 
 def taken(error: int | None) -> KafkaError | None:
-    """A `rd_kafka_error_t *` as an object, freed; None for success."""
+    """Return a `rd_kafka_error_t *` as an object, freed; None for success."""
     if not error:
         return None
     kafka_error = confluent_kafka.KafkaError(

@@ -81,5 +81,5 @@ store32_big = _store(_INT, 32, big=True)
 
 @njit(inline="always")
 def header_name_length(name: int) -> Any:
-    """Bytes of the header name at an address; it may hold NUL bytes, which is why it is not measured."""
+    """Return bytes of the header name at an address; it may hold NUL bytes, which is why it is not measured."""
     return load64(name - HEADER_NAME_LENGTH)

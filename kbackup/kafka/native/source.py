@@ -145,7 +145,7 @@ class KernelSource:
         self._cut_at = time.monotonic()
 
     def _cut(self) -> Iterator[FetchResult]:
-        """The block that was written since the last one, if there is one."""
+        """Yield the block that was written since the last one, if there is one."""
         state = self._state
         first, count = int(state[kernel.FIRST]), int(state[kernel.COUNT])
         if first == count:

@@ -51,7 +51,7 @@ class KbackupDataSource(DataSource):
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """The names of a schema; `UsageError` for a column that an archive has not, or not of that type."""
+    """Return the names of a schema; `UsageError` for a column that an archive has not, or not of that type."""
     from kbackup.errors import UsageError
     from kbackup.spark.source.options import TYPES
 

@@ -119,7 +119,7 @@ def both(a: Window, b: Window) -> Window:
 
 
 def common(a: Ranges, b: Ranges) -> Ranges:
-    """The offsets that are in both."""
+    """Return the offsets that are in both."""
     overlaps: list[tuple[int, int]] = []
     i = j = 0
     while i < len(a) and j < len(b):

@@ -313,14 +313,14 @@ class Recovery:
 
 
 def _tail(*runs: Int64Array) -> Runs:
-    """The last records of the last run."""
+    """Return the last records of the last run."""
     source, target, count = (column[-1:] for column in runs)
     skipped = np.maximum(count - _TAIL, 0)
     return source + skipped, target + skipped, count - skipped
 
 
 def _end(runs: Runs) -> int:
-    """The target offset after the last record."""
+    """Return the target offset after the last record."""
     return int(runs[1][-1] + runs[2][-1])
 
 
@@ -457,7 +457,7 @@ def incarnation_kind(
 
 
 def _newest(positions: Mapping[TopicPartition, AppliedPosition]) -> dict[str, int]:
-    """The newest incarnation of each remote topic."""
+    """Return the newest incarnation of each remote topic."""
     reported: dict[str, int] = {}
     for tp, position in positions.items():
         reported[tp.topic] = max(position.incarnation, reported.get(tp.topic, position.incarnation))

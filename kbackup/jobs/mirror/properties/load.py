@@ -339,7 +339,7 @@ def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
 
 
 def _keys(sections: Sections) -> Iterator[tuple[str, str, str]]:
-    """(prefix, name, value) of every key of a known section."""
+    """Yield (prefix, name, value) of every key of a known section."""
     yield from (("", name, value) for name, value in sections.top.items())
     for alias, section in sections.by_cluster.items():
         yield from ((f"{alias}.", name, value) for name, value in section.items())

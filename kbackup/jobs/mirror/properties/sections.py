@@ -222,7 +222,7 @@ def starts_at_end(sections: Sections, pair: FlowClusters) -> bool:
 
 
 def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[str]]:
-    """(librdkafka's properties, what was left out)."""
+    """Return (librdkafka's properties, what was left out)."""
     client = translate(java, where)
     properties: dict[str, str] = {}
     notes = list(client.notes)
@@ -267,7 +267,7 @@ def _java_properties(sections: Sections, pair: FlowClusters, side: Side, role: s
 
 
 def _stripped(section: dict[str, str], prefix: str, before: str) -> dict[str, tuple[str, str]]:
-    """(whole key, value) by the name behind `prefix`."""
+    """Return (whole key, value) by the name behind `prefix`."""
     return {
         name.removeprefix(prefix): (f"{before}{name}", value)
         for name, value in section.items()
