@@ -32,7 +32,7 @@ _FIELDS: list[pa.Field[Any]] = [
     ),
 ]
 RECORDS: pa.Schema = pa.schema(_FIELDS)
-"""People's and tables' view of records. `timestamp` is in ms since the epoch, null where the type is -1 or -2."""
+"""People's and tables' view of records. `timestamp` is in ms since the epoch, null if the type is -1 or -2."""
 
 
 class TopicPartition(NamedTuple):
@@ -65,7 +65,7 @@ class RecordBlock:
 
     `data` is uint8[nbytes] and starts with the first record (no magic byte); `offsets`, `positions` and `lengths` are
     int64[n]: source offset, start within `data`, encoded length. Positions are contiguous from 0.
-    `min_timestamp` and `max_timestamp` are in ms, None where no record has a timestamp; `largest` is the
+    `min_timestamp` and `max_timestamp` are in ms, None if no record has a timestamp; `largest` is the
     longest encoded record in bytes.
     """
 

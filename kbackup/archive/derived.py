@@ -73,7 +73,7 @@ def is_refreshed(archive: Archive) -> bool:
 
 
 def _written_for(archive: Archive) -> State | None:
-    """Return the state that the derived files were last written for; None where it is no longer known."""
+    """Return the state that the derived files were last written for; None if it is no longer known."""
     try:
         mark = load(Derived, archive.store.get(layout.DERIVED), layout.DERIVED)
         if mark.catalog == archive.state.number:
@@ -119,7 +119,7 @@ def _captured_files(archive: Archive, topics: Iterable[TopicState], state: State
 
 
 def _written_files(archive: Archive, before: State, topics: Iterable[TopicState]) -> dict[str, bytes]:
-    """Return the group files of `topics` as they were written for `before`; none where the newest restore point of
+    """Return the group files of `topics` as they were written for `before`; none if the newest restore point of
     `before` is gone."""
     point = before.newest
     if point is None or archive.state.point(point.number) != point:

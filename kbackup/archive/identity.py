@@ -12,7 +12,7 @@ _FILES = 3
 
 
 def check_encryption(store: Store, info: ArchiveInfo) -> None:
-    """Raise `WrongKeyError` where a key is missing, or given for a plain archive. A wrong key shows in reading."""
+    """Raise `WrongKeyError` if a key is missing, or given for a plain archive. A wrong key shows in reading."""
     given = encryption_of(store)
     if given == info.encryption:
         return
@@ -69,7 +69,7 @@ def read_info(store: Store) -> ArchiveInfo:
 
 
 def check_archive_id(store: Store, expected: str | None, *, lost: bool = False) -> None:
-    """Raise `MismatchError` where another archive is there than `expected`, or none; nothing expects any. `lost`:
+    """Raise `MismatchError` if another archive is there than `expected`, or none; nothing expects any. `lost`:
     archive.json may be missing or damaged, for its repair."""
     if not expected:
         return

@@ -32,7 +32,7 @@ class Flaw(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class JavaSegment:
     """A segment's index, and the size of its records file with the whole records alone. `ranges` are their
-    positions and lengths in the file that is there, None where they are the file."""
+    positions and lengths in the file that is there, None if they are the file."""
 
     index: SegmentIndex
     stored: int
@@ -51,7 +51,7 @@ def java_segment(store: Store, key: str, size: int) -> JavaSegment:
 
 
 def _whole(key: str, size: int, data: bytes | None) -> JavaSegment | None:
-    """Return the segment by the records file and its index; None where they disagree, and more than one of them can be
+    """Return the segment by the records file and its index; None if they disagree, and more than one of them can be
     read."""
     try:
         index = decode_index(data or b"", layout.index_key_of(key))

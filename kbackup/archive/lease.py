@@ -323,8 +323,8 @@ class SeenLease:
 
 
 def inspect_lease(store: Store) -> SeenLease | None:
-    """Return the lease at `store`, for which an encrypted archive needs no key; None where no writer ever took it.
-    `NoArchiveError` where there is no archive."""
+    """Return the lease at `store`, for which an encrypted archive needs no key; None if no writer ever took it.
+    `NoArchiveError` if there is no archive."""
     try:
         load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE)
     except NotFoundError as error:
@@ -343,7 +343,7 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
     `expires_at`, or `seconds` (how long writers' leases are) from now where that is earlier: the clock that wrote
     `expires_at` may be wrong.
 
-    `LockedError` where it is not the lease that was seen any more, `RefusedError` where there is nothing to break.
+    `LockedError` if it is not the lease that was seen any more, `RefusedError` if there is nothing to break.
     """
     owner = uuid.uuid4().hex
     for _ in range(_TRIES):

@@ -148,7 +148,7 @@ def load(kind: type[D], data: bytes, name: str) -> D:
 
 
 class GroupOffset(Member, frozen=True, kw_only=True):
-    """`offset` is the next to read; `leader_epoch` is null where none was committed."""
+    """`offset` is the next to read; `leader_epoch` is null if none was committed."""
 
     topic: str
     partition: int
@@ -205,7 +205,7 @@ class Metadata(Document, frozen=True, kw_only=True):
     not_carried: tuple[NotCarried, ...] = ()
 
     def source_of(self, part: MetadataPartName) -> Source | None:
-        """Return the source of a part of the metadata; None where the part was not captured."""
+        """Return the source of a part of the metadata; None if the part was not captured."""
         return self.sources.get(part)
 
 
@@ -235,7 +235,7 @@ class PartitionState(Member, frozen=True, kw_only=True):
     """One partition in a restore point: the archive has records with `start` <= offset < `end`, apart from what the
     losses name.
 
-    `log_start` and `log_end` are the partition's own at the time of the run. `last` is null where there is no record,
+    `log_start` and `log_end` are the partition's own at the time of the run. `last` is null if there is no record,
     and where the run did not read the last one itself. `tail` are the few records before `last`, of compacted topics;
     `epochs` are leader epochs before that of `last`, in order.
     """
@@ -265,7 +265,7 @@ class TopicState(Member, frozen=True, kw_only=True):
 
 
 class Loss(Member, frozen=True, kw_only=True):
-    """Records that this run found it can never archive. `end` is null where it is not known how many there
+    """Records that this run found it can never archive. `end` is null if it is not known how many there
     were."""
 
     kind: Literal["retention", "truncated", "recreated", "damaged"]

@@ -96,7 +96,7 @@ def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, DocumentR
 
 
 def check_written(store: Store, segments: Sequence[Segment]) -> None:
-    """Raise `StoreError` where a directory lacks a segment that a task wrote: that one may have had another machine's
+    """Raise `StoreError` if a directory lacks a segment that a task wrote: that one may have had another machine's
     disk."""
     for segment in () if store.address.server else segments:
         try:

@@ -144,7 +144,7 @@ class Archive:
             raise CorruptError(f"file {key} is missing", REPAIR) from error
 
     def read_document(self, ref: DocumentRef) -> bytes:
-        """Return the bytes that `ref` promises; `CorruptError` where they are missing or others."""
+        """Return the bytes that `ref` promises; `CorruptError` if they are missing or others."""
         data = self._document(ref.key)
         if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
             raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
@@ -243,8 +243,8 @@ def _number(point: Manifest | int) -> int:
 
 
 def open_archive(store: Store) -> Archive:
-    """Open an archive at its newest catalog. `NoArchiveError` where there is none, `CorruptError` for an unknown
-    version, `WrongKeyError` where an encrypted archive has no key, or an archive without encryption has one."""
+    """Open an archive at its newest catalog. `NoArchiveError` if there is none, `CorruptError` for an unknown
+    version, `WrongKeyError` if an encrypted archive has no key, or an archive without encryption has one."""
     info = read_info(store)
     return Archive(store, info, open_newest(store, info.id))
 
@@ -255,14 +255,14 @@ def open_archive(store: Store) -> Archive:
 
 
 def manifest_of(archive: Archive, number: int) -> str:
-    """Return the checksum of that restore point's manifest, also of one that was let go; '' where there
+    """Return the checksum of that restore point's manifest, also of one that was let go; '' if there
     never was one."""
     point = archive.state.point(number)
     return point.manifest if point is not None else archive.state.past_manifests.get(number, "")
 
 
 def check_same_point(archive: Archive, number: int, manifest: str, follower: str, hint: str) -> None:
-    """Raise `RefusedError` where the archive's restore point `number` is not the one whose `manifest` the follower
+    """Raise `RefusedError` if the archive's restore point `number` is not the one whose `manifest` the follower
     saved, as far as both are known. A repair may have made the manifest anew: the one before it counts as well."""
     known = {each for point, each in archive.state.lineage if point == number}
     if manifest and known and manifest not in known:

@@ -49,7 +49,7 @@ class WritingRun:
     lease: HeldLease
     kind: Kind
     interrupted: bool = False
-    """True where the run before this one was interrupted and may have left segments behind."""
+    """True if the run before this one was interrupted and may have left segments behind."""
     began: int = 0
     """The catalog of the fence."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)

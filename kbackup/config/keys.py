@@ -50,7 +50,7 @@ class Key(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that a value, or an item of a list, is one of; none where any will do."""
+        """The words that a value, or an item of a list, is one of; none if any will do."""
         return _literals(self.type)
 
     @property

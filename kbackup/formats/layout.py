@@ -80,7 +80,7 @@ def headers(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield for each of `count` headers from `at` the positions of its key, of its value's length, and of its end.
 
-    `ShortError` where it goes past `stop`.
+    `ShortError` if it goes past `stop`.
     """
     for _ in range(count):
         middle = _field_end(view, at, stop, 0, name, base, "header key")
@@ -92,7 +92,7 @@ def headers(
 def record(view: memoryview, at: int, after: int, name: str, base: int) -> tuple[int, int]:
     """Offset and end of the record at `at`; its offset must be greater than `after`.
 
-    `ShortError` where `view` ends first; `CorruptError` for what no more bytes could mend.
+    `ShortError` if `view` ends first; `CorruptError` for what no more bytes could mend.
     """
     stop = len(view)
     if at + MIN_RECORD > stop:
@@ -254,7 +254,7 @@ def _walk_headers(
 
 
 def gather(data: Bytes, fields: Fields) -> pa.Array[Any]:
-    """Return the fields' bytes as large_binary[n], null where the length is -1."""
+    """Return the fields' bytes as large_binary[n], null if the length is -1."""
     count = len(fields.start)
     if not count:
         return pa.array([], pa.large_binary())
@@ -267,7 +267,7 @@ def gather(data: Bytes, fields: Fields) -> pa.Array[Any]:
 
 
 def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[Any]:
-    """Return the header keys as string[m]; `UsageError` where one is not UTF-8 (Arrow's cast looks at each)."""
+    """Return the header keys as string[m]; `UsageError` if one is not UTF-8 (Arrow's cast looks at each)."""
     raw = gather(data, fields)
     try:
         return raw.cast(pa.string())

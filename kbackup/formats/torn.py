@@ -43,7 +43,7 @@ class Walk:
     """The whole records of the file `name` of `size` bytes: by their index entries, then one by one.
 
     `indexed` counts the records that have entries. `at` is where the last whole record ends, `broken` why the bytes
-    from there on are none: None where they are the beginning of one.
+    from there on are none: None if they are the beginning of one.
     """
 
     def __init__(self, name: str, size: int, read: Read) -> None:

@@ -93,8 +93,8 @@ def adopt(
     spark: Spark,
     listener: ProgressListener,
 ) -> RepairReport:
-    """Make an archive of a folder of the Java tool; without `confirm` nothing is written. `RefusedError` where there is
-    an archive with restore points already, or the remains of one, `NoArchiveError` where there is no such folder."""
+    """Make an archive of a folder of the Java tool; without `confirm` nothing is written. `RefusedError` if there is
+    an archive with restore points already, or the remains of one, `NoArchiveError` if there is no such folder."""
     phases = Phases(listener)
     if encryption_of(store) is not None:
         raise UsageError(

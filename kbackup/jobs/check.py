@@ -78,7 +78,7 @@ class Steps:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first failed step; 0 where none failed."""
+        """The exit code of the first failed step; 0 if none failed."""
         return next((step.exit_code for step in self.done if step.status == "failed"), EXIT_OK)
 
     @contextmanager

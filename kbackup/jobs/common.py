@@ -109,7 +109,7 @@ class NumberedCaptures(Generic[D]):
         return sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
 
     def read(self, number: int) -> D:
-        """Return the capture of that number; `NotFoundError` where there is none."""
+        """Return the capture of that number; `NotFoundError` if there is none."""
         key = self._key(number)
         return load(self._kind, self.state.get(key), key)
 

@@ -31,7 +31,7 @@ from kbackup.store.probe import check_conditional_writes
 
 THREADS = 8
 _FEW = 256
-"""Objects that are asked for one by one; of more, the whole folder is listed, a thousand a request."""
+"""So many objects are looked up one by one; for more, the whole folder is listed, a thousand objects per request."""
 _DAMAGED = "run 'kbackup verify', which lists every finding; nothing of this object was copied"
 _IN_THE_WAY = "delete it by hand while no copy runs, then run the copy again; no restore point there has it"
 DIVERGED = "use another address: something other than 'kbackup copy' wrote to this one"
@@ -111,7 +111,7 @@ def send(source: Store, target: Store, due: Due) -> int:
 
 
 def put_same(target: Store, key: str, data: bytes) -> None:
-    """Create, as it is stored; `RefusedError` where there is something else."""
+    """Create, as it is stored; `RefusedError` if there is something else."""
     raw = stored(target)
     try:
         raw.put_new(key, data)
@@ -126,7 +126,7 @@ def put_same(target: Store, key: str, data: bytes) -> None:
 
 
 def claim(source: Store, info: ArchiveInfo, target: Store) -> None:
-    """Make `target` an archive of the same id, if there is nothing. `RefusedError` where there is anything else,
+    """Make `target` an archive of the same id, if there is nothing. `RefusedError` if there is anything else,
     `StoreError` for a store that can't keep an archive safe."""
     check_apart(target, source)
     if _is_ours(info, target):
@@ -291,7 +291,7 @@ def copy_archive(
     """Bring `target` up to the newest catalog of `source`, or with `point` up to that restore point alone.
 
     With `keep`, restore points that the source let go stay in the copy. Takes the lease of `target` and none of
-    `source`, which is only read: backups may go on there. `RefusedError` where `target` is anything but empty or a
+    `source`, which is only read: backups may go on there. `RefusedError` if `target` is anything but empty or a
     copy of the same history.
     """
     phases = Phases(listener)
@@ -358,7 +358,7 @@ def _report(
 
 
 def _check(there: Archive, source: State, ours: State, url: str) -> None:
-    """Raise `RefusedError` where `there` can't become `ours`, which is `source` or a restore point of it."""
+    """Raise `RefusedError` if `there` can't become `ours`, which is `source` or a restore point of it."""
     check_lineage(there.state, source, url)
     numbers = {p.number for p in there.restore_points}
     if (

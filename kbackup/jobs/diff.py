@@ -37,8 +37,8 @@ Values = Mapping[tuple[str, str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`id` is '' where the broker has none; `incarnation` is None for a live topic. `partitions` are log start and end
-    (for a restore point: as far as it was archived). `configs` and `replication_factor` are None where they are
+    """`id` is '' if the broker has none; `incarnation` is None for a live topic. `partitions` are log start and end
+    (for a restore point: as far as it was archived). `configs` and `replication_factor` are None if they are
     unknown."""
 
     id: str
@@ -79,7 +79,7 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class TopicDiff:
     """`recreated`: another topic under the same name; its offsets are not compared. Numbers of partitions and
-    replicas are None where the topic isn't there, or they are unknown."""
+    replicas are None if the topic isn't there, or they are unknown."""
 
     topic: str
     change: Literal["appeared", "gone", "recreated", "changed"]
@@ -393,7 +393,7 @@ def _acl_order(acl: Acl) -> tuple[str, ...]:
 
 
 def _values(old: Values | None, new: Values | None) -> tuple[Value, ...]:
-    """Return the values that differ; none where one side is unknown."""
+    """Return the values that differ; none if one side is unknown."""
     if old is None or new is None:
         return ()
     return tuple(

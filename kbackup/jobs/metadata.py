@@ -70,7 +70,7 @@ class MetadataSide:
 
 
 def pairs(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
-    """Yield each key of either document in order, with both values; None where it has no such key."""
+    """Yield each key of either document in order, with both values; None if it has no such key."""
     keys: list[Any] = [*{*one, *other}]
     for key in sorted(keys):
         yield key, one.get(key), other.get(key)

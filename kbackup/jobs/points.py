@@ -54,7 +54,7 @@ def pin(store: Store, name: str) -> PinReport:
 
 
 def release(store: Store, name: str) -> PinReport:
-    """Take a pin away. `UsageError` where the restore point has none."""
+    """Take a pin away. `UsageError` if the restore point has none."""
     archive = open_archive(store)
     number = archive.find_point(name).number
     summary = f"restore point {number} released"

@@ -79,7 +79,7 @@ QUIET = 64 << 20  # bytes of a checked segment that may go by without a record i
 
 
 class ReadStep(NamedTuple):
-    """One step of reading a segment: a block of records, never empty. `block` is None where the segment was read to
+    """One step of reading a segment: a block of records, never empty. `block` is None if the segment was read to
     its end and is undamaged, and where a segment that is checked first only needs a `pause`.
 
     `pause`: there is much to read before the next record may come, so that nothing should be left open meanwhile.
@@ -152,7 +152,7 @@ _SILENCE = 60.0  # s
 def first_committed(
     target: Properties, group: str, parts: Iterable[pa.Table]
 ) -> tuple[TopicPartition, int] | None:
-    """One place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None where there
+    """One place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None if there
     is none (any more). Others' records beside them don't count."""
     for map_part in parts:  # as a rule there is none, and the target isn't read
         if first := next(_committed(target, group, map_part), None):

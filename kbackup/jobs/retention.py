@@ -122,7 +122,7 @@ class Expiry:
 class PointFate:
     """Retained or expired restore point: `reasons` to retain it; none: it expires.
 
-    `records` are retained, `records_gone` expire; None where the restore point itself expires.
+    `records` are retained, `records_gone` expire; None if the restore point itself expires.
     """
 
     number: int
@@ -138,7 +138,7 @@ class PointFate:
 
 @dataclass(frozen=True)
 class ExpireReport:
-    """`confirmed`: it was done. `expiration` is the catalog that committed it, None where nothing expires.
+    """`confirmed`: it was done. `expiration` is the catalog that committed it, None if nothing expires.
 
     `records` and `segments` go, with `bytes` of objects that can be deleted from `deleted_from` on. `deleted` objects
     of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` maps the others to
@@ -297,7 +297,7 @@ def expire(
 ) -> ExpireReport:
     """Expire restore points and records; without `confirm`, report what would expire, by the catalog alone. No lease is
     taken for the commit: a backup may run beside it. The derived files follow at once where no writer holds the lease;
-    else its holder writes them. `RefusedError` where the newest restore point would lose all its records."""
+    else its holder writes them. `RefusedError` if the newest restore point would lose all its records."""
     phases = Phases(listener)
     archive = open_archive(store)
     with phases.step("choose"):
@@ -397,7 +397,7 @@ def _sums(state: State) -> _Sums:
 
 
 def undo(store: Store, lease_seconds: float) -> ExpiryUndoReport:
-    """Take back the newest expiration, within its grace time. `RefusedError` where there is none, or where its objects
+    """Take back the newest expiration, within its grace time. `RefusedError` if there is none, or where its objects
     may be deleted already."""
     archive = open_archive(store)
     number = last_expiration(store, archive.committed)

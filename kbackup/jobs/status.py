@@ -64,7 +64,7 @@ class LastVerification:
 
 @dataclass(frozen=True, slots=True)
 class LastDrill:
-    """The newest drill. `restore_point` is what it restored; 0 where the drill ended before that was known."""
+    """The newest drill. `restore_point` is what it restored; 0 if the drill ended before that was known."""
 
     id: str
     result: Result
@@ -102,7 +102,7 @@ class ArchiveStatus:
 
     `newest` is null without restore points. `losses` counts losses that runs of the last seven days found.
     `damaged_points` counts restore points that lack damaged segments. `verified` is the newest recorded verification,
-    `fully_verified` the newest that read every record. `lease` is null where no writer holds or left one.
+    `fully_verified` the newest that read every record. `lease` is null if no writer holds or left one.
     """
 
     archive: str

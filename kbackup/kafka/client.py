@@ -76,7 +76,7 @@ _NEEDED = {
 
 
 def needed(doing: str) -> str:
-    """Return the rights that an action needs: '' where they are not known."""
+    """Return the rights that an action needs: '' if they are not known."""
     right = next((right for begins, right in _NEEDED.items() if doing.startswith(begins)), "")
     return f" (it takes {right})" if right else ""
 
@@ -235,7 +235,7 @@ class Connection:
     def result(
         self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None
     ) -> Any:
-        """Return the result of an admin request; None where `missing` accepts its error as an absent object."""
+        """Return the result of an admin request; None if `missing` accepts its error as an absent object."""
         try:
             return future.result(timeout=TIMEOUT * 2)
         except KafkaException as raised:

@@ -16,7 +16,7 @@ from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
 
 
 class Report(NamedTuple):
-    """An event of a partition that is no record; `offset` is -1 where the event has none."""
+    """An event of a partition that is no record; `offset` is -1 if the event has none."""
 
     error: KafkaError
     offset: int

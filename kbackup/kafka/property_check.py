@@ -113,7 +113,7 @@ class PropertyRefusal(NamedTuple):
 
 
 def refusal(name: str, value: str) -> PropertyRefusal | None:
-    """Return librdkafka's objection to a property; None where it accepts the property."""
+    """Return librdkafka's objection to a property; None if it accepts the property."""
     if name in _NOT_CHECKED:
         return None
     library = _library()

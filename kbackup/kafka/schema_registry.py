@@ -76,7 +76,7 @@ class CachedRegistry:
     def schema(self, schema_id: int | str) -> Schema:
         """Return the schema of an id or GUID with all schemas that it refers to.
 
-        `UndecodableError` where the registry lacks one of them, `UnreachableError` where it can't be reached.
+        `UndecodableError` if the registry lacks one of them, `UnreachableError` if it can't be reached.
         """
         try:
             registered = (

@@ -19,7 +19,7 @@ def is_encrypted(value: str) -> bool:
 
 
 def can_decrypt(value: str, secret: str) -> bool | None:
-    """Return whether `secret` decrypts a value; None where the value uses an algorithm that is not known here.
+    """Return whether `secret` decrypts a value; None if the value uses an algorithm that is not known here.
 
     Kafka's own check is the length of the password, which stands beside it."""
     from cryptography.hazmat.primitives.ciphers import (

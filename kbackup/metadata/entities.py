@@ -1,6 +1,6 @@
 """The entities of a cluster's metadata, in one form for every source: brokers, ZooKeeper, a controller's metadata log.
 
-Times are in ms since the epoch. Bytes (salts, keys, HMACs) are base64. A secret is null where its source doesn't give
+Times are in ms since the epoch. Bytes (salts, keys, HMACs) are base64. A secret is null if its source doesn't give
 it or where the archive may not hold it.
 """
 
@@ -54,7 +54,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class TopicMetadata(Entity, frozen=True, kw_only=True):
     """`configs` has the non-default ones; brokers never give sensitive values, which are left out. `replicas` has the
-    ids of the brokers of each partition, the preferred leader first; null where they are unknown."""
+    ids of the brokers of each partition, the preferred leader first; null if they are unknown."""
 
     name: TopicName
     id: str
@@ -128,7 +128,7 @@ class DelegationToken(Entity, frozen=True, kw_only=True):
 
 
 class BrokerConfig(Entity, frozen=True, kw_only=True):
-    """A config set at run time on a broker, or for all of them (`broker` null). `value` is null where it is
+    """A config set at run time on a broker, or for all of them (`broker` null). `value` is null if it is
     sensitive."""
 
     broker: int | None
@@ -183,7 +183,7 @@ class Znode(Entity, frozen=True, kw_only=True):
 class NotCarried(Entity, frozen=True, kw_only=True):
     """Metadata of a cluster that is not in a restore point: `part`, or the portion of it that `what` names.
 
-    `part` is null where all metadata is missing, or a kind of metadata that is unknown here.
+    `part` is null if all metadata is missing, or a kind of metadata that is unknown here.
     """
 
     part: MetadataPartName | None
@@ -278,7 +278,7 @@ def not_carried_entry(part: MetadataPartName, reason: Reason, why: str) -> NotCa
 
 
 def reason_for(part: MetadataPartName, not_carried: Iterable[NotCarried]) -> str | None:
-    """Return why a part is not carried; None where no entry names it."""
+    """Return why a part is not carried; None if no entry names it."""
     return next((entry.why for entry in not_carried if entry.part == part), None)
 
 

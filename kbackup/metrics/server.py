@@ -50,7 +50,7 @@ def text(snapshot: MetricsSnapshot) -> bytes:
 class MetricsFile:
     """A file for node_exporter's textfile collector, to be made before the work.
 
-    `UsageError` where the file can't be written. Counters continue from the values in the file, and metrics that
+    `UsageError` if the file can't be written. Counters continue from the values in the file, and metrics that
     `stays` marks keep theirs: Prometheus would miss earlier runs in a file of one run alone.
     """
 
@@ -64,12 +64,12 @@ class MetricsFile:
         self._former = _former(path)
 
     def write(self, snapshot: MetricsSnapshot) -> None:
-        """Written beside it and renamed; `OSError` where that fails."""
+        """Written beside it and renamed; `OSError` if that fails."""
         write_to_textfile(self._path, _registry(_with_former(self._former, samples(snapshot), self._command)))
 
 
 def _former(path: str) -> Samples:
-    """Read the samples of an earlier file; none where it does not exist or is not one of ours."""
+    """Read the samples of an earlier file; none if it does not exist or is not one of ours."""
     try:
         families = list(text_string_to_metric_families(Path(path).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError):
@@ -177,7 +177,7 @@ def parse_address(listen: str) -> tuple[str, int]:
 
 
 class Server:
-    """A context manager: serves while it is open. `UsageError` where the address can't be bound."""
+    """A context manager: serves while it is open. `UsageError` if the address can't be bound."""
 
     def __init__(self, listen: str, health: Health | JointHealth) -> None:
         host, port = parse_address(listen)

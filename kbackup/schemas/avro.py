@@ -127,7 +127,7 @@ class AvroCodec:
 
 
 class _Extent(NamedTuple):
-    """Of a type: how many values one of it is made of where none of them takes a byte (0 where one does), and how many
+    """Of a type: how many values one of it is made of where none of them takes a byte (0 if one does), and how many
     types it goes through at most."""
 
     idle: int = 0
@@ -140,7 +140,7 @@ _OPEN = _Extent(deep=math.inf)  # of a type within itself
 
 
 def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
-    """`known` are the named types so far. `UndecodableError` where a few bytes could be any number of values: arrays of
+    """`known` are the named types so far. `UndecodableError` if a few bytes could be any number of values: arrays of
     nothing, and records of nothing within others, which double with each level."""
     if isinstance(schema, str):
         return _BARE.get(schema) or known.get(schema, _OPEN)

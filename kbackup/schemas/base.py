@@ -32,7 +32,7 @@ class Codec(Protocol):
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         """Decode all of `data`, without a registry's frame. `indexes` select the message of a Protobuf file: the n-th
-        of the file, the n-th within that one and so on. `UndecodableError` where it does not fit."""
+        of the file, the n-th within that one and so on. `UndecodableError` if it does not fit."""
         ...
 
 

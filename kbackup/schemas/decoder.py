@@ -16,7 +16,7 @@ from kbackup.schemas.base import Codec, Headers, Json, Kind, Schema, misfit, mis
 
 
 def codec_of(schema: Schema) -> Codec:
-    """Return the codec of a schema. `UndecodableError` for an invalid schema, `UsageError` where its library is not
+    """Return the codec of a schema. `UndecodableError` for an invalid schema, `UsageError` if its library is not
     installed."""
     try:
         if schema.kind == "AVRO":
@@ -74,7 +74,7 @@ class SchemaFrame(NamedTuple):
 
 
 def frame_of(data: bytes, headers: Headers, header: bytes) -> SchemaFrame | None:
-    """Return the frame that names a schema; None where no schema is named. `UndecodableError` for an invalid header."""
+    """Return the frame that names a schema; None if no schema is named. `UndecodableError` for an invalid header."""
     for name, value in headers:
         if name == header and value is not None:
             frame = in_front(value) or _guid(value)
@@ -210,7 +210,7 @@ class DecodedRecord(NamedTuple):
 
 class Decoder(Protocol):
     def __call__(self, data: bytes, headers: Headers) -> Made:
-        """Never raises for the data; `UnreachableError` where a registry can't be asked."""
+        """Never raises for the data; `UnreachableError` if a registry can't be asked."""
         ...
 
 

@@ -128,7 +128,7 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
 
 
 def _googleapis() -> list[str]:
-    """google/type/money.proto and their like, which users of registries take for given; none where they aren't."""
+    """google/type/money.proto and their like, which users of registries take for given; none if they aren't."""
     try:
         package = import_module("google.type")
     except ImportError:

@@ -205,7 +205,7 @@ class _Startup:
         self.jvm = None if elsewhere else Jvm(self._settings)
 
     def session(self) -> SparkSession:
-        """Build the session. Raises `UnreachableError` where Spark can't be started."""
+        """Build the session. Raises `UnreachableError` if Spark can't be started."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException, PySparkRuntimeError
         from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands

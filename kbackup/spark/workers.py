@@ -82,7 +82,7 @@ _answered: set[tuple[str, ...]] = set()
 
 
 def check_worker(expected: Expected) -> Answer | RefusedError | None:
-    """Return, in a task, how this worker answers to the driver; None where it has done so before."""
+    """Return, in a task, how this worker answers to the driver; None if it has done so before."""
     host = socket.gethostname()
     if expected.version != __version__:
         return RefusedError(
@@ -107,7 +107,7 @@ def check_worker(expected: Expected) -> Answer | RefusedError | None:
 
 
 def check_answer(answer: Answer) -> None:
-    """Raise `RefusedError` where the driver does not see what a worker wrote."""
+    """Raise `RefusedError` if the driver does not see what a worker wrote."""
     for file in map(Path, answer.files):
         if not file.exists():
             raise RefusedError(
@@ -116,7 +116,7 @@ def check_answer(answer: Answer) -> None:
 
 
 def check_protection(spark: SparkSession, *held: object) -> None:
-    """Raise `RefusedError` where secrets that `held` has could be read on their way to the workers."""
+    """Raise `RefusedError` if secrets that `held` has could be read on their way to the workers."""
     if is_local(spark) or not any(map(_has_secrets, held)):
         return
     conf = spark.sparkContext.getConf()

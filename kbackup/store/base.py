@@ -132,7 +132,7 @@ def view_of(data: Buffer) -> memoryview:
 
 
 def check_key(key: str) -> str:
-    """Return `key`; `StoreError` where it is not a valid key."""
+    """Return `key`; `StoreError` if it is not a valid key."""
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
@@ -198,7 +198,7 @@ class Upload(ABC):
 
     @abstractmethod
     def commit(self) -> tuple[int, int]:
-        """Publish; returns (size in bytes, CRC-64/NVME of all bytes). `AlreadyExistsError` where the key is
+        """Publish; returns (size in bytes, CRC-64/NVME of all bytes). `AlreadyExistsError` if the key is
         taken (by other bytes, when an answer had been lost on the way). Nothing can be written or committed
         afterwards."""
 
@@ -234,7 +234,7 @@ class Store(Protocol):
     def get_with_etag(self, key: str) -> tuple[bytes, str]: ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `start`; `CorruptError` where the object is shorter. Length 0 makes no
+        """Return exactly `length` bytes from `start`; `CorruptError` if the object is shorter. Length 0 makes no
         request."""
         ...
 
@@ -255,13 +255,13 @@ class Store(Protocol):
         ...
 
     def put_new(self, key: str, data: Buffer) -> str:
-        """Create; `AlreadyExistsError` where the key is taken (by other bytes, when an answer had been lost
+        """Create; `AlreadyExistsError` if the key is taken (by other bytes, when an answer had been lost
         on the way)."""
         ...
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
-        """Replace the version `etag` of an object. `PreconditionError` where the object has another version,
-        `NotFoundError` where the object is missing."""
+        """Replace the version `etag` of an object. `PreconditionError` if the object has another version,
+        `NotFoundError` if the object is missing."""
         ...
 
     def upload(self, key: str) -> Upload:
@@ -281,7 +281,7 @@ class Store(Protocol):
     def stat(self, key: str) -> ObjectInfo: ...
 
     def checksum(self, key: str) -> int | None:
-        """Return the CRC-64/NVME that the store keeps of the object, without reading its bytes; None where it keeps
+        """Return the CRC-64/NVME that the store keeps of the object, without reading its bytes; None if it keeps
         none."""
         ...
 
@@ -292,7 +292,7 @@ class Store(Protocol):
 
 
 def encryption_of(store: Store) -> str | None:
-    """Return the name of the store's encryption (`formats/encryption.md`); None where it does not encrypt."""
+    """Return the name of the store's encryption (`formats/encryption.md`); None if it does not encrypt."""
     encryption: str | None = getattr(store, "encryption", None)
     return encryption
 

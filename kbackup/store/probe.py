@@ -10,7 +10,7 @@ from kbackup.store.base import Store
 
 
 def check_conditional_writes(store: Store, folder: str) -> None:
-    """Create, replace and remove a small object under `folder`; `StoreError` where a condition is ignored."""
+    """Create, replace and remove a small object under `folder`; `StoreError` if a condition is ignored."""
     key = f"{folder}/probe-{secrets.token_hex(8)}"
     first = store.put_new(key, b"1")
     try:

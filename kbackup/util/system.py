@@ -84,7 +84,7 @@ class BufferPool:
 
 
 def cache_folder(env: Mapping[str, str] = os.environ) -> Path | None:
-    """Return kbackup's folder below XDG_CACHE_HOME, as a rule ~/.cache; None where there is no home."""
+    """Return kbackup's folder below XDG_CACHE_HOME, as a rule ~/.cache; None if there is no home."""
     named = Path(env.get("XDG_CACHE_HOME", ""))
     try:
         base = named if named.is_absolute() else Path.home() / ".cache"
@@ -101,7 +101,7 @@ def make_own(folder: Path) -> None:
 
 
 def check_own(folder: Path) -> None:
-    """Raise `OSError` where `folder` is missing or a link, or another user owns it or a folder above it, or can write
+    """Raise `OSError` if `folder` is missing or a link, or another user owns it or a folder above it, or can write
     to it."""
     _check_owners(folder.parent)
     status = folder.lstat()
@@ -160,7 +160,7 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLE
 
 
 def reuse_freed_memory() -> bool:
-    """Have glibc hold up to 64 MiB of freed memory for the next allocation; return False where it can't.
+    """Have glibc hold up to 64 MiB of freed memory for the next allocation; return False if it can't.
 
     The entries of the program and of Spark's workers call it.
 

@@ -134,7 +134,7 @@ class Collector:
     def below(
         self, part: MetadataPartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
     ) -> tuple[T, ...] | None:
-        """Collect from the znodes `levels` below `root`; None where our user may not read `root` itself."""
+        """Collect from the znodes `levels` below `root`; None if our user may not read `root` itself."""
         if root in self.tree.denied:
             self.denied[part].append(root)
             return None
@@ -361,7 +361,7 @@ def _ip_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
 
 
 def _quotas(path: str, data: bytes, entity: QuotaEntity) -> Iterator[ClientQuota]:
-    """Yield the quota of a znode; none where it holds credentials alone."""
+    """Yield the quota of a znode; none if it holds credentials alone."""
     quotas = {
         name: _number(path, name, value)
         for name, value in configs(path, data).items()
@@ -451,7 +451,7 @@ CONTROL = ("/controller", "/controller_epoch", "/migration")
 def read_zookeeper(options: ZooKeeperOptions) -> Reading:
     """Read ZooKeeper. Znodes that can't be parsed, or that our user may not read, are named in `not_carried`.
 
-    `UnreachableError` where ZooKeeper doesn't answer, `MismatchError` where it has no cluster below the chroot."""
+    `UnreachableError` where ZooKeeper doesn't answer, `MismatchError` if it has no cluster below the chroot."""
     with open_session(options) as session:
         return parse(read_tree(session))
 

@@ -35,7 +35,7 @@ class Answers:
 
 
 class ZooKeeperSession:
-    """Paths are those below the chroot. Every method raises `UnreachableError` where the session ends or an answer
+    """Paths are those below the chroot. Every method raises `UnreachableError` if the session ends or an answer
     takes longer than the session's timeout."""
 
     def __init__(self, client: Any, options: ZooKeeperOptions) -> None:
@@ -54,15 +54,15 @@ class ZooKeeperSession:
         return answers
 
     def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
-        """Return the `paths` that exist; `UnreachableError` where our user may not read one."""
+        """Return the `paths` that exist; `UnreachableError` if our user may not read one."""
         return self._allowed(self.read(paths)).znodes
 
     def children(self, path: str) -> list[str]:
-        """Return the names below a znode, in order; none where it doesn't exist."""
+        """Return the names below a znode, in order; none if it doesn't exist."""
         return sorted(self._allowed(self.read([path], children=True)).children.get(path, []))
 
     def delete(self, path: str, version: int) -> bool:
-        """Delete a znode if it has this version still; False where it was written since, or doesn't exist."""
+        """Delete a znode if it has this version still; False if it was written since, or doesn't exist."""
         from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError
 
         try:

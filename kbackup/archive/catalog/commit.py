@@ -48,7 +48,7 @@ class Committed:
 
 
 def open_newest(store: Store, archive_id: str) -> Committed:
-    """Return the newest catalog. `CorruptError` where a catalog that existed is missing."""
+    """Return the newest catalog. `CorruptError` if a catalog that existed is missing."""
     hint = _latest(store, archive_id)
     start = layout.catalog_key(hint - 1) if hint > 1 else ""
     numbers = [
@@ -90,7 +90,7 @@ def far_numbers(numbers: Iterable[int], newest: int, most: int = FAR) -> set[int
 
 
 def open_later(store: Store, base: Committed) -> Committed:
-    """Return the newest catalog after `base`, or `base` itself where it is still the newest, for one LIST. Chunks of
+    """Return the newest catalog after `base`, or `base` itself if it is still the newest, for one LIST. Chunks of
     tables that both have are not read again."""
     if base.catalog is not None:
         start = layout.catalog_key(base.state.number - 1) if base.state.number > 1 else ""
@@ -115,7 +115,7 @@ def _latest(store: Store, archive_id: str) -> int:
 
 
 def read_catalog(store: Store, number: int, archive_id: str) -> Catalog:
-    """Read a catalog. `NotFoundError` where it was swept or never existed; `CorruptError` for another archive's."""
+    """Read a catalog. `NotFoundError` if it was swept or never existed; `CorruptError` for another archive's."""
     key = layout.catalog_key(number)
     catalog = load(Catalog, store.get(key), key)
     check_catalog(catalog, number, archive_id)
@@ -123,7 +123,7 @@ def read_catalog(store: Store, number: int, archive_id: str) -> Catalog:
 
 
 def check_catalog(catalog: Catalog, number: int, archive_id: str) -> None:
-    """Raise `CorruptError` where catalog `number` has another number or is of another archive."""
+    """Raise `CorruptError` if catalog `number` has another number or is of another archive."""
     key = layout.catalog_key(number)
     check_archive(key, catalog.archive_id, archive_id)
     if catalog.number != number:
@@ -191,7 +191,7 @@ def commit(
     """Apply `operation` to the newest state and create the next catalog; `base` is the state to try first.
 
     `operation` may run more than once, on newer states. Where it returns the state itself nothing is written. Raises
-    what `operation` raises, and `OutcomeUnknownError` where the store does not tell whether the catalog was created.
+    what `operation` raises, and `OutcomeUnknownError` if the store does not tell whether the catalog was created.
     """
     token = uuid.uuid4().hex
     for _ in range(_ATTEMPTS):
@@ -210,7 +210,7 @@ def commit(
 
 
 def _write(store: Store, base: Committed, state: State, author: Author, token: str) -> Committed | None:
-    """Create the next catalog and return it; None where its number is taken."""
+    """Create the next catalog and return it; None if its number is taken."""
     number = base.state.number + 1
     names = count()
 

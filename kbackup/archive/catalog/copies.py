@@ -222,7 +222,7 @@ def begin_copy(state: State, run: str, source: State, address: str) -> State:
 
 
 def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bool = False) -> State:
-    """Return the state of a copy that has caught up with `source`; `copy` itself where it already had. With `keep`, the
+    """Return the state of a copy that has caught up with `source`; `copy` itself if it already had. With `keep`, the
     copy retains restore points and records that the source let go."""
     check_open(copy, run)
     check_lineage(copy, source)

@@ -43,7 +43,7 @@ def end_run(state: State, run: str) -> State:
 
 
 def check_open(state: State, run: str) -> None:
-    """Raise `LeaseLostError` where a later run closed `run`."""
+    """Raise `LeaseLostError` if a later run closed `run`."""
     if state.open_run is None or state.open_run.run != run:
         raise LeaseLostError(
             "this run was closed by another writer; nothing more of it is committed",

@@ -249,7 +249,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
 
     What was done since stands: restore points that were added, damage that was found.
 
-    `RefusedError` where a sweep may have deleted it, and where restore points or records went since: they may share
+    `RefusedError` if a sweep may have deleted it, and where restore points or records went since: they may share
     segments with what that expiration let go.
     """
     if state.origin is not None:

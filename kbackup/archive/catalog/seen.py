@@ -32,7 +32,7 @@ class SeenCatalog:
         self._file = folder / f"{hashlib.sha256(address.encode()).hexdigest()}.json"
 
     def check(self, accept_rollback: bool) -> None:
-        """Raise `MismatchError` where the newest catalog is older than the one read before, or that one was replaced.
+        """Raise `MismatchError` if the newest catalog is older than the one read before, or that one was replaced.
         One LIST, and a GET for each of the two catalogs."""
         seen, numbers = self._read(), self._numbers()
         newest = self._newest(numbers, seen.number)
@@ -72,7 +72,7 @@ class SeenCatalog:
         return sorted(number for key in keys if (number := layout.parse_catalog_key(key)) is not None)
 
     def _load(self, number: int) -> Link | None:
-        """Return a catalog's number and checksum; None where it can't be read, which the command reports."""
+        """Return a catalog's number and checksum; None if it can't be read, which the command reports."""
         key = layout.catalog_key(number)
         try:
             catalog = load(Catalog, self._store.get(key), key)
@@ -94,7 +94,7 @@ class SeenCatalog:
             self._write(newest)
 
     def _read(self) -> Link:
-        """Return the newest catalog that was seen; number 0 where none is kept or readable."""
+        """Return the newest catalog that was seen; number 0 if none is kept or readable."""
         try:
             document = json.loads(read_own(self._file))
             return Link(number=int(document["catalog"]), checksum=str(document.get("checksum", "")))

@@ -22,8 +22,9 @@ from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 
 
 class Point(NamedTuple):
-    """A row a restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are counts.
-    `manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, that one first.
+    """One row per restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are
+    counts. `manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, that
+    one first.
     """
 
     number: int
@@ -47,7 +48,7 @@ class Point(NamedTuple):
 
 
 class Life(NamedTuple):
-    """A row an incarnation. `first` and `last` are restore points that have it: `first` is null where a run reserved
+    """One row per incarnation. `first` and `last` are restore points that have it: `first` is null if a run reserved
     the number and no restore point has it yet, `last` is null while it lives. `retired`: no restore point is left, and
     the row keeps the number from being given again."""
 
@@ -60,7 +61,7 @@ class Life(NamedTuple):
 
 
 class LogStart(NamedTuple):
-    """A row a partition whose oldest records were let go: `records` of them, in `bytes` of plain records files."""
+    """One row per partition whose oldest records expired: `records` of them, in `bytes` of plain records files."""
 
     topic: str
     incarnation: int
@@ -71,7 +72,7 @@ class LogStart(NamedTuple):
 
 
 class LostRange(NamedTuple):
-    """A row a loss: what restore point `point` and all later ones that have the incarnation lack."""
+    """One row per loss: what `point` and all later restore points with the incarnation lack."""
 
     point: int
     topic: str
@@ -84,14 +85,14 @@ class LostRange(NamedTuple):
 
 
 class PastPoint(NamedTuple):
-    """A row a restore point that was let go."""
+    """One row per expired restore point."""
 
     number: int
     manifest: str
 
 
 class HistoryRow(NamedTuple):
-    """A row a catalog: the kind of operation that made it, its run, host and process, time, and a sentence."""
+    """One row per catalog: the kind of operation that made it, its run, host and process, time, and a sentence."""
 
     catalog: int
     kind: str

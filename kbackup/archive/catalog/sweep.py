@@ -275,7 +275,7 @@ def last_expiration(store: Store, newest: Committed) -> int | None:
 
 
 def commit_undo(store: Store, newest: Committed, number: int) -> Committed:
-    """Take back the expiration of catalog `number`; `RefusedError` where a sweep may have deleted its objects."""
+    """Take back the expiration of catalog `number`; `RefusedError` if a sweep may have deleted its objects."""
     archive_id = newest.state.archive_id
     try:
         after = open_catalog(store, number, archive_id).state

@@ -25,7 +25,7 @@ from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 
 SEGMENTS = SCHEMA.append(pa.field("point", pa.int64(), nullable=False))
-"""A row a segment; `point` is the restore point that added it."""
+"""One row per segment; `point` is the restore point that added it."""
 
 _SMALL, _MIDDLE = 64, 4096
 _RATIO = 16
@@ -142,7 +142,7 @@ class Rows:
 
 
 def read_ref(store: Store, ref: TableRef) -> bytes:
-    """Return the bytes that `ref` promises; `CorruptError` where they are missing or others."""
+    """Return the bytes that `ref` promises; `CorruptError` if they are missing or others."""
     try:
         data = store.get(ref.key)
     except NotFoundError as error:

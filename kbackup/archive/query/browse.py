@@ -39,7 +39,7 @@ class Catalogue:
     warnings: tuple[str, ...] = ()
 
     def partition(self, topic: str, number: int) -> ArchivedPartition:
-        """Return a partition of a topic. `UsageError` where the topic has no such partition."""
+        """Return a partition of a topic. `UsageError` if the topic has no such partition."""
         match = next(t for t in self.topics if t.name == topic)
         for partition in match.partitions:
             if partition.partition == number:
@@ -62,7 +62,7 @@ def catalogue(
     """As of the restore point `point_name` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
     the epoch): what a restore of that moment would read, as `overview` has it.
 
-    `UsageError` where there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
+    `UsageError` if there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
     indexes of the segments.
     """
     try:

@@ -53,7 +53,7 @@ class ArchivedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTopic:
-    """`as_of` is the restore point that captured it. `configs` and `replication_factor` are None where they
+    """`as_of` is the restore point that captured it. `configs` and `replication_factor` are None if they
     are unknown."""
 
     name: str
@@ -255,7 +255,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class View:
     """`topics` are the topics of that moment. `others` are restored only by name: deleted by then, or first captured
     later. Records come from the runs up to `upto`. `groups` are topics as of the captures that have their groups'
-    offsets. `as_of` and `groups_as_of` are restore points, None where there is none; `excluded` says by topic what has
+    offsets. `as_of` and `groups_as_of` are restore points, None if there is none; `excluded` says by topic what has
     records in the window all the same.
     """
 

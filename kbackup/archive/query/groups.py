@@ -42,7 +42,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """`type` and `state` are '' where they are not known."""
+    """`type` and `state` are '' if they are not known."""
 
     group: str
     type: str
@@ -127,7 +127,7 @@ def _overview(store: Store, archived: ArchivedGroups, ends: dict[tuple[str, int]
 
 
 class PointLags(NamedTuple):
-    """Lag by group at restore point `number`, committed at `time` (ms). None where its documents are damaged."""
+    """Lag by group at restore point `number`, committed at `time` (ms). None if its documents are damaged."""
 
     number: int
     time: int

@@ -39,7 +39,7 @@ from kbackup.util.times import ms_of
 @dataclass(frozen=True, slots=True)
 class Sums:
     """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start
-    and end that no record has: compaction, transactions, losses. Timestamps in ms, None where none is known.
+    and end that no record has: compaction, transactions, losses. Timestamps in ms, None if none is known.
 
     `expired_records` were in the archive once, before the first ones that are.
 

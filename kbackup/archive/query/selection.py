@@ -59,7 +59,7 @@ class Selection:
 
     def unmatched(self, kind: Kind, names: Iterable[str], internal: bool = False) -> list[str]:
         """Return the entries of `include` that select nothing of `names`: each exact name that is missing; and every
-        regular expression where nothing at all is selected. None where `include` is empty. `internal`: regular
+        regular expression where nothing at all is selected. None if `include` is empty. `internal`: regular
         expressions select internal topics, too."""
         known = set(names)
         missing = sorted(self.names - known)
@@ -84,7 +84,7 @@ def check_selection(
     reasons: Mapping[str, str] = MappingProxyType({}),
     internal: bool = False,
 ) -> None:
-    """Raise `UsageError` where an exact name is none of `names`, or where nothing is selected though something is asked
+    """Raise `UsageError` if an exact name is none of `names`, or where nothing is selected though something is asked
     for.
 
     `where` completes 'there is no topic orders …'. The error's hint is the one of `reasons` for that name, else the

@@ -94,7 +94,7 @@ def _witnesses(store: Store, archive_id: str) -> Iterable[int]:
 
 
 def load_whole(store: Store, kind: type[D], key: str) -> D | None:
-    """Return a document; None where it is missing or damaged. `NewerError` for one that a newer version wrote."""
+    """Return a document; None if it is missing or damaged. `NewerError` for one that a newer version wrote."""
     try:
         return load(kind, store.get(key), key)
     except NewerError:

@@ -17,7 +17,7 @@ from kbackup.types import IncarnationPartition
 
 
 class ToScan(NamedTuple):
-    """A records object, and its row in the catalog's table; None where it has none."""
+    """A records object, and its row in the catalog's table; None if it has none."""
 
     target: SegmentTarget
     key: str

@@ -402,7 +402,7 @@ class FlowMap:
 
     def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap:
         """Return the map of one remote partition, for source offsets of `incarnation`. `next` is the target offset
-        after the last record of that incarnation, 0 where there is none."""
+        after the last record of that incarnation, 0 if there is none."""
         if not self.slots:
             return OffsetMap(*SlotMap(self.store, "").runs(MappedPartition(remote, incarnation)), 0)
         source, target, count = self.slot(slot_of(remote, self.slots)).runs(

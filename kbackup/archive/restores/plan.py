@@ -64,7 +64,7 @@ class PlannedGroup(Member, frozen=True, kw_only=True):
 class RestorePlan(Document, frozen=True, kw_only=True):
     """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is set if a window
     was requested. `not_carried` gives the reasons why the restore point lacks requested groups. `options` are the keys
-    of `[restore]` that decide what is restored, as they were given; null where an older version wrote the plan."""
+    of `[restore]` that decide what is restored, as they were given; null if an older version wrote the plan."""
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str
@@ -99,7 +99,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
 
 
 def check_same_archive(plan: RestorePlan, store: Store) -> None:
-    """Raise `RefusedError` where a restore was begun from another archive."""
+    """Raise `RefusedError` if a restore was begun from another archive."""
     try:
         archive_id = open_archive(store).info.id
     except NoArchiveError:
@@ -113,7 +113,7 @@ def check_same_archive(plan: RestorePlan, store: Store) -> None:
 
 
 def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
-    """Raise `RefusedError` where a restore was begun into another cluster."""
+    """Raise `RefusedError` if a restore was begun into another cluster."""
     if plan.target_cluster_id != cluster_id:
         raise RefusedError(
             f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",

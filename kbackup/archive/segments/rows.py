@@ -28,11 +28,11 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA: pa.Schema = pa.schema(_FIELDS)
 """As Spark's Kafka source has them, so that code for one reads the other; `segment` is the key of the records object.
 
-- `timestamp` is null where a record has none. One that microseconds of int64 can't hold (beyond the year 294,000) is
+- `timestamp` is null if a record has none. One that microseconds of int64 can't hold (beyond the year 294,000) is
   the last, or first, millisecond that they can.
 - `timestampType` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none). The archive's -2, a CreateTime that is null, is 0
   with a null timestamp.
-- `headers` is null where there are none. What is not UTF-8 in the key of a header is U+FFFD, as in Kafka's own
+- `headers` is null if there are none. What is not UTF-8 in the key of a header is U+FFFD, as in Kafka's own
   consumer.
 """
 

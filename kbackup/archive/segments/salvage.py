@@ -79,7 +79,7 @@ def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tup
 def salvage_segment(store: Store, target: SegmentTarget, key: str) -> Segment:
     """Return the descriptor of a segment that another attempt wrote; write its index where it is missing.
 
-    `CorruptError` where the object or its index is not a whole segment.
+    `CorruptError` if the object or its index is not a whole segment.
     """
     segment, index, state, _ = _read_by_index(store, target, key)
     if state == "missing":
@@ -127,7 +127,7 @@ def _read_whole(
 ) -> tuple[Segment, bytes]:
     """Return the descriptor of a records object, and the bytes of its index.
 
-    `by` is an index that may be its own. `CorruptError` where the object is no whole segment, or does not fit `by`.
+    `by` is an index that may be its own. `CorruptError` if the object is no whole segment, or does not fit `by`.
     """
     info = store.stat(key)
     stored = StoredRecords(store, key, info.size)

@@ -43,7 +43,7 @@ def read_bounded(
 ) -> pa.Table:
     """Return the table of file `name`, which has the columns `names`, or some columns of it.
 
-    `CorruptError` where it has other columns, more rows than `rows` (by its document; None where unknown) or than so
+    `CorruptError` if it has other columns, more rows than `rows` (by its document; None where unknown) or than so
     many bytes can have, or more bytes uncompressed or decoded. Raises what pyarrow does for data that is no table.
     """
     file = pq.ParquetFile(io.BytesIO(data))
@@ -82,7 +82,7 @@ def _check_footer(metadata: pq.FileMetaData, stored: int, name: str, rows: int |
 
 
 def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int) -> None:
-    """Raise `CorruptError` where the longest texts of the dictionaries, one in each row, are more than `most` bytes: a
+    """Raise `CorruptError` if the longest texts of the dictionaries, one in each row, are more than `most` bytes: a
     footer counts a dictionary once, not once a row."""
     columns = (file.metadata.schema.column(n) for n in range(file.metadata.num_columns))
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
@@ -121,7 +121,7 @@ class Segment:
 
     `first` and `last` are offsets of its first and last record; `bytes` is the size of the documented records
     file (magic byte included), `stored` that of the object at `key` (smaller when compressed). Timestamps in
-    ms, None where no record has one. `largest` is the longest encoded record in bytes. `crc` and `index_crc`
+    ms, None if no record has one. `largest` is the longest encoded record in bytes. `crc` and `index_crc`
     are CRC-64/NVME over the stored bytes of the records object and of the index object, as 16 hex digits; ''
     where they are unknown (files of the Java tool).
     """
@@ -172,7 +172,7 @@ Starts = Mapping[IncarnationPartition, Int64Array]
 
 
 def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
-    """Return a batch of segments, made by columns: a dict a segment took 25 µs, this takes 1.5."""
+    """Return a batch of segments, built by columns: 1.5 µs per segment, where a dict per segment took 25 µs."""
     columns: list[pa.Array[Any]] = [
         pa.array(map(attrgetter(field.name), segments), type=field.type, size=len(segments))
         for field in SCHEMA

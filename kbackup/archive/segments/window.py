@@ -28,7 +28,7 @@ class Window(Member, frozen=True, kw_only=True):
 
     @property
     def nothing(self) -> bool:
-        """True where the partition is not asked for at all."""
+        """True if the partition is not asked for at all."""
         return self.ranges == ()
 
     def at_offsets(self, start: int | None, end: int | None) -> Window:
@@ -102,7 +102,7 @@ class Choice(Member, frozen=True, kw_only=True):
     """The restore points that a window in time or in offsets selected, and why.
 
     `as_of` is the restore point whose topics and configs were chosen, `groups_as_of` the one whose groups were,
-    captured at `groups_captured_at`; each null where there is none. `notes` are the reasons; `left_out` is what holds
+    captured at `groups_captured_at`; each null if there is none. `notes` are the reasons; `left_out` is what holds
     records in the window and is not restored, and how far the archive does not reach into it.
     """
 

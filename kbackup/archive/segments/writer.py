@@ -69,7 +69,7 @@ class PartitionWriter:
             self._open.abort()
 
     def append(self, block: RecordBlock) -> list[Segment]:
-        """Write a block; returns the segments that it ended. `SegmentTakenError` where one is there already."""
+        """Write a block; returns the segments that it ended. `SegmentTakenError` if one is there already."""
         ended: list[Segment] = []
         at = 0
         while at < len(block):

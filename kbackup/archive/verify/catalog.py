@@ -134,7 +134,7 @@ class Survey:
     """The readable documents. `archive` is as of the newest whole catalog, None without one; `manifests` is in order of
     numbers and lacks damaged ones. `catalogs` are the readable ones of its history, by number. `whole`: the newest
     catalog, its tables and manifests could be read; `documents_whole`: the documents that manifests refer to as well.
-    `archive_id` is that of archive.json, '' where it is damaged."""
+    `archive_id` is that of archive.json, '' if it is damaged."""
 
     archive_id: str = ""
     archive: Archive | None = None
@@ -331,7 +331,7 @@ _NAMING = {"points": "documents", "segments": "key"}
 def _manifest(
     archive: Archive, point: Point, sizes: Sizes, findings: Findings
 ) -> tuple[Manifest | None, bool]:
-    """Return the manifest of a restore point, None where it is damaged; and whether all documents that it needs are
+    """Return the manifest of a restore point, None if it is damaged; and whether all documents that it needs are
     whole."""
     damaged = Findings()
     manifest = None

@@ -103,7 +103,7 @@ def backup(
 ) -> BackupReport:
     """Take one restore point of the cluster, with `label` (`points.check_label` permits it).
 
-    Raises a `KbackupError` where no restore point was taken.
+    Raises a `KbackupError` if no restore point was taken.
     """
     backup_begins()
     phases = Phases(listener)
@@ -356,7 +356,7 @@ _SHOWN = 5
 
 
 def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
-    """Raise `MismatchError` where the newest restore point is of another cluster than `cluster_id`.
+    """Raise `MismatchError` if the newest restore point is of another cluster than `cluster_id`.
 
     An unknown id ('') fits every cluster: an adopted folder and some sources have none.
     """
@@ -370,7 +370,7 @@ def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: b
 
 
 def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: bool) -> None:
-    """Raise `RefusedError` where the archive has a topic without an id (after an adoption, or a repair without it) and
+    """Raise `RefusedError` if the archive has a topic without an id (after an adoption, or a repair without it) and
     the cluster has the topic with an id: records of another topic of that name would follow."""
     if head is None or adopt:
         return
@@ -387,7 +387,7 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
 
 
 def check_same_topics(cluster: Cluster, plan: Plan) -> None:
-    """Raise `ClusterError` where a topic was created anew during the read: its records may be of either topic."""
+    """Raise `ClusterError` if a topic was created anew during the read: its records may be of either topic."""
     now_there = cluster.topics(t.name for t in plan.topics)
     for topic in plan.topics:
         present = now_there.get(topic.name)

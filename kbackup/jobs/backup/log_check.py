@@ -222,7 +222,7 @@ def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> l
 
 
 def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool) -> int | None:
-    """Return an offset at which the log differs from the archived one, None where none is known.
+    """Return an offset at which the log differs from the archived one, None if none is known.
 
     `exact`: the archive has every record that can be seen in the log.
     """

@@ -35,7 +35,7 @@ class ComparedTopic(Member, frozen=True, kw_only=True):
 
 class GroupOffsetCheck(Member, frozen=True, kw_only=True):
     """`committed` in the source. `due` is where that record is in the target, or (`how` 'log end', 'empty') the least
-    offset after the last one; `found` is what the group has there, null where it has nothing."""
+    offset after the last one; `found` is what the group has there, null if it has nothing."""
 
     group: str
     source_group: str

@@ -59,7 +59,7 @@ class TargetOffsets:
     count: Int64Array
 
     def targets(self, sources: Int64Array) -> Int64Array:
-        """Return the target offset of each source offset, -1 where it has none."""
+        """Return the target offset of each source offset, -1 if it has none."""
         if not len(self.source):
             return np.full(len(sources), -1, np.int64)
         at = np.searchsorted(self.source, sources, side="right") - 1

@@ -118,7 +118,7 @@ class Scratch:
     prefix: str
 
     def check_free(self) -> None:
-        """Raise `RefusedError` where anything has the prefix already: a drill must not write into it."""
+        """Raise `RefusedError` if anything has the prefix already: a drill must not write into it."""
         if not _PREFIX.fullmatch(self.prefix):
             raise UsageError(
                 f"prefix {self.prefix!r} can't be used", "use 4 to 100 letters, digits, '.', '_' and '-'"
@@ -130,7 +130,7 @@ class Scratch:
             )
 
     def there(self) -> DrillNames:
-        """Return all names with the prefix, of the drill or not. `ClusterError` where a broker does not answer."""
+        """Return all names with the prefix, of the drill or not. `ClusterError` if a broker does not answer."""
         topics = [name for name in self.cluster.topic_names() if name.startswith(self.prefix)]
         listed, failed = self.cluster.groups.listed()
         for name, why in failed.items():

@@ -110,7 +110,7 @@ class Destination:
             yield lease
 
     def check_apart(self, archive: Store) -> None:
-        """Raise `UsageError` where the destination is in the folder of `archive`, or has it or another one in its own:
+        """Raise `UsageError` if the destination is in the folder of `archive`, or has it or another one in its own:
         Delta's VACUUM deletes every file around a table that the table does not know."""
         check_apart(self.store, archive)
         try:
@@ -120,7 +120,7 @@ class Destination:
         raise UsageError(f"{self.url} is an archive: there is {layout.ARCHIVE}", _APART)
 
     def claim(self, info: ExportInfo) -> None:
-        """Raise `RefusedError` where the destination holds another export."""
+        """Raise `RefusedError` if the destination holds another export."""
         try:
             self.own.put_new(_EXPORT, dump(info))
         except AlreadyExistsError:
@@ -146,7 +146,7 @@ class Destination:
             )
 
     def check_same_lineage(self, archive: Archive) -> None:
-        """Raise `RefusedError` where `archive` is behind the export, or has diverged from it; store its newest
+        """Raise `RefusedError` if `archive` is behind the export, or has diverged from it; store its newest
         point."""
         newest, hint = (
             archive.restore_points[-1],
@@ -168,7 +168,7 @@ class Destination:
             self.own.put(_SEEN, dump(here))
 
     def info(self) -> ExportInfo | None:
-        """Return the description of the export; None where nothing was exported to it."""
+        """Return the description of the export; None if nothing was exported to it."""
         try:
             return load(ExportInfo, self.own.get(_EXPORT), f"{FOLDER}/{_EXPORT}")
         except NotFoundError:
@@ -206,6 +206,6 @@ def point_key(number: int) -> str:
 
 
 def point_of(key: str) -> int | None:
-    """Return the number of the restore point of a file; None where the file is not kbackup's."""
+    """Return the number of the restore point of a file; None if the file is not kbackup's."""
     match = re.fullmatch(r"points/([0-9]{10,})\.json", key)
     return int(match[1]) if match else None

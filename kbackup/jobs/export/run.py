@@ -58,7 +58,7 @@ class Additions:
 
     @property
     def newest(self) -> int:
-        """The newest restore point; `NoArchiveError` where there is none."""
+        """The newest restore point; `NoArchiveError` if there is none."""
         return self._archive.find_point("latest").number
 
     def check_names(self) -> None:
@@ -69,7 +69,7 @@ class Additions:
         )
 
     def topics_after(self, number: int) -> list[str]:
-        """Return the topics with records of restore points after `number`, sorted; `RefusedError` where the archive is
+        """Return the topics with records of restore points after `number`, sorted; `RefusedError` if the archive is
         behind."""
         self._check_not_ahead(number)
         topics = (
@@ -82,7 +82,7 @@ class Additions:
 
     def after(self, number: int, topic: str | None = None) -> Iterator[Addition]:
         """Yield the additions (to `topic`) of restore points after `number`, oldest first; none for those without
-        segments. `RefusedError` where the archive is behind."""
+        segments. `RefusedError` if the archive is behind."""
         self._check_not_ahead(number)
         for point in self._points(number):
             by_topic = self._of(point)

@@ -76,7 +76,7 @@ class DeltaTable:
         return table_path(self.url)
 
     def reached(self, app: str) -> int:
-        """Return the restore point that `app` appended last; 0 where there is none, or no table."""
+        """Return the restore point that `app` appended last; 0 if there is none, or no table."""
         transactions = self._snapshot("transactions")
         version = transactions.get(app)
         return int(version.get()) if version.isDefined() else 0
@@ -186,7 +186,7 @@ class _DeltaExport:
         return done
 
     def table(self, table: DeltaTable, topic: str | None) -> TableReport | None:
-        """Brings one table up to date; None where there is nothing for it."""
+        """Brings one table up to date; None if there is nothing for it."""
         app, additions = app_id(self.run.archive.info.id), self.run.additions
         reached = table.reached(app)
         due = list(additions.after(reached, topic))

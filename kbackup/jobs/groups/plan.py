@@ -27,7 +27,7 @@ from kbackup.types import TopicPartition
 def map_groups(
     content: Content, names: Mapping[str, str], selection: Selection | None, renamed: Mapping[str, str]
 ) -> tuple[PlannedGroup, ...]:
-    """`selection` None: no groups. `RefusedError` where two would become one."""
+    """`selection` None: no groups. `RefusedError` if two would become one."""
     if selection is None:
         return ()
     planned: dict[str, PlannedGroup] = {}

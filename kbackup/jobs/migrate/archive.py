@@ -177,7 +177,7 @@ _WHOLE = (
 @dataclass(frozen=True)
 class BootstrapReport:
     """`expired` are the ids of delegation tokens that were left out. `next_producer_id` is the first id that the old
-    cluster had in no block; None where the restore point has none. `live` are the words for `restore --with` of what
+    cluster had in no block; None if the restore point has none. `live` are the words for `restore --with` of what
     the archive has and the file doesn't set."""
 
     restore_point: int
@@ -192,7 +192,7 @@ class BootstrapReport:
 
 def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> BootstrapReport:
     """Write `out`/bootstrap.checkpoint: `base`, which `kafka-storage format` made, with the users, quotas, tokens
-    and the next producer id of a restore point. `RefusedError` where the restore point has no secrets."""
+    and the next producer id of a restore point. `RefusedError` if the restore point has no secrets."""
     point = archive.find_point(backup)
     metadata = archive.metadata(point.number)
     _check_whole(metadata, point.number)

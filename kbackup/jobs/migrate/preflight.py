@@ -31,7 +31,7 @@ _EXIT_CODES: dict[Verdict, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The outcome of one check. `hint` is the action for the user, and is '' where `status` is ok."""
+    """The outcome of one check. `hint` is the action for the user, and is '' if `status` is ok."""
 
     name: str
     status: Status
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """`exit_code` is 0 where the cluster is ready, 3 with warnings, 10 where it is not ready."""
+    """`exit_code` is 0 if the cluster is ready, 3 with warnings, 10 where it is not ready."""
 
     verdict: Verdict
     exit_code: int
@@ -303,7 +303,7 @@ def check_version(findings: MigrationFindings) -> Line:
 
 
 def level_of(text: str) -> int | None:
-    """Return the level of metadata.version that a protocol version means; None where it is none of 3.3 to 3.9."""
+    """Return the level of metadata.version that a protocol version means; None if it is none of 3.3 to 3.9."""
     major, minor, number = _protocol(text)
     first = _FIRST_LEVELS.get(minor) if major == 3 else None
     last = _FIRST_LEVELS.get(minor + 1, _FIRST_LEVELS[9] + 1) - 1

@@ -68,7 +68,7 @@ _NO_STATE = NotRead("a restore point holds no state of a metadata log", "run 'kb
 
 
 def archived_state(metadata: Metadata) -> StateReport | None:
-    """Return the state of a migration by the znodes of a restore point; None where it holds none. Only ZooKeeper's own
+    """Return the state of a migration by the znodes of a restore point; None if it holds none. Only ZooKeeper's own
     registrations show which brokers run with it."""
     if metadata.znodes is None:
         return None
@@ -95,7 +95,7 @@ _NO_LOGIN = MetricsAccess()
 
 
 def read_metrics(url: str, access: MetricsAccess = _NO_LOGIN) -> MetricsWitness | NotRead:
-    """Ask an exporter. `UsageError` where `url` is none of http or https, or a file of `access` can't be used."""
+    """Ask an exporter. `UsageError` if `url` is none of http or https, or a file of `access` can't be used."""
     shown = shown_url(url)
     tls = _tls(access) if url.lower().startswith("https:") else None
     request = urllib.request.Request(url)  # noqa: S310 (shown_url refuses other schemes)
@@ -128,7 +128,7 @@ def _tls(access: MetricsAccess) -> ssl.SSLContext:
 
 
 def shown_url(url: str) -> str:
-    """Return `url` without its query. `UsageError` where its scheme is neither http nor https, or where it has a
+    """Return `url` without its query. `UsageError` if its scheme is neither http nor https, or where it has a
     password."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -293,7 +293,7 @@ def _sign(address: str) -> Sign:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port; `UsageError` where it is no host:port."""
+    """Host and port; `UsageError` if it is no host:port."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{address} is no address of a controller", "write host:port")
@@ -323,7 +323,7 @@ _ESSENTIAL: tuple[MetadataPartName, ...] = (
 def read_preflight(
     sources: Sources, controllers: Sequence[Path], store: Callable[[], Store] | None
 ) -> MigrationFindings:
-    """`controllers` are properties files; `UsageError` where one can't be read. `store` opens the archive's store."""
+    """`controllers` are properties files; `UsageError` if one can't be read. `store` opens the archive's store."""
     brokers = _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else _NO_BROKERS
     files = tuple(map(read_controller, controllers))
     return MigrationFindings(
@@ -392,7 +392,7 @@ def read_controller(file: Path) -> Controller:
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Read a controller's properties file; `UsageError` where it can't be read."""
+    """Read a controller's properties file; `UsageError` if it can't be read."""
     try:
         return parse_properties(file.read_bytes(), str(file))
     except OSError as error:
@@ -436,7 +436,7 @@ def _no_storage(file: Path, folders: Sequence[Path], name: str) -> NotRead:
 
 
 def read_archive(store: Store) -> ArchiveFindings | None:
-    """Return the newest restore point's metadata; None where there is none."""
+    """Return the newest restore point's metadata; None if there is none."""
     try:
         archive = open_archive(store)
     except NoArchiveError:

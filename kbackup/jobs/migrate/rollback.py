@@ -280,7 +280,7 @@ class RollbackStep:
 
 
 def runbook(situation: Situation) -> tuple[RollbackStep, ...]:
-    """Return the steps, in order; none where there is no way back, or nothing to roll back."""
+    """Return the steps, in order; none if there is no way back, or nothing to roll back."""
     if not situation.report.way_back:
         return ()
     *steps, storage = _steps(situation)
@@ -393,7 +393,7 @@ class Znodes(Protocol):
     """ZooKeeper, as far as the deletion needs it."""
 
     def delete(self, path: str, version: int) -> bool:
-        """Delete a znode below the chroot if it still has this version; return False where it was written since, or
+        """Delete a znode below the chroot if it still has this version; return False if it was written since, or
         is missing."""
         ...
 

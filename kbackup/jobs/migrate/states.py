@@ -52,7 +52,7 @@ class MetricsWitness:
 
 @dataclass(frozen=True, slots=True)
 class ControllerZnode:
-    """/controller. `kraft_epoch` is at least 0 where a KRaft controller wrote it."""
+    """/controller. `kraft_epoch` is at least 0 if a KRaft controller wrote it."""
 
     id: int
     kraft_epoch: int

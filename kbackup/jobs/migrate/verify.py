@@ -59,7 +59,7 @@ class SidesDifference:
 
 @dataclass(frozen=True)
 class MigrationVerifyReport:
-    """`restore_point` is None where no archive was compared. `not_compared` maps two sides to what was not compared
+    """`restore_point` is None if no archive was compared. `not_compared` maps two sides to what was not compared
     between them. `looks` counts how often the sides were read."""
 
     restore_point: int | None
@@ -75,7 +75,7 @@ def verify_migration(
     """Compare the sources with each other, and restore point `backup` with them.
 
     While the controllers write to ZooKeeper, ZooKeeper may be some seconds behind: a difference between sources is
-    reported only if every reading within `lag` seconds has it. `UsageError` where there is nothing to compare.
+    reported only if every reading within `lag` seconds has it. `UsageError` if there is nothing to compare.
     """
     clock = clock or WaitClock()
     point = archive.find_point(backup) if archive is not None else None

@@ -62,7 +62,7 @@ class Lag:
 @dataclass(frozen=True)
 class Situation:
     """`znodes` are /controller and /migration, those that are there. `archived` maps the paths of the newest restore
-    point's znodes to their content. `lag` is None where a broker is the controller: ZooKeeper is complete."""
+    point's znodes to their content. `lag` is None if a broker is the controller: ZooKeeper is complete."""
 
     report: StateReport
     witness: ZnodesWitness | NotRead
@@ -151,7 +151,7 @@ class ArchiveFindings:
 
 @dataclass(frozen=True)
 class MigrationFindings:
-    """`now` is in seconds since the epoch. `archive` is None where there is no restore point. `quorum` maps each
+    """`now` is in seconds since the epoch. `archive` is None if there is no restore point. `quorum` maps each
     address of a controller that controllers or brokers name to its sign of life."""
 
     brokers: BrokerFindings | NotRead
@@ -202,7 +202,7 @@ class ZnodeReader(Protocol):
         ...
 
     def children(self, path: str) -> list[str]:
-        """Return the names below a znode; none where it is not there."""
+        """Return the names below a znode; none if it is not there."""
         ...
 
 

@@ -38,8 +38,8 @@ class PlannedInternalTopic:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The plan of a round. `restore_point` is the one that was read; None where the source was read itself. `created`,
-    `grown`, `configs` and `acls` are the changes of the target; None where the target was not read."""
+    """The plan of a round. `restore_point` is the one that was read; None if the source was read itself. `created`,
+    `grown`, `configs` and `acls` are the changes of the target; None if the target was not read."""
 
     flow: str
     archive: str
@@ -56,7 +56,7 @@ class DryRun:
 
 def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow] = ()) -> DryRun:
     """Plan a round of the flow. `heartbeats` are the pairs of clusters whose heartbeats the take
-    half writes to the flow's source. `NoArchiveError` where the archive has no restore point and the source can't
+    half writes to the flow's source. `NoArchiveError` if the archive has no restore point and the source can't
     be reached."""
     point, topics, acls = _source_of(flow, store)
     plan = plan_topics(flow, topics, target.topic_names())

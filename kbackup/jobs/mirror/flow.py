@@ -68,7 +68,7 @@ class Flow:
     """One direction of a mirror. Names follow MirrorMaker 2's keys; defaults are in `properties`.
 
     `source_properties` and `target_properties` are librdkafka's properties; `archive` is the address of the archive
-    of `source`, None where the file names none.
+    of `source`, None if the file names none.
     """
 
     source: str
@@ -108,7 +108,7 @@ class Flow:
         return f"{self.source}->{self.target}"
 
     def client(self, side: Literal["source", "target"]) -> Properties:
-        """Return librdkafka's properties for the source or the target. `UsageError` where the file names no brokers."""
+        """Return librdkafka's properties for the source or the target. `UsageError` if the file names no brokers."""
         alias = self.source if side == "source" else self.target
         properties = self.source_properties if side == "source" else self.target_properties
         if properties is None:
@@ -118,7 +118,7 @@ class Flow:
         return properties
 
     def archive_address(self) -> str:
-        """Return the address of the source's archive. `UsageError` where none is named."""
+        """Return the address of the source's archive. `UsageError` if none is named."""
         if self.archive is None:
             raise UsageError(
                 f"flow {self.name}: no archive is named",
@@ -135,7 +135,7 @@ class RemoteTopic:
     remote: str
     partitions: int
     configs: dict[str, str] | None = None
-    """The dynamic configs of the source's topic; None where the archive does not know them."""
+    """The dynamic configs of the source's topic; None if the archive does not know them."""
 
     @property
     def remote_partitions(self) -> list[TopicPartition]:
@@ -155,9 +155,9 @@ class AppliedPosition(NamedTuple):
 
 class TopicStatus(Member, frozen=True, kw_only=True):
     """A topic that the flow selects. `applied` has the applied position of each partition of `incarnation`, by
-    partition number: the next source offset to apply. `incarnation` is -1 where no record is applied yet.
+    partition number: the next source offset to apply. `incarnation` is -1 if no record is applied yet.
 
-    `held_back` is the reason why the topic's records wait; empty where they don't."""
+    `held_back` is the reason why the topic's records wait; empty if they don't."""
 
     source: TopicName
     remote: TopicName

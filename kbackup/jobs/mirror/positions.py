@@ -58,7 +58,7 @@ class OffsetSyncStore:
             _update(kept, sync)
 
     def translate(self, tp: TopicPartition, upstream: int) -> int | None:
-        """Return the target's offset for an offset of the source's partition; None where no sync is known."""
+        """Return the target's offset for an offset of the source's partition; None if no sync is known."""
         kept = self._kept.get(tp)
         if kept is None:
             return None
@@ -115,14 +115,14 @@ def _long(number: int) -> int:
 
 
 Translate = Callable[[TopicPartition, int], int | None]
-"""From a committed offset of a partition of the source to the target's offset. None or -1 where none is known."""
+"""From a committed offset of a partition of the source to the target's offset. None or -1 if none is known."""
 
 
 class Maps(Protocol):
     """A flow's offset map."""
 
     def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap | None:
-        """Return the map of a remote partition for source offsets of one incarnation; None where none was applied."""
+        """Return the map of a remote partition for source offsets of one incarnation; None if none was applied."""
         ...
 
 

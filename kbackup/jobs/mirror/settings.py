@@ -92,7 +92,7 @@ def sync_acls(
 
 
 def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
-    """Return the ACL of a remote topic for an ACL of the source; None where it has none.
+    """Return the ACL of a remote topic for an ACL of the source; None if it has none.
 
     Nobody but the mirror may write to a remote topic: ALLOW WRITE is dropped, and ALLOW ALL becomes ALLOW READ. Under
     the Identity policy the topic may be the target's own as well: only what reads is allowed there, and an ACL of every

@@ -40,7 +40,7 @@ _COLUMNS = ("topic", "incarnation", "partition", "first", "last", "count")
 
 @dataclass(frozen=True)
 class FlowLag:
-    """`records` of the archive are not applied yet, `topics` has them by remote topic; None where the flow's topics
+    """`records` of the archive are not applied yet, `topics` has them by remote topic; None if the flow's topics
     are not known yet. `seconds` have passed since the first restore point that is not applied was committed; 0 where
     the newest one, `newest`, is applied."""
 
@@ -288,7 +288,7 @@ class MirroredTopic:
 class FlowOverview:
     """`restore_point` is applied, `newest_restore_point` is the archive's. `silent_seconds` is the time since the
     flow's last sign of life. Numbers of records count from the start of the current or last process. `records_behind`
-    is None where the flow has not seen its topics yet."""
+    is None if the flow has not seen its topics yet."""
 
     flow: str
     source: str

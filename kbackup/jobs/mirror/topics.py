@@ -121,7 +121,7 @@ Reason = Literal["not selected", "internal", "cycle", "deleted"]
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the source. `configs` are its dynamic ones, None where they are not known."""
+    """A topic of the source. `configs` are its dynamic ones, None if they are not known."""
 
     name: str
     partitions: int
@@ -163,7 +163,7 @@ def plan_topics(flow: Flow, topics: Iterable[SourceTopic], existing: Collection[
 
 
 def reason_to_skip(flow: Flow, topic: str) -> Reason | None:
-    """Return why the flow does not mirror a topic of that name; None where it does. Heartbeats bypass the filter."""
+    """Return why the flow does not mirror a topic of that name; None if it does. Heartbeats bypass the filter."""
     if flow.policy.is_internal_topic(topic):
         return "internal"
     if not flow.topics(topic) and not (flow.heartbeats_replicated and flow.policy.is_heartbeats_topic(topic)):
@@ -209,7 +209,7 @@ _PROBES = ("orders", "a", "topic-1", "x.y")
 def without_cycles(flows: Sequence[Flow], names: Sequence[str], file: str) -> tuple[Flow, ...]:
     """Return the flows, each knowing which topics would come back to its source.
 
-    Raise `UsageError` where one of `names`, or any likely name, goes round. Other topics that do are found by their
+    Raise `UsageError` if one of `names`, or any likely name, goes round. Other topics that do are found by their
     names when they appear, and are held back.
     """
     looped = [flow for flow in flows if isinstance(flow.policy, IdentityPolicy)]

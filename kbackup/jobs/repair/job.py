@@ -229,7 +229,7 @@ def repair(
     listener: ProgressListener,
 ) -> RepairReport:
     """Repair an archive; without `confirm` nothing is written. With `read_data` every segment is read back and held
-    against its checksum; else against its size. `NoArchiveError` where there is nothing of an archive."""
+    against its checksum; else against its size. `NoArchiveError` if there is nothing of an archive."""
     if not confirm:
         dry = DryStore(store)
         lease = HeldLease(dry, "kbackup repair", lease_seconds)  # not taken

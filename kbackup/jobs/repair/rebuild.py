@@ -55,7 +55,7 @@ class RepairReport:
 
     `read_data`: every segment was read and its checksum compared, else only its size. `restored` restore points are
     listed again, `lost` ones no longer; `new_point` is the newest of new restore points, of the whole segments of lost
-    ones. `losses` are segments and documents that are lost now, in words. `catalog` is the base, None where there was
+    ones. `losses` are segments and documents that are lost now, in words. `catalog` is the base, None if there was
     none. An adoption counts the `segments` and `records` of its restore point.
     """
 

@@ -61,7 +61,7 @@ def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -
 
 
 def check_rules(patterns: Sequence[str], topics: Collection[str]) -> None:
-    """Raise `UsageError` where one of 'pattern=replacement' matches none of `topics`: each would keep its own name."""
+    """Raise `UsageError` if one of 'pattern=replacement' matches none of `topics`: each would keep its own name."""
     for rule in patterns:
         pattern, _ = parse_rule(rule)
         if not any(map(pattern.search, topics)):
@@ -133,7 +133,7 @@ _TASK_BYTES = 64 << 20
 
 
 class Times(NamedTuple):
-    """The least and the greatest timestamp (ms) of the segment at `key`; None where no record has one."""
+    """The least and the greatest timestamp (ms) of the segment at `key`; None if no record has one."""
 
     key: str
     low: int | None
@@ -220,7 +220,7 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
 
 
 def time_window(options: Restore, now: int) -> Window:
-    """Return the bounds in time, `now` being in ms since the epoch. `UsageError` where they leave nothing."""
+    """Return the bounds in time, `now` being in ms since the epoch. `UsageError` if they leave nothing."""
     start = parse_time(options.from_time, now, up=True) if options.from_time else None
     end = parse_time(options.to_time, now) if options.to_time else None
     if start is not None and end is not None and start > end:

@@ -274,7 +274,7 @@ def given_options(options: Restore) -> dict[str, Any]:
 
 
 def check_same_options(plan: RestorePlan, options: Restore) -> None:
-    """Raise `MismatchError` where `plan` was made for other options; older versions did not write them down."""
+    """Raise `MismatchError` if `plan` was made for other options; older versions did not write them down."""
     if plan.options is None:
         return
     given = given_options(options)
@@ -298,7 +298,7 @@ def _text(value: object) -> str:
 
 
 def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None:
-    """Raise `MismatchError` where a topic of a finished restore, or one of its records, is no longer in the target."""
+    """Raise `MismatchError` if a topic of a finished restore, or one of its records, is no longer in the target."""
     there = cluster.topics(t.target for t in plan.topics)
     for topic in plan.topics:
         existing = there.get(topic.target)

@@ -75,7 +75,7 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     settings: SettingsReport | None = None
     choice: Choice | None = None
     archive_id: str = ""
-    """As in the plan; '' where an older version wrote it."""
+    """As in the plan; '' if an older version wrote it."""
 
 
 def make_report(

@@ -28,7 +28,7 @@ Kind = Literal["broker", "group", "client metrics"]
 
 
 class ConfigChange(Member, frozen=True, kw_only=True):
-    """`before` is null where nothing was set at run time; `after` is null where the config is removed. `of_all`: the
+    """`before` is null if nothing was set at run time; `after` is null if the config is removed. `of_all`: the
     default of all brokers, whose `owner` is empty. A subscription to client metrics is the `owner` of its configs."""
 
     kind: Kind

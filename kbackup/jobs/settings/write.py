@@ -162,7 +162,7 @@ _PARTS: dict[str, MetadataPartName] = {
 
 
 def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> SettingsReport | None:
-    """Return the settings of `plan.settings` to set; None where none was selected. `RefusedError` where the restore
+    """Return the settings of `plan.settings` to set; None if none was selected. `RefusedError` if the restore
     point or the target lacks the settings."""
     if not plan.settings:
         return None
@@ -329,7 +329,7 @@ def undo_settings(cluster: Cluster, state: Store, restore_id: str, dry_run: bool
 
 
 def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) -> None:
-    """Raise `RefusedError` where the target's current value of a changed setting is not known."""
+    """Raise `RefusedError` if the target's current value of a changed setting is not known."""
     changed = [before.changes for before in pending]
     kinds = {config.kind for each in changed for config in each.configs}
     needed: dict[MetadataPartName, bool] = {

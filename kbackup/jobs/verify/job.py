@@ -304,7 +304,7 @@ def _derived_names(sizes: Mapping[str, int]) -> set[str]:
 
 
 def _selected_numbers(surveyed: Survey, name: str) -> tuple[int, ...]:
-    """Return the numbers of the restore points to verify; `UsageError` where there is no such restore point."""
+    """Return the numbers of the restore points to verify; `UsageError` if there is no such restore point."""
     numbers = tuple(p.number for p in surveyed.points)
     if name == "all" or surveyed.archive is None or not numbers:
         return numbers

@@ -315,7 +315,7 @@ class Cluster:
         }
 
     def one_config(self, names: Iterable[str], config: str) -> dict[str, str | None]:
-        """Return each topic's value of a config, which may be a default; None where brokers don't know it."""
+        """Return each topic's value of a config, which may be a default; None if brokers don't know it."""
         return {
             topic: entries[config].value if config in entries else None
             for topic, entries in self._topic_entries(names)

@@ -88,7 +88,7 @@ class BrokerConnection:
     def ask(self, request: Any, newest: int | None = None) -> Any:
         """Return the response to a request, in the newest version that both sides know, at most `newest`.
 
-        `RefusedRequestError` where the response holds an error for the whole, or the broker doesn't know the request.
+        `RefusedRequestError` if the response holds an error for the whole, or the broker doesn't know the request.
         """
         low, high = self._versions.get(request.API_KEY, (0, -1))
         version = min(high, request.max_version if newest is None else newest)
@@ -171,7 +171,7 @@ _MOST_ITERATIONS = 10_000_000
 
 
 def conversation(login: Login) -> Conversation:
-    """Return the client's half of a login. It raises `LoginError` where the broker's half is not what it must be."""
+    """Return the client's half of a login. It raises `LoginError` if the broker's half is not what it must be."""
     if login.mechanism == "PLAIN":
         return _plain(login)
     if login.mechanism == "OAUTHBEARER":

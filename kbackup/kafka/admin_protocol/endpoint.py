@@ -85,9 +85,9 @@ class Endpoint:
 
 
 def endpoint_of(properties: Mapping[str, str], token: TokenSource | None, timeout: float) -> Endpoint:
-    """Return where and how to connect; `NotMappedError` where the properties ask for what only librdkafka can do.
+    """Return where and how to connect; `NotMappedError` if the properties ask for what only librdkafka can do.
 
-    `token` is the user's own function for tokens, None where there is none."""
+    `token` is the user's own function for tokens, None if there is none."""
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in ("PLAINTEXT", *_TLS, *_SASL):
         raise NotMappedError(f"security.protocol {protocol} is not supported")

@@ -81,7 +81,7 @@ def log_batches(
 
 
 def _tokens(connection: Connection) -> TokenSource | None:
-    """Return the user's own function for tokens, None where there is none."""
+    """Return the user's own function for tokens, None if there is none."""
     tokens = connection.tokens
     if tokens is None:
         return None

@@ -69,7 +69,7 @@ class GroupInfo:
 
 
 class GroupListing:
-    """Raises `UnreachableError` or `ClusterError` where no broker answers."""
+    """Raises `UnreachableError` or `ClusterError` if no broker answers."""
 
     def __init__(self, connection: Connection, admin: AdminClient, calls: GroupCalls) -> None:
         self._connection = connection

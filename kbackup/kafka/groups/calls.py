@@ -134,7 +134,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def _load() -> Any:
-    """Load the library. `UsageError` where its release is not one whose objects and functions are known."""
+    """Load the library. `UsageError` if its release is not one whose objects and functions are known."""
     if version("confluent-kafka").partition(".")[0] != _RELEASE:
         raise _unknown_release("keeps its clients in a way that is not known")
     library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
@@ -213,7 +213,7 @@ Answer = list[CommittedOffset] | KafkaError
 
 class DescribedGroup(NamedTuple):
     """A group as DescribeGroups of the classic protocol knows it: of another protocol, `state` is 'Dead' and
-    `protocol_type` is ''. Both are '' where its coordinator answered with an `error`."""
+    `protocol_type` is ''. Both are '' if its coordinator answered with an `error`."""
 
     group: str
     state: str

@@ -21,7 +21,7 @@ def write_bootstrap(base: bytes, records: Sequence[MetadataRecord]) -> bytes:
     """Return the bootstrap.checkpoint `base`, which `kafka-storage format` wrote, with metadata records added.
 
     They come after the records of `base` and before its footer: where both set the same thing, the added record counts.
-    `CorruptError` where `base` is not such a file.
+    `CorruptError` if `base` is not such a file.
     """
     footer = _batches(base)[-1]
     data = base[: footer.position]
@@ -44,7 +44,7 @@ def _batches(base: bytes) -> list[Batch]:
 
 
 def scram_record(user: ScramUser) -> MetadataRecord:
-    """Return the record of a SCRAM credential. `RefusedError` where its secrets are not known."""
+    """Return the record of a SCRAM credential. `RefusedError` if its secrets are not known."""
     mechanism = next((number for number, name in MECHANISMS.items() if name == user.mechanism), None)
     if mechanism is None:
         raise RefusedError(

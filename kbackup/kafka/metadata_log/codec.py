@@ -106,7 +106,7 @@ def record(name: str, data: dict[str, Any] | None = None, version: int = 0) -> M
 class Cursor:
     """Takes values off the front of `data[at:end]`. `base` is the position of `data` in the file `name`.
 
-    Every method raises `CorruptError` where the bytes end too early or are none of its kind.
+    Every method raises `CorruptError` if the bytes end too early or are none of its kind.
     """
 
     def __init__(self, data: bytes, name: str, base: int = 0, at: int = 0, end: int | None = None) -> None:

@@ -299,7 +299,7 @@ def read_metadata_log(folder: Path) -> Reading:
     """Read a controller's `metadata.log.dir`, or a copy of it: the cluster's metadata by its metadata log.
 
     `folder` may also be `__cluster_metadata-0` itself. The cluster's id is in meta.properties; it is "" where that file
-    wasn't copied. `UsageError` where there is no log, `CorruptError` where it is damaged.
+    wasn't copied. `UsageError` if there is no log, `CorruptError` if it is damaged.
     """
     log = find_log(folder)
     cluster_id = read_identity(log).get("cluster.id", "")

@@ -81,7 +81,7 @@ class TornError(Exception):
 def read_batches(file: BinaryIO, name: str, size: int) -> Iterator[Batch]:
     """Yield the batches of the first `size` bytes of a file.
 
-    `TornError` where the last one is cut off, as by a crash of the controller, or by a copy made while it wrote.
+    `TornError` if the last one is cut off, as by a crash of the controller, or by a copy made while it wrote.
     `CorruptError` for all else that is no batch.
     """
     at = 0
@@ -106,7 +106,7 @@ def _read(file: BinaryIO, size: int, name: str, at: int) -> bytes:
 
 
 def decode_batch(data: bytes, name: str, position: int) -> Batch:
-    """Decode one whole batch. `CorruptError` where its checksum or its records are wrong."""
+    """Decode one whole batch. `CorruptError` if its checksum or its records are wrong."""
     cursor = Cursor(data, name, position)
     base_offset, _, epoch, magic, checksum = cursor.unpack(_FRAME)
     if magic != _MAGIC:
@@ -206,7 +206,7 @@ class MetadataLog:
             yield from read_snapshot(self.snapshot.path)
 
     def later_records(self, start: int | None = None) -> Iterator[LogRecord]:
-        """Yield the records of the segments from `start` on, by default the snapshot's end. `CorruptError` where one is
+        """Yield the records of the segments from `start` on, by default the snapshot's end. `CorruptError` if one is
         missing."""
         snapshot_end = 0 if self.snapshot is None else self.snapshot.end_offset
         start = snapshot_end if start is None else start
@@ -267,7 +267,7 @@ def read_identity(log: Path) -> dict[str, str]:
 
 
 def open_log(folder: Path) -> MetadataLog:
-    """Return the log in a folder: its newest snapshot, its segments. `UsageError` where there is neither."""
+    """Return the log in a folder: its newest snapshot, its segments. `UsageError` if there is neither."""
     snapshots, segments = [], []
     with file_errors(folder):
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -282,7 +282,7 @@ def open_log(folder: Path) -> MetadataLog:
 
 
 def read_segment(path: Path) -> Iterator[Batch]:
-    """Yield a segment's batches. `TornError` where the last one is cut off."""
+    """Yield a segment's batches. `TornError` if the last one is cut off."""
     with file_errors(path), path.open("rb") as file:
         yield from read_batches(file, path.name, path.stat().st_size)
 
@@ -307,7 +307,7 @@ def file_errors(path: Path) -> Iterator[None]:
 
 
 def read_snapshot(path: Path) -> Iterator[LogRecord]:
-    """Yield the records of a snapshot, from its header to its footer. `CorruptError` where it is not whole."""
+    """Yield the records of a snapshot, from its header to its footer. `CorruptError` if it is not whole."""
     match = _SNAPSHOT.fullmatch(path.name)
     for batch in check_snapshot(read_segment(path), path.name, int(match[2]) if match else None):
         yield from batch.records

@@ -1,6 +1,6 @@
 """Records between librdkafka and their encoded form without a Python object a record, by compiled kernels.
 
-`ImportError` where they can't be loaded: no numba, or a librdkafka that is not one of those known. They are compiled
+`ImportError` if they can't be loaded: no numba, or a librdkafka that is not one of those known. They are compiled
 once and kept beside the code, or where that can't be written in the user's cache, or for this process alone.
 """
 

@@ -55,7 +55,7 @@ headers of the message at `OFFSET` can't be read (`CODE`)."""
 STATE = SCRATCH + 5
 
 TOPIC, PARTITION, STOP, AT = range(4)
-"""Columns of the table of partitions, a row a slot: topic handle, partition, end of the range (-1: nothing of it is
+"""Columns of the table of partitions, one row per slot: topic handle, partition, end of the range (-1: nothing of it is
 wanted any more), the next offset wanted."""
 
 _NO_HEADERS = -156  # RD_KAFKA_RESP_ERR__NOENT

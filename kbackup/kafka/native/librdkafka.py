@@ -126,7 +126,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def _load() -> Any:
-    """Load the library. `ImportError` where its layout is not the one that is described here."""
+    """Load the library. `ImportError` if its layout is not the one that is described here."""
     library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
     for name, (result, arguments) in _SIGNATURES.items():
         try:

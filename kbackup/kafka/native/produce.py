@@ -51,14 +51,14 @@ record `NEXT` is not what its index entry says."""
 STATE = HEADERS + 1
 
 TARGETS, LEFT = range(2)
-"""Columns of the table of blocks, a row a slot: address of int64[records] for their target offsets, and how many of
+"""Columns of the table of blocks, one row per slot: address of int64[records] for their target offsets, and how many of
 them are not reported."""
 
 LOST_CODE, LOST_SLOT, LOST_RECORD = range(3)
 """Columns of `lost`: the first undelivered record of each code and reason, as long as there are rows."""
 
 REASON = 256
-"""Bytes of a row of `reasons`: the broker's words on that record, ended by NUL; empty where it had none."""
+"""Bytes of a row of `reasons`: the broker's words on that record, ended by NUL; empty if it had none."""
 
 RKT, PARTITION, FLAGS, OPAQUE, TIMESTAMP, KEY, VALUE, WITH_HEADERS = range(8)
 """Rows of the arguments of `rd_kafka_produceva`, a `rd_kafka_vu_t` each, as int64[8, 9]: kind, then a union."""

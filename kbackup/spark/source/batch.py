@@ -127,7 +127,7 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
 
 
 def select_topics(request: Request, names: Sequence[str], container: str) -> set[str]:
-    """Return the selected topics among `names`, the topics of `container`. `UsageError` where none of them matches."""
+    """Return the selected topics among `names`, the topics of `container`. `UsageError` if none of them matches."""
     check_selection(
         request.selection, "topic", names, f"in {container}", "'kbackup ls' lists them", internal=True
     )
@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader):
         return tasks(added, self._request, [Pushed()])
 
     def _check_same(self, archive: Archive, offset: Offset) -> None:
-        """Raise `RefusedError` where the archive is not the one that the stream has followed."""
+        """Raise `RefusedError` if the archive is not the one that the stream has followed."""
         number, hint = offset["backup"], "give the stream another checkpointLocation"
         if offset["archive"] != archive.info.id:
             raise RefusedError(
@@ -233,7 +233,7 @@ class StreamReader(DataSourceStreamReader):
 
 
 def require_whole(archive: Archive, after: int, last: int, wants: Callable[[TopicPartition], bool]) -> None:
-    """Raise `RefusedError` where records added after restore point `after` have expired or are damaged.
+    """Raise `RefusedError` if records added after restore point `after` have expired or are damaged.
 
     Damage is checked up to restore point `last`.
     """

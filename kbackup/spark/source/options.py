@@ -89,7 +89,7 @@ def push(filters: Sequence[Filter]) -> Pushed:
 
 
 def window_of(asked: Sequence[Pushed], segment: Segment) -> Window | None:
-    """Return the window of a segment that contains the records of all queries; None where no query needs it."""
+    """Return the window of a segment that contains the records of all queries; None if no query needs it."""
     windows = [p.window for p in asked if p.wants(segment) and p.window.may_hold(segment)]
     return either(windows) if windows else None
 
@@ -298,7 +298,7 @@ class _Options(NamedTuple):
         return tuple(item.strip() for item in self(name).split(",") if item.strip())
 
     def convert(self, name: str, text: str, to: Callable[[str], T], expected: str) -> T:
-        """Convert an option by `to`; raise `UsageError` where `to` raises `ValueError`."""
+        """Convert an option by `to`; raise `UsageError` if `to` raises `ValueError`."""
         try:
             return to(text)
         except ValueError:

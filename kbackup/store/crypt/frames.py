@@ -106,7 +106,7 @@ class Cipher:
         self._aead.encrypt_into(_nonce(number, last), plain, self._bound, into)
 
     def decrypt(self, number: int, last: bool, encrypted: memoryview, into: memoryview) -> None:
-        """Decrypt frame `number`; `CorruptError` where it is not this frame of this object of this archive."""
+        """Decrypt frame `number`; `CorruptError` if it is not this frame of this object of this archive."""
         nonce = _nonce(number, last)
         try:
             self._aead.decrypt_into(nonce, encrypted, self._bound, into)

@@ -45,7 +45,7 @@ class Kek(Protocol):
         ...
 
     def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
-        """Return the data key of each key id. `CorruptError` or `WrongKeyError` where a wrapped key is not what `wrap`
+        """Return the data key of each key id. `CorruptError` or `WrongKeyError` if a wrapped key is not what `wrap`
         returned for that id and archive."""
         ...
 
@@ -58,7 +58,7 @@ def check_source(source: str) -> None:
 
 
 def load_kek(source: str) -> Kek:
-    """Load the key that `source` names; `WrongKeyError` where it can't be read."""
+    """Load the key that `source` names; `WrongKeyError` if it can't be read."""
     check_source(source)
     kind, _, rest = source.partition(":")
     if kind == "command":

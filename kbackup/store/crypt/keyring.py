@@ -293,7 +293,7 @@ class Keyring:
 
     @property
     def archive_id(self) -> str:
-        """Return the id of the keyring's archive; '' where there is no archive, as in the state of restores kept
+        """Return the id of the keyring's archive; '' if there is no archive, as in the state of restores kept
         elsewhere."""
         with self._lock:
             if self._archive_id is not None:

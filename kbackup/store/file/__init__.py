@@ -91,7 +91,7 @@ class Publisher:
         return mode
 
     def create(self, temp: Path, path: Path) -> str:
-        """Link the synced file `temp`, which stays, to `path` and return the new etag. `FileExistsError` where `path`
+        """Link the synced file `temp`, which stays, to `path` and return the new etag. `FileExistsError` if `path`
         is taken."""
         stat = _touch(temp, 0)
         self._with_parents(path, lambda: self._link(temp, path))

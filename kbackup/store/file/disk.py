@@ -80,7 +80,7 @@ def sync_dir(path: Path) -> None:
 
 def make_dirs(path: Path, mode: int) -> None:
     """Make `path` and its missing parents with exactly `mode`, each entry durable before the next is made.
-    `FileNotFoundError` where one is pruned meanwhile."""
+    `FileNotFoundError` if one is pruned meanwhile."""
     missing = []
     while not path.is_dir():
         missing.append(path)

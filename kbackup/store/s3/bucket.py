@@ -170,7 +170,7 @@ def _make_client(options: S3Options) -> S3Client:
 
 def with_credentials(options: S3Options) -> S3Options:
     """Return the options with the present credentials of their profile, for clients of others, which know no profiles.
-    `UnreachableError` where the profile has none."""
+    `UnreachableError` if the profile has none."""
     credentials = _session(options).get_credentials()
     if credentials is None:
         raise UnreachableError(
@@ -270,7 +270,7 @@ class Bucket:
         return {name: value for name, value in args.items() if value}
 
     def retention(self, key: str) -> dict[str, Any]:
-        """Return the arguments that put a new object `key` under retention; none where the bucket is not locked
+        """Return the arguments that put a new object `key` under retention; none if the bucket is not locked
         or the object is replaced."""
         options = self.options
         if not options.object_lock_mode or self.key_class(key).replaced:

@@ -135,7 +135,7 @@ def crc_from(text: str) -> int:
 
 
 def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None, **condition: str) -> str:
-    """Send one PutObject and return the etag. `OutcomeUnknownError` where an answer was lost on the way."""
+    """Send one PutObject and return the etag. `OutcomeUnknownError` if an answer was lost on the way."""
     args = {**bucket.common, **bucket.create, **bucket.retention(key), **condition}
     args |= {"Key": bucket.full(key), "Body": body}
     args |= checksum_of(bucket, crc64nvme(body) if crc is None else crc)
@@ -158,7 +158,7 @@ def over_conflicts(send: Callable[[], T]) -> T:
 
 
 def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None) -> str:
-    """Create; returns the etag. `AlreadyExistsError` where the key is taken, but not by what we just
+    """Create; returns the etag. `AlreadyExistsError` if the key is taken, but not by what we just
     wrote."""
     try:
         return put(bucket, key, body, crc, IfNoneMatch="*")

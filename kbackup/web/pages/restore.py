@@ -29,7 +29,7 @@ OFFERED = 500
 
 
 class RestoreForm(BaseModel):
-    """The fields of the form. `map_from` and `map_to` are the two sides of the new names of topics, and empty where a
+    """The fields of the form. `map_from` and `map_to` are the two sides of the new names of topics, and empty if a
     topic keeps its name; `map_group_from` and `map_group_to` likewise for groups."""
 
     to_time: str = ""

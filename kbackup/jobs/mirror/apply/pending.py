@@ -45,7 +45,7 @@ from kbackup.types import Int64Array, TopicPartition
 
 
 class PartitionApplied(NamedTuple):
-    """Records that a round committed in one remote partition. Timestamps in ms; None where no record has one."""
+    """Records that a round committed in one remote partition. Timestamps in ms; None if no record has one."""
 
     records: int
     bytes: int
@@ -142,7 +142,7 @@ class Applied:
 
 class PositionNote(NamedTuple):
     """The metadata of an applied position: `map_part` is the part of the slot's offset map that was committed with it,
-    `point` the restore point that was applied then. `topic_id` is the id of the remote topic, '' where it is not
+    `point` the restore point that was applied then. `topic_id` is the id of the remote topic, '' if it is not
     known."""
 
     incarnation: int

@@ -180,7 +180,7 @@ class ApplySession:
 
 
 def open_session(flow: Flow, target: Properties, state: Store, archive: Archive) -> ApplySession:
-    """Look at the target and at the flow's state. `MismatchError` where the flow was begun from another archive, or
+    """Look at the target and at the flow's state. `MismatchError` if the flow was begun from another archive, or
     onto another cluster."""
     cluster = Cluster(target, "target")
     cluster_id, _ = cluster.connect()

@@ -78,7 +78,7 @@ class SlotLedger:
         self.head = max([*parts, *([self.head] if self.head else [])], default=None)
 
     def start(self, range_: UnitRange) -> int | None:
-        """Return the source offset from which to apply a range; None where a later incarnation has begun."""
+        """Return the source offset from which to apply a range; None if a later incarnation has begun."""
         noted = self.positions.get(range_.tp)
         incarnation = incarnation_of(range_)
         if noted is None or noted.position.incarnation < incarnation:

@@ -292,7 +292,7 @@ class Rounds:
         return tuple(topic for topic in topics if topic.source in self._known)
 
     def _make(self, topics: tuple[RemoteTopic, ...]) -> TopicsReport | None:
-        """Create topics and add partitions; None where that was done for the same topics before."""
+        """Create topics and add partitions; None if that was done for the same topics before."""
         shape = tuple((topic.remote, topic.partitions) for topic in topics)
         if shape == self._made:
             return None
@@ -449,7 +449,7 @@ class ApplyHalf:
         return self.store.url
 
     def run(self) -> ApplyReport:
-        """Apply restore points until stopped; exactly one if stopped before, with `NoArchiveError` where there is
+        """Apply restore points until stopped; exactly one if stopped before, with `NoArchiveError` if there is
         none."""
         try:
             if self.stop.asked:

@@ -40,7 +40,7 @@ class MirrorSource:
 
 
 def sources_of(flows: Sequence[Flow]) -> list[MirrorSource]:
-    """Return the sources of flows, in order. `UsageError` where a source has no address or no archive."""
+    """Return the sources of flows, in order. `UsageError` if a source has no address or no archive."""
     by_source: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
         by_source.setdefault((flow.source, flow.archive_address()), []).append(flow)

@@ -394,7 +394,7 @@ class MirrorProperties:
     warnings: tuple[str, ...] = ()
 
     def selected(self, names: Collection[str]) -> tuple[Flow, ...]:
-        """Return the flows of these names, all where none is given. `UsageError` where there is none, and where two
+        """Return the flows of these names, all where none is given. `UsageError` if there is none, and where two
         sources have one archive."""
         known = {flow.name: flow for flow in self.flows}
         if not known:

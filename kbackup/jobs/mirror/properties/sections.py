@@ -144,7 +144,7 @@ class Sections:
 
 
 def cut(raw: dict[str, str], file: str, references: References) -> Sections:
-    """Return the sections. Raise `UsageError` where `clusters` names fewer than two clusters, or one twice."""
+    """Return the sections. Raise `UsageError` if `clusters` names fewer than two clusters, or one twice."""
     clusters = tuple(
         filter(None, re.split(r"\s*,\s*", references.resolve(raw.get("clusters", ""), "clusters").strip()))
     )
@@ -193,7 +193,7 @@ def is_common(name: str) -> bool:
 
 @dataclass(frozen=True)
 class ClusterClient:
-    """librdkafka's properties of a cluster, None where no bootstrap.servers are named; and what was left out."""
+    """librdkafka's properties of a cluster, None if no bootstrap.servers are named; and what was left out."""
 
     properties: dict[str, str] | None
     notes: tuple[str, ...]
