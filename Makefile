@@ -64,9 +64,6 @@ soak: venv
 	$(BIN)/pytest --soak -m soak tests
 	$(BIN)/python -m scripts.soak.kills
 	$(BIN)/python -m scripts.soak.kills --mirrors
-	$(BIN)/python -m scripts.soak.key_files
-	$(BIN)/python -m scripts.soak.regrown
-	$(BIN)/python -m scripts.soak.unshared
 	$(BIN)/python -m scripts.soak.walk
 
 bench: venv

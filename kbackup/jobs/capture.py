@@ -19,7 +19,7 @@ from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
-from kbackup.kafka.security_types import AclRule, DynamicConfig, Untold
+from kbackup.kafka.security_types import DynamicConfig, Untold
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     Acl,
@@ -28,7 +28,6 @@ from kbackup.metadata.entities import (
     MetadataPartName,
     NotCarried,
     Reading,
-    ScramUser,
     TopicMetadata,
     not_carried_entry,
 )
@@ -139,12 +138,8 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
         return Reading(
             source="brokers",
             cluster_id=cluster_id,
-            acls=convert("acls", rules, _acl),
-            scram_users=convert(
-                "scram_users",
-                security.users(),
-                lambda c: ScramUser(user=c.user, mechanism=c.mechanism, iterations=c.iterations),
-            ),
+            acls=unchanged("acls", rules),
+            scram_users=unchanged("scram_users", security.users()),
             broker_configs=convert("broker_configs", _broker_configs(security, session), _broker_config),
             group_configs=convert(
                 "group_configs",
@@ -166,9 +161,7 @@ def _asked(session: AdminSession | Untold, ask: Callable[[ClusterReader], T | Un
     return session if isinstance(session, Untold) else ask(session.read)
 
 
-def _acls(
-    security: SecurityAdmin, session: AdminSession | Untold
-) -> tuple[list[AclRule] | Untold, list[str]]:
+def _acls(security: SecurityAdmin, session: AdminSession | Untold) -> tuple[list[Acl] | Untold, list[str]]:
     """Return every ACL, and the ones of a kind that is not known.
 
     confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them.
@@ -209,10 +202,6 @@ def settings_warnings(metadata: Metadata) -> list[str]:
             "to see which rights it lacks: kbackup check"
         )
     return warnings
-
-
-def _acl(rule: AclRule) -> Acl:
-    return Acl(**rule._asdict())
 
 
 def _broker_config(setting: DynamicConfig) -> BrokerConfig:

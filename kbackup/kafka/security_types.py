@@ -7,8 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AclBinding
+from msgspec.structs import astuple
 
 from kbackup.kafka.client import Connection
+from kbackup.metadata.entities import Acl
 
 Reason = Literal["not there", "not supported", "denied", "failed"]
 """The cluster has no such thing; the broker or the client library can't tell; we may not know; something else."""
@@ -43,27 +45,6 @@ class Untold:
         return cls(_REASONS.get(error.code(), "failed"), connection.error(error, doing).message)
 
 
-class AclRule(NamedTuple):
-    """In Kafka's own words, in lower case: `resource` is topic, group, cluster or transactional_id, `pattern`
-    literal or prefixed."""
-
-    resource: str
-    name: str
-    pattern: str
-    principal: str
-    host: str
-    operation: str
-    permission: str
-
-
-class Credential(NamedTuple):
-    """`mechanism` as clients call it: SCRAM-SHA-512."""
-
-    user: str
-    mechanism: str
-    iterations: int
-
-
 class DynamicConfig(NamedTuple):
     """A config that was set on a broker or a group. `owner` is the broker's id or the group; '' is the cluster-wide
     default of brokers. `value` is None if it is sensitive: brokers never return it."""
@@ -73,36 +54,22 @@ class DynamicConfig(NamedTuple):
     value: str | None
 
 
-def rule_of(binding: AclBinding) -> AclRule:
+def acl_of(binding: AclBinding) -> Acl:
     resource = _word(binding.restype)
-    return AclRule(
-        _CLUSTER if resource == "broker" else resource,
-        binding.name,
-        _word(binding.resource_pattern_type),
-        binding.principal,
-        binding.host,
-        _word(binding.operation),
-        _word(binding.permission_type),
+    return Acl(
+        resource=_CLUSTER if resource == "broker" else resource,
+        name=binding.name,
+        pattern=_word(binding.resource_pattern_type),
+        principal=binding.principal,
+        host=binding.host,
+        operation=_word(binding.operation),
+        permission=_word(binding.permission_type),
     )
 
 
-def binding_of(rule: AclRule) -> AclBinding:
-    return AclBinding(
-        "broker" if rule.resource == _CLUSTER else rule.resource,
-        rule.name,
-        rule.pattern,
-        rule.principal,
-        rule.host,
-        rule.operation,
-        rule.permission,
-    )
-
-
-def acl_words(rule: AclRule) -> str:
-    return (
-        f"{rule.permission} {rule.operation} for {rule.principal} from {rule.host} "
-        f"on {rule.resource} {rule.name} ({rule.pattern})"
-    )
+def binding_of(acl: Acl) -> AclBinding:
+    resource, *others = astuple(acl)
+    return AclBinding("broker" if resource == _CLUSTER else resource, *others)
 
 
 def _word(kind: Any) -> str:

@@ -94,6 +94,14 @@ class Acl(Entity, frozen=True, kw_only=True):
     operation: str
     permission: str
 
+    @property
+    def words(self) -> str:
+        """The ACL in one line."""
+        return (
+            f"{self.permission} {self.operation} for {self.principal} from {self.host} "
+            f"on {self.resource} {self.name} ({self.pattern})"
+        )
+
 
 class ScramUser(Entity, frozen=True, kw_only=True):
     """A SCRAM credential. `mechanism` such as SCRAM-SHA-512. Brokers never give the three secrets."""

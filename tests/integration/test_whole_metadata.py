@@ -22,8 +22,7 @@ from kbackup.jobs.capture import capture_settings
 from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.session import AdminSession
-from kbackup.kafka.security_types import AclRule
-from kbackup.metadata.entities import Acl, ClientMetrics, ClientQuota, QuotaKey, Reading
+from kbackup.metadata.entities import ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import S3Options, open_store
 from kbackup.store.crypt.kek import generate_key
 from scripts.dev import cache, tools
@@ -32,6 +31,7 @@ from scripts.dev.kafka import Broker
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import CountedSpark, Kbackup
 from tests.integration.topics import produce
+from tests.support.metadata_entities import acl_of
 
 PASSWORD = "a password of the tests"
 ROOT = {
@@ -52,10 +52,10 @@ QUOTAS: dict[QuotaKey, dict[str, float | None]] = {
     (("ip", None),): {"connection_creation_rate": 100.0},
 }
 ACLS = [
-    AclRule("delegation_token", "*", "literal", "User:b o%b", "*", "describe", "allow"),
-    AclRule("topic", "orders", "literal", "User:b o%b", "*", "read", "allow"),
-    AclRule("user", "größe", "literal", "User:b o%b", "*", "create_tokens", "allow"),
-    AclRule("user", "größe", "literal", "User:b o%b", "*", "describe_tokens", "deny"),
+    acl_of("delegation_token", "*", "literal", "User:b o%b", "*", "describe", "allow"),
+    acl_of("topic", "orders", "literal", "User:b o%b", "*", "read", "allow"),
+    acl_of("user", "größe", "literal", "User:b o%b", "*", "create_tokens", "allow"),
+    acl_of("user", "größe", "literal", "User:b o%b", "*", "describe_tokens", "deny"),
 ]
 METRICS = {"interval.ms": "60000", "metrics": "org.apache.kafka.consumer."}
 
@@ -166,7 +166,7 @@ def _says(line: str, quota: ClientQuota) -> bool:
 
 
 def test_acls_on_tokens_and_users_are_among_the_others(whole: Whole, plain: Metadata) -> None:
-    assert {*(plain.acls or ())} == {Acl(**rule._asdict()) for rule in ACLS}
+    assert {*(plain.acls or ())} == {*ACLS}
     listed = whole.tool("org.apache.kafka.tools.AclCommand", "--list")
     for words in ("resourceType=USER, name=größe", "resourceType=DELEGATION_TOKEN, name=*", "CREATE_TOKENS"):
         assert words in listed

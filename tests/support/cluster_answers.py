@@ -10,9 +10,10 @@ from kbackup.archive.models import Metadata
 from kbackup.jobs.capture import read_brokers
 from kbackup.jobs.metadata import merge
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security_types import AclRule
+from kbackup.metadata.entities import Acl
+from tests.support.metadata_entities import acl_of
 
-READ = AclRule("topic", "orders", "literal", "User:a", "*", "read", "allow")
+READ = acl_of("topic", "orders", "literal", "User:a", "*", "read", "allow")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class ClusterAnswers:
     def group_configs(self, groups: Any) -> Any:
         return self.group_configs_answer
 
-    def create_acls(self, rules: list[AclRule]) -> dict[AclRule, str]:
+    def create_acls(self, rules: list[Acl]) -> dict[Acl, str]:
         return {rule: self._do(rule) for rule in rules}
 
     def set_broker_config(self, broker: str, name: str, value: str) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import astuple, replace
+
 from kbackup.jobs.mirror.flow import Flow, NameFilter, RemoteTopic
 from kbackup.jobs.mirror.topics import IdentityPolicy
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
-from kbackup.kafka.security_types import AclRule, Untold, acl_words
+from kbackup.kafka.security_types import Untold
 from kbackup.metadata.entities import Acl
 from kbackup.util.system import attempts
 
@@ -83,15 +85,15 @@ def sync_acls(
     if isinstance(answer, Untold) and answer.reason == "not there":
         return AclsReport((), (f"{answer.why}, so it takes no ACLs",) if rules else ())
     existing = set() if isinstance(answer, Untold) else {*answer[0]}
-    new = sorted(rules - existing)
+    new = sorted(rules - existing, key=astuple)
     answers = dict.fromkeys(new, "") if dry_run else cluster.security.create_acls(new)
     return AclsReport(
-        created=tuple(acl_words(rule) for rule, why in answers.items() if not why),
+        created=tuple(acl.words for acl, why in answers.items() if not why),
         refused=tuple(dict.fromkeys(filter(None, answers.values()))),
     )
 
 
-def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
+def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> Acl | None:
     """Return the ACL of a remote topic for an ACL of the source; None if it has none.
 
     Nobody but the mirror may write to a remote topic: ALLOW WRITE is dropped, and ALLOW ALL becomes ALLOW READ. Under
@@ -108,7 +110,7 @@ def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
         return None
     operation = "read" if allowed and acl.operation == "all" else acl.operation
     remote = flow.policy.format_remote_topic(flow.source, acl.name)
-    return AclRule(acl.resource, remote, acl.pattern, acl.principal, acl.host, operation, acl.permission)
+    return replace(acl, name=remote, operation=operation)
 
 
 # Create remote topics and add their partitions.

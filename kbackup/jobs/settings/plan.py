@@ -120,13 +120,6 @@ class TargetNames:
         return any(old != new for names in (self.topics, self.groups) for old, new in names.items())
 
 
-def acl_words(acl: Acl) -> str:
-    return (
-        f"{acl.permission} {acl.operation} for {acl.principal} from {acl.host} "
-        f"on {acl.resource} {acl.name} ({acl.pattern})"
-    )
-
-
 def map_acls(acls: Iterable[Acl], names: TargetNames) -> tuple[set[Acl], list[SkippedSetting]]:
     """Return ACLs under the target's names, and the ACLs of topics that are not restored. An ACL of a name that the
     archive doesn't have stays unchanged: its topic may be created later."""
@@ -136,7 +129,7 @@ def map_acls(acls: Iterable[Acl], names: TargetNames) -> tuple[set[Acl], list[Sk
         if acl.pattern != "literal" or acl.name == "*":
             mapped.add(acl)
         elif acl.resource == "topic" and acl.name in names.skipped_topics:
-            skipped.append(SkippedSetting(what=f"ACL: {acl_words(acl)}", why="the topic is not restored"))
+            skipped.append(SkippedSetting(what=f"ACL: {acl.words}", why="the topic is not restored"))
         elif acl.resource == "topic":
             mapped.add(replace(acl, name=names.topics.get(acl.name, acl.name)))
         elif acl.resource == "group":

@@ -22,7 +22,6 @@ from kbackup.jobs.settings.plan import (
     TargetNames,
     TargetSettings,
     acl_command,
-    acl_words,
     config_command,
     entity_words,
     plan_settings,
@@ -31,7 +30,7 @@ from kbackup.jobs.settings.plan import (
 )
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.session import AdminSession
-from kbackup.kafka.security_types import AclRule, Untold
+from kbackup.kafka.security_types import Untold
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
 
@@ -63,7 +62,7 @@ def write_changes(cluster: Cluster, changes: Changes) -> Outcome:
     servers = cluster.connection.properties["bootstrap.servers"]
     words = [
         *(
-            f"ACL {acl_words(a)} was not made: {w}{_BY_HAND}{acl_command(servers, a, '--add')}"
+            f"ACL {a.words} was not made: {w}{_BY_HAND}{acl_command(servers, a, '--add')}"
             for a, w in zip(changes.acls, acls, strict=True)
             if w
         ),
@@ -78,7 +77,7 @@ def write_changes(cluster: Cluster, changes: Changes) -> Outcome:
             if w
         ),
         *(
-            f"ACL {acl_words(a)} was not deleted: {w}{_BY_HAND}{acl_command(servers, a, '--remove')}"
+            f"ACL {a.words} was not deleted: {w}{_BY_HAND}{acl_command(servers, a, '--remove')}"
             for a, w in zip(changes.deleted_acls, deleted, strict=True)
             if w
         ),
@@ -96,27 +95,21 @@ def _accepted(changes: Sequence[C], refusals: Sequence[str]) -> tuple[C, ...]:
     return tuple(each for each, why in zip(changes, refusals, strict=True) if not why)
 
 
-def _rule(acl: Acl) -> AclRule:
-    return AclRule(*(getattr(acl, name) for name in AclRule._fields))
-
-
 def _create(cluster: Cluster, session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
-    rules = [_rule(acl) for acl in acls]
-    special = [r for r in rules if r.resource in _SPECIAL_RESOURCES or r.operation in _SPECIAL_OPERATIONS]
-    refused = cluster.security.create_acls([r for r in rules if r not in set(special)])
+    special = [a for a in acls if a.resource in _SPECIAL_RESOURCES or a.operation in _SPECIAL_OPERATIONS]
+    refused = cluster.security.create_acls([a for a in acls if a not in set(special)])
     if isinstance(session, Untold):
         refused |= dict.fromkeys(special, session.why)
     elif special:
         refused |= session.write.create_acls(special)
-    return [refused[rule] for rule in rules]
+    return [refused[acl] for acl in acls]
 
 
 def _delete(session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
-    rules = [_rule(acl) for acl in acls]
     if isinstance(session, Untold):
-        return [session.why for _ in rules]
-    refused = session.write.delete_acls(rules)
-    return [refused[rule] for rule in rules]
+        return [session.why for _ in acls]
+    refused = session.write.delete_acls(acls)
+    return [refused[acl] for acl in acls]
 
 
 def _set_quotas(session: AdminSession | Untold, changes: Sequence[QuotaChange]) -> list[str]:

@@ -30,19 +30,18 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from msgspec.structs import astuple
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security_types import (
     ACLS_AT_ONCE,
-    AclRule,
-    Credential,
     DynamicConfig,
     Untold,
-    acl_words,
+    acl_of,
     binding_of,
-    rule_of,
 )
+from kbackup.metadata.entities import Acl, ScramUser
 
 _BATCH = 1000  # groups in one request
 
@@ -54,7 +53,7 @@ class SecurityAdmin:
         self.connection = connection
         self._admin = admin
 
-    def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
+    def acls(self) -> tuple[list[Acl], list[str]] | Untold:
         """Return every ACL, and a description of each ACL of a kind that the client library doesn't know."""
         doing = "describing ACLs"
         rights = self._rights(doing)
@@ -74,11 +73,11 @@ class SecurityAdmin:
             return answer
         if not answer and AclOperation.DESCRIBE_CONFIGS in rights and not self._authorizer():
             return Untold("not there", f"{self.connection.address} has no authorizer")
-        rules = sorted(rule_of(binding) for binding in answer)
+        rules = sorted(map(acl_of, answer), key=astuple)
         strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
-        return [r for r in rules if r not in set(strange)], [acl_words(r) for r in strange]
+        return [r for r in rules if r not in set(strange)], [r.words for r in strange]
 
-    def users(self) -> list[Credential] | Untold:
+    def users(self) -> list[ScramUser] | Untold:
         """Return each SCRAM credential there is; its secret stays with the broker."""
         doing = "describing SCRAM users"
         rights = self._rights(doing)
@@ -88,11 +87,12 @@ class SecurityAdmin:
         answer = self._ask(asked, doing)
         if isinstance(answer, Untold):
             return answer
-        return sorted(
-            Credential(user, info.mechanism.name.replace("_", "-"), info.iterations)
+        users = [
+            ScramUser(user=user, mechanism=info.mechanism.name.replace("_", "-"), iterations=info.iterations)
             for user, described in answer.items()
             for info in described.scram_credential_infos
-        )
+        ]
+        return sorted(users, key=lambda user: (user.user, user.mechanism))
 
     def brokers(self) -> list[int] | Untold:
         found = self._ask(self._admin.describe_cluster(request_timeout=TIMEOUT), "listing brokers")
@@ -138,15 +138,15 @@ class SecurityAdmin:
                 ]
         return sorted(settings, key=_by_name)
 
-    def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+    def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         """Make each; '' or why it was refused."""
-        refused: dict[AclRule, str] = {}
+        refused: dict[Acl, str] = {}
         for at in range(0, len(rules), ACLS_AT_ONCE):
             bindings = {binding_of(rule): rule for rule in rules[at : at + ACLS_AT_ONCE]}
             futures = self._admin.create_acls(list(bindings), request_timeout=TIMEOUT)
             for binding, future in futures.items():
                 rule = bindings[binding]
-                refused[rule] = _refusal(self._ask(future, f"creating an ACL {acl_words(rule)}"))
+                refused[rule] = _refusal(self._ask(future, f"creating an ACL {rule.words}"))
         return refused
 
     def set_broker_config(self, broker: str, name: str, value: str | None) -> str:

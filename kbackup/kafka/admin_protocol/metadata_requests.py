@@ -24,17 +24,19 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
 )
 from kafka.protocol.api_message import ApiMessage
+from msgspec.structs import astuple
 
 from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, DynamicConfig, Untold
+from kbackup.kafka.security_types import ACLS_AT_ONCE, DynamicConfig, Untold
 from kbackup.metadata.entities import (
     ACL_OPERATIONS,
     ACL_PATTERNS,
     ACL_PERMISSIONS,
     ACL_RESOURCES,
+    Acl,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
@@ -86,7 +88,7 @@ class ClusterReader:
             "describing delegation tokens", lambda: tokens_of(self._broker.ask(request))
         )
 
-    def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
+    def acls(self) -> tuple[list[Acl], list[str]] | Untold:
         """Return every ACL, and a description of each ACL of an unknown kind."""
         request = DescribeAclsRequest(
             resource_type_filter=_ANY,
@@ -220,21 +222,21 @@ class Writer:
         """Set configs of a subscription, or remove them (None); one without configs is gone."""
         return self._configs(_CLIENT_METRICS, name, values, f"setting client metrics {name}")
 
-    def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+    def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         return self._in_batches(rules, _creations, "creating an ACL", lambda answer: answer.results)
 
-    def delete_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+    def delete_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         """Delete exactly these; one that is not there counts as deleted."""
         return self._in_batches(rules, _deletions, "deleting an ACL", lambda answer: answer.filter_results)
 
     def _in_batches(
         self,
-        rules: Sequence[AclRule],
-        request: Callable[[Sequence[AclRule]], Any],
+        rules: Sequence[Acl],
+        request: Callable[[Sequence[Acl]], Any],
         doing: str,
         results: Callable[[Any], Sequence[Any]],
-    ) -> dict[AclRule, str]:
-        refused: dict[AclRule, str] = {}
+    ) -> dict[Acl, str]:
+        refused: dict[Acl, str] = {}
         for at in range(0, len(rules), ACLS_AT_ONCE):
             batch = rules[at : at + ACLS_AT_ONCE]
             refused |= self._each(batch, request(batch), doing, results)
@@ -280,7 +282,7 @@ class Writer:
         return self._connection.error(error, doing).message
 
 
-def _creations(rules: Sequence[AclRule]) -> CreateAclsRequest:
+def _creations(rules: Sequence[Acl]) -> CreateAclsRequest:
     creations = [
         CreateAclsRequest.AclCreation(
             **_numbers(rule, "resource_type", "resource_pattern_type"),
@@ -293,7 +295,7 @@ def _creations(rules: Sequence[AclRule]) -> CreateAclsRequest:
     return CreateAclsRequest(creations=creations)
 
 
-def _deletions(rules: Sequence[AclRule]) -> DeleteAclsRequest:
+def _deletions(rules: Sequence[Acl]) -> DeleteAclsRequest:
     filters = [
         DeleteAclsRequest.DeleteAclsFilter(
             **_numbers(rule, "resource_type_filter", "pattern_type_filter"),
@@ -306,7 +308,7 @@ def _deletions(rules: Sequence[AclRule]) -> DeleteAclsRequest:
     return DeleteAclsRequest(filters=filters)
 
 
-def _numbers(rule: AclRule, resource: str, pattern: str) -> dict[str, int]:
+def _numbers(rule: Acl, resource: str, pattern: str) -> dict[str, int]:
     return {
         resource: _number(ACL_RESOURCES, rule.resource),
         pattern: _number(ACL_PATTERNS, rule.pattern),
@@ -361,9 +363,9 @@ def _requester(token: Any) -> str:
     return f"{kind}:{name}" if name else f"{token.principal_type}:{token.principal_name}"
 
 
-def acls_of(answer: Any) -> tuple[list[AclRule], list[str]]:
+def acls_of(answer: Any) -> tuple[list[Acl], list[str]]:
     """Return every ACL, and a description of each ACL of an unknown kind."""
-    rules: list[AclRule] = []
+    rules: list[Acl] = []
     strange: list[str] = []
     for resource in answer.resources:
         for acl in resource.acls:
@@ -375,9 +377,18 @@ def acls_of(answer: Any) -> tuple[list[AclRule], list[str]]:
             except KeyError:
                 strange.append(f"for {acl.principal} on {resource.resource_name}, by numbers {numbers}")
                 continue
-            name = resource.resource_name
-            rules.append(AclRule(kind, name, pattern, acl.principal, acl.host, operation, permission))
-    return sorted(rules), sorted(strange)
+            rules.append(
+                Acl(
+                    resource=kind,
+                    name=resource.resource_name,
+                    pattern=pattern,
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=operation,
+                    permission=permission,
+                )
+            )
+    return sorted(rules, key=astuple), sorted(strange)
 
 
 _ACL_TABLES = (ACL_RESOURCES, ACL_PATTERNS, ACL_OPERATIONS, ACL_PERMISSIONS)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AdminClient
+from msgspec.structs import astuple
 
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.mirror.apply import Applier
@@ -103,7 +104,7 @@ class Beside:
         told = self.mine.security.acls()
         assert isinstance(told, tuple)
         return {
-            (rule.name.removeprefix(f"{alias}."), *rule[2:])
+            (rule.name.removeprefix(f"{alias}."), *astuple(rule)[2:])
             for rule in told[0]
             if rule.name.startswith(f"{alias}.")
         }

@@ -12,17 +12,18 @@ from kbackup.jobs.capture import NEVER, settings_warnings
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import apply_settings, compare_settings
-from kbackup.kafka.security_types import AclRule, Credential, DynamicConfig, Untold
+from kbackup.kafka.security_types import DynamicConfig, Untold
 from kbackup.metadata.entities import BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
 from tests.support.archives import make_archive
 from tests.support.cluster_answers import READ, ClusterAnswers, Session, captured, cluster
 from tests.support.memory_store import MemoryStore
+from tests.support.metadata_entities import acl_of
 
 
 def test_everything_that_is_told() -> None:
     answers = ClusterAnswers(
-        users_answer=[Credential("a", "SCRAM-SHA-512", 4096)],
+        users_answer=[ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096)],
         session=Session(default_answer=[DynamicConfig("", "log.retention.ms", "1")]),
         configs_answer=[
             DynamicConfig("", "log.retention.ms", "of an old look"),
@@ -31,7 +32,7 @@ def test_everything_that_is_told() -> None:
         group_configs_answer=[DynamicConfig("billing", "consumer.session.timeout.ms", "45000")],
     )
     metadata = captured(answers)
-    assert [tuple(getattr(a, f) for f in AclRule._fields) for a in metadata.acls or ()] == [READ]
+    assert metadata.acls == (READ,)
     assert metadata.scram_users == (ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),)
     assert metadata.broker_configs == (
         BrokerConfig(broker=None, name="log.retention.ms", value="1"),
@@ -109,7 +110,7 @@ def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -
 
 def test_answers_of_the_protocol_are_captured() -> None:
     quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
-    on_user = AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
+    on_user = acl_of("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
     session = Session(
         quotas_answer=[quota],
         tokens_answer=Untold("not there", "tokens are disabled"),
@@ -131,7 +132,7 @@ def test_answers_of_the_protocol_are_captured() -> None:
 # Settings of a restore point are compared with a cluster and written to it.
 
 
-DENY = AclRule("topic", "orders", "literal", "User:b", "*", "read", "deny")
+DENY = acl_of("topic", "orders", "literal", "User:b", "*", "read", "deny")
 
 
 def plan(*settings: str, point: int = 2) -> RestorePlan:

@@ -25,7 +25,9 @@ from kbackup.errors import UnreachableError
 from kbackup.kafka.admin.cluster import TopicAdmin, TopicToCreate
 from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, Credential, DynamicConfig, Untold
+from kbackup.kafka.security_types import ACLS_AT_ONCE, DynamicConfig, Untold
+from kbackup.metadata.entities import ScramUser
+from tests.support.metadata_entities import acl_of
 
 EVERY = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS]
 OWN, OF_ALL = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -98,8 +100,8 @@ def test_acls_in_kafkas_words() -> None:
     ]
     assert security(Admin(acls=bindings)).acls() == (
         [
-            AclRule("cluster", "kafka-cluster", "literal", "User:b", "*", "cluster_action", "deny"),
-            AclRule("transactional_id", "tx", "prefixed", "User:a", "h", "idempotent_write", "allow"),
+            acl_of("cluster", "kafka-cluster", "literal", "User:b", "*", "cluster_action", "deny"),
+            acl_of("transactional_id", "tx", "prefixed", "User:a", "h", "idempotent_write", "allow"),
         ],
         ["allow describe for User:a from * on unknown someone (literal)"],
     )
@@ -132,7 +134,9 @@ def test_users() -> None:
         "b": SimpleNamespace(scram_credential_infos=info),
         "a": SimpleNamespace(scram_credential_infos=[]),
     }
-    assert security(Admin(users=told)).users() == [Credential("b", "SCRAM-SHA-512", 8192)]
+    assert security(Admin(users=told)).users() == [
+        ScramUser(user="b", mechanism="SCRAM-SHA-512", iterations=8192)
+    ]
 
 
 def test_configs_of_brokers() -> None:
@@ -195,7 +199,7 @@ def test_many_acls_are_made_in_several_requests() -> None:
         return {binding: answer(None) for binding in bindings}
 
     rules = [
-        AclRule("topic", f"t{n}", "literal", "User:a", "*", "read", "allow")
+        acl_of("topic", f"t{n}", "literal", "User:a", "*", "read", "allow")
         for n in range(2 * ACLS_AT_ONCE + 1)
     ]
     admin = cast(AdminClient, SimpleNamespace(create_acls=create_acls))

@@ -15,7 +15,7 @@ from kafka.protocol.admin import (
 
 from kbackup.kafka.admin_protocol import metadata_requests
 from kbackup.kafka.admin_protocol.metadata_requests import DescribeDelegationTokenResponse
-from kbackup.kafka.security_types import AclRule, DynamicConfig
+from kbackup.kafka.security_types import DynamicConfig
 from kbackup.metadata.entities import (
     ClientMetrics,
     ClientQuota,
@@ -23,6 +23,7 @@ from kbackup.metadata.entities import (
     Listener,
     Registration,
 )
+from tests.support.metadata_entities import acl_of
 
 
 def through(response: Any, version: int) -> Any:
@@ -109,9 +110,9 @@ def test_acls_of_every_kind_and_one_to_come() -> None:
         through(kind(error_code=0, error_message=None, resources=listed), 3)
     )
     assert rules == [
-        AclRule("delegation_token", "*", "literal", "User:a", "*", "describe", "allow"),
-        AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow"),
-        AclRule("user", "b o%b", "literal", "User:a", "*", "describe_tokens", "allow"),
+        acl_of("delegation_token", "*", "literal", "User:a", "*", "describe", "allow"),
+        acl_of("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow"),
+        acl_of("user", "b o%b", "literal", "User:a", "*", "describe_tokens", "allow"),
     ]
     assert strange == ["for User:a on strange, by numbers (9, 3, 3, 3)"]
 
