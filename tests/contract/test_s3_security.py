@@ -332,7 +332,8 @@ def test_no_backup_needs_what_the_policy_for_aws_denies() -> None:
     run(store)
     replaced = store.replaced | target.replaced
     assert {layout.LATEST, layout.LOCK, f"{ORDERS}15_index"} <= replaced
-    assert [key for key in replaced if any(fnmatch(key, pattern) for pattern in denied)] == []
+    allowed = [key for key in replaced if any(fnmatch(key, pattern) for pattern in denied)]
+    assert not allowed, f"denied, and replaced all the same: {allowed}"
     kept = [e.key for e in store.list() if e.key not in replaced and not e.key.endswith("_index")]
     open_ones = [key for key in kept if not any(fnmatch(key, pattern) for pattern in denied)]
     assert open_ones == [layout.ARCHIVE], "an object that is written once may be replaced"

@@ -65,7 +65,8 @@ def test_all_is_well(
     before = set(AdminClient(broker.client(log_level=0)).list_topics(timeout=30).topics)
     only = ["-t", topic, "-g", f"reader-{topic}"]
     code, steps = told(capsys, config, *only, "--target", "--spark")
-    assert {name: s["status"] for name, s in steps.items() if s["status"] != "ok"} == {}
+    failed = {name: s["status"] for name, s in steps.items() if s["status"] != "ok"}
+    assert not failed, f"steps that did not succeed: {failed}"
     assert code == 0
     assert steps["source: topics"]["detail"].startswith("1 of ")
     assert steps["source: offsets"]["detail"] == "2 partitions"

@@ -95,7 +95,8 @@ def verified(encrypted: Encrypted, spark: SparkSession, quick: bool = False) -> 
 def test_nothing_of_it_is_readable(encrypted: Encrypted) -> None:
     clear = {layout.ARCHIVE, layout.LOCK}
     stored = {key: encrypted.archive.store.get(key) for key in encrypted.archive.objects()}
-    assert [key for key, data in stored.items() if MARKER.encode() in data] == []
+    readable = [key for key, data in stored.items() if MARKER.encode() in data]
+    assert not readable, f"objects with plain values: {readable}"
     plain = [key for key in stored if not key.startswith("keys/") and key not in clear]
     assert len(plain) > 20
     assert all(stored[key].startswith(b"KBCRYPT\x02") for key in plain)

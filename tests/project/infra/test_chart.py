@@ -166,7 +166,8 @@ def test_every_value_of_the_schema_is_in_the_file_of_values() -> None:
     known = set(keys(values)) | {f"defaults.{name}" for name in commented} | {"global"}
     inherited = [rf"(mirror\.)?\w+\.({'|'.join(shared)})(\..*)?"]
     missing = set(value_paths(SCHEMA)) - known
-    assert {path for path in missing if not re.fullmatch(inherited[0], path)} == set()
+    undocumented = {path for path in missing if not re.fullmatch(inherited[0], path)}
+    assert not undocumented, f"values of the schema that values.yaml lacks: {undocumented}"
     assert {f"defaults.{name}" for name in shared} <= known
 
 
@@ -295,7 +296,8 @@ def test_accounts_and_images_that_exist_are_used() -> None:
     assert drill.pod["spec"]["serviceAccountName"] == "there"
     assert drill.container["image"] == f"registry.example.com/kbackup@{digest}"
     resources = render(combine(BASE, ENABLED["drill"], values))
-    assert [r for r in resources if r.kind == "ServiceAccount"] == []
+    accounts = [r for r in resources if r.kind == "ServiceAccount"]
+    assert not accounts, f"service accounts although none is wanted: {accounts}"
 
 
 PAGE = (INFRA / "docs" / "kubernetes.md").read_text("utf-8")
@@ -561,7 +563,8 @@ def test_drivers(name: str, tmp_path: Path) -> None:
     assert conf["spark.kubernetes.namespace"] == NAMESPACE
     assert conf["spark.kubernetes.container.image"] == container["image"]
     assert conf["spark.kubernetes.driver.pod.name"] == environment(container)["POD_NAME"]
-    assert [n for n in conf if n.startswith("spark.kubernetes.") and n not in spark_on_kubernetes()] == []
+    unknown = [n for n in conf if n.startswith("spark.kubernetes.") and n not in spark_on_kubernetes()]
+    assert not unknown, f"settings that Spark on Kubernetes does not have: {unknown}"
     ports = {p["name"]: str(p["containerPort"]) for p in container["ports"]}
     assert ports == {"driver": conf["spark.driver.port"], "blocks": conf["spark.driver.blockManager.port"]}
     (service,) = [r for r in resources if (r.kind, r.name) == ("Service", spec["subdomain"])]
@@ -616,7 +619,8 @@ def test_workloads_without_metrics_files_have_no_volume(name: str) -> None:
     resources = render(combine(BASE, ENABLED[name]))
     assert volumes(workload(name)) == []
     assert exporters(resources) == []
-    assert [r for r in resources if r.kind == "PersistentVolumeClaim"] == []
+    claims = [r for r in resources if r.kind == "PersistentVolumeClaim"]
+    assert not claims, f"claims of volumes for a workload without metrics files: {claims}"
 
 
 def test_jobs_run_on_the_node_of_the_exporter_if_one_node_may_mount_the_volume() -> None:

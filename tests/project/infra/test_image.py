@@ -41,7 +41,8 @@ def test_copied_paths_exist_and_match_the_build_context() -> None:
     allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     assert lines[0] == "*"
     assert copied() >= {"kbackup", "pyproject.toml", "requirements/run.txt", "tests/golden/java/archive"}
-    assert {path for path in copied() if not (ROOT / path).exists()} == set()
+    missing = {path for path in copied() if not (ROOT / path).exists()}
+    assert not missing, f"paths that the image copies and the tree lacks: {missing}"
     assert {re.sub(r"^requirements/.*", "requirements", path) for path in copied()} == allowed
 
 
@@ -138,7 +139,8 @@ def test_entrypoint_knows_the_variables_and_flags_of_this_spark() -> None:
     names = set(re.findall(r"SPARK_(?!HOME)[A-Z_]+|--[a-zA-Z-]+", text.partition("fi\n")[2]))
     assert len(names) == 10 + 7  # variables and flags
     (main,) = re.findall(r"org\.apache\.spark\.\S+", text)
-    assert [name for name in (*names, main.replace(".", "/")) if name not in spark_on_kubernetes()] == []
+    unknown = [name for name in (*names, main.replace(".", "/")) if name not in spark_on_kubernetes()]
+    assert not unknown, f"names that Spark on Kubernetes does not have: {unknown}"
 
 
 def test_entrypoint_without_options(tmp_path: Path) -> None:
@@ -155,4 +157,5 @@ def test_extras_that_the_image_has_are_locked() -> None:
     locked = (ROOT / "requirements" / "run.txt").read_text("utf-8")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {re.split(r"[<>=\[]", one)[0] for extra in ("native", "schemas", "web") for one in extras[extra]}
-    assert {name for name in names if not re.search(rf"^{name}==", locked, re.MULTILINE)} == set()
+    unlocked = {name for name in names if not re.search(rf"^{name}==", locked, re.MULTILINE)}
+    assert not unlocked, f"packages without a locked version: {unlocked}"

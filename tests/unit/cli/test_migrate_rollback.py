@@ -56,7 +56,8 @@ def test_rollback_changes_nothing_without_confirmation(
     steps = [line for line in lines if re.match(r"\d\.", line)]
     assert [line[3:9] for line in steps] == ["done  "] * 4 + ["to do "] * 3
     assert "kbackup migrate rollback --confirm" in steps[4]
-    assert [line for line in lines if line.startswith("guard ") and "holds:" not in line] == []
+    broken = [line for line in lines if line.startswith("guard ") and "holds:" not in line]
+    assert not broken, f"guards that do not hold: {broken}"
     assert f"guard    controllers stopped: holds: {CLOSED}" in lines
 
 

@@ -97,8 +97,10 @@ def test_secrets_that_a_command_line_exposes(path: str, value: str, exposed: boo
 
 
 def test_secret_keys() -> None:
-    assert [path for path in SECRETS if not is_secret(path)] == []
-    assert [path for path in OPEN if is_secret(path)] == []
+    shown = [path for path in SECRETS if not is_secret(path)]
+    assert not shown, f"secrets that are taken for plain settings: {shown}"
+    hidden = [path for path in OPEN if is_secret(path)]
+    assert not hidden, f"plain settings that are taken for secrets: {hidden}"
     assert {path for path in KEYS if is_secret(path)} == {
         "s3.secret_access_key",
         "s3.session_token",

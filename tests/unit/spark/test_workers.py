@@ -79,7 +79,8 @@ def test_workers_and_driver_see_what_the_other_writes(tmp_path: Path) -> None:
             Path(file).unlink()
         with pytest.raises(RefusedError, match=f"the driver does not see what worker {answer.host} writes"):
             check_answer(answer)
-    assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
+    left = [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
+    assert not left, f"files left behind: {left}"
 
 
 def test_a_cluster_is_protected_where_it_has_or_makes_a_secret() -> None:

@@ -294,7 +294,8 @@ def test_errors_of_the_file_system(
     assert type(caught.value) is kind
     with store.upload("key") as upload, pytest.raises(kind, match=text):
         upload.commit()
-    assert [path for path in (store._root / ".tmp").iterdir() if path.name != "lock"] == []
+    left = [path for path in (store._root / ".tmp").iterdir() if path.name != "lock"]
+    assert not left, f"files left in .tmp: {left}"
 
 
 def test_a_long_name(store: FileStore) -> None:

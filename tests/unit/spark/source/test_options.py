@@ -193,4 +193,5 @@ def test_a_schema_of_the_user_s_own() -> None:
 
 def test_every_option_is_in_the_docs() -> None:
     text = DOCS.read_text()
-    assert [name for name in OPTIONS if f"`{name}`" not in text] == []
+    undocumented = [name for name in OPTIONS if f"`{name}`" not in text]
+    assert not undocumented, f"options that the document lacks: {undocumented}"
