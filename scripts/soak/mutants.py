@@ -108,11 +108,14 @@ def is_noticed(tree: Path, change: Change, place: tuple[Path, int]) -> bool:
 
 
 def _tests(tree: Path, path: Path) -> str:
-    """Return the folder of the package's unit tests: the innermost that there is."""
-    folder = tree / "tests" / "unit" / path.relative_to(tree / "kbackup").parent
-    while not any(folder.glob("test_*.py")):
-        folder = folder.parent
-    return str(folder.relative_to(tree))
+    """Return the unit tests of a module's subject: the file of its name, or the nearest folder around it."""
+    subject = tree / "tests" / "unit" / path.relative_to(tree / "kbackup").with_suffix("")
+    while True:
+        if (file := subject.with_name(f"test_{subject.name}.py")).exists():
+            return str(file.relative_to(tree))
+        if any(subject.glob("test_*.py")):
+            return str(subject.relative_to(tree))
+        subject = subject.parent
 
 
 def _score(tree: Path, chosen: Sequence[Change]) -> list[bool]:
