@@ -173,7 +173,7 @@ def test_a_remote_topic_that_is_deleted_under_the_apply_half_gets_every_record_a
 _TWO = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from kbackup.cli.common.frame import State, load_config
+from kbackup.cli.common.frame import FlagValues, load_config
 from kbackup.cli.common.session import spark_session
 
 together = Barrier(4)
@@ -182,7 +182,7 @@ def ask(_):
     together.wait()
     return session()
 
-with spark_session(load_config(State()).config) as session, ThreadPoolExecutor(4) as pool:
+with spark_session(load_config(FlagValues()).config) as session, ThreadPoolExecutor(4) as pool:
     assert len({id(each) for each in pool.map(ask, range(4))}) == 1
 """
 
