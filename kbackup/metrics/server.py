@@ -55,8 +55,11 @@ class MetricsFile:
     """
 
     def __init__(self, path: str, command: str) -> None:
-        folder = Path(path).absolute().parent
-        if Path(path).is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        file = Path(path).absolute()
+        is_other = (
+            file.exists() and not file.is_file()
+        )  # a folder, or /dev/null, which a rename would replace
+        if is_other or not os.access(file.parent, os.W_OK | os.X_OK):
             raise UsageError(
                 f"can't write the metrics file {path}", "name a file in a folder that can be written"
             )

@@ -49,47 +49,6 @@ def test_signals_end_a_run_with_its_cleaning_up(number: signal.Signals) -> None:
     assert (process.returncode, out, err) == (130, "cleaned up\n", "kbackup: interrupted\n")
 
 
-def test_a_callback_for_tokens_may_import_pandas(tmp_path: Path) -> None:
-    """Users' functions bring what they need."""
-    (tmp_path / "own_tokens.py").write_text(
-        "import pandas\nfrom pathlib import Path\n"
-        "def give(config):\n"
-        "    Path(config).touch()\n"
-        "    return pandas.Series(['a token']).iloc[0], 4e9\n"
-    )
-    asked = tmp_path / "asked"
-    properties = {
-        "bootstrap.servers": "127.0.0.1:1",
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.config": str(asked),
-        "kbackup.oauth.callback": "own_tokens:give",
-        "socket.connection.setup.timeout.ms": "1000",
-    }
-    (tmp_path / "kbackup.toml").write_text(
-        "[source]\n" + "".join(f'"{name}" = "{value}"\n' for name, value in properties.items())
-    )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "kbackup",
-            "check",
-            "-a",
-            str(tmp_path / "archive"),
-            "--config",
-            "kbackup.toml",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert asked.exists(), f"the callback was not called: {done.stdout}{done.stderr}"
-    assert done.returncode == 14, "nothing listens there"
-
-
 def test_a_reader_that_leaves_is_no_internal_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "kbackup", "config", "--keys"], stdout=-1, stderr=-1, text=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from pathlib import Path
@@ -212,10 +213,13 @@ def test_every_command_writes_it_also_when_it_fails(
     assert f'command="{arguments[0]}"' in path.read_text()
 
 
+@pytest.mark.parametrize("name", ["not/there.prom", ".", "pipe"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["config", "--metrics-file", str(tmp_path / "not" / "there.prom")]) == 2
+    """As is one that is no plain file: the rename at the end would replace /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["config", "--metrics-file", str(tmp_path / name)]) == 2
     told = capsys.readouterr()
     assert "can't write the metrics file" in told.err
     assert told.out == ""
