@@ -43,7 +43,7 @@ imports: venv
 
 # A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check
-	$(BIN)/pytest -q $(WORKERS) --sample tests/unit tests/golden
+	$(BIN)/pytest -q $(WORKERS) --numprocesses 3 --sample tests/unit tests/golden
 
 # What is around the product alone: image and manifests, documents, simulations.
 project: venv

@@ -109,6 +109,7 @@ def fill(store: Store, parts: int, slot: SlotMap) -> None:
             slot.merge_map_parts()
 
 
+@pytest.mark.exhaustive
 def test_thousands_of_rounds_leave_few_files(store: Store) -> None:
     slot = SlotMap(store, FOLDER)
     most = 0

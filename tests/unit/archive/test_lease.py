@@ -115,6 +115,7 @@ def test_a_holder_learns_that_it_was_taken_over(store: FaultyStore) -> None:
     assert msgspec.structs.replace(read_lease(store)[0], checksum="") == theirs, "theirs is not given back"
 
 
+@pytest.mark.exhaustive
 def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStore) -> None:
     with HeldLease(store, "cut off", QUICK) as held:
         store.faults.append(down("replace", layout.LOCK))
@@ -123,6 +124,7 @@ def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStor
             held.check()
 
 
+@pytest.mark.exhaustive
 def test_one_that_ran_out_is_held_again_if_nobody_took_it(store: FaultyStore) -> None:
     with HeldLease(store, "cut off", QUICK) as lease:
         store.faults.append(down("replace", layout.LOCK))
@@ -135,6 +137,7 @@ def test_one_that_ran_out_is_held_again_if_nobody_took_it(store: FaultyStore) ->
     assert read_lease(store)[0].released
 
 
+@pytest.mark.exhaustive
 def test_one_that_ran_out_is_lost_once_somebody_took_it(store: FaultyStore) -> None:
     with HeldLease(store, "cut off", QUICK) as lease:
         store.faults.append(down("replace", layout.LOCK))
@@ -145,6 +148,7 @@ def test_one_that_ran_out_is_lost_once_somebody_took_it(store: FaultyStore) -> N
     assert read_lease(store)[0].owner == "somebody"
 
 
+@pytest.mark.exhaustive
 def test_a_clock_that_is_set_back_does_not_make_it_longer(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +378,7 @@ def test_a_dead_process_of_another_container_keeps_its_lease(tmp_path: Path) -> 
         assert not is_free(store), "from here nobody can tell"
 
 
+@pytest.mark.exhaustive
 def test_a_waiting_writer_gets_the_lease_when_its_holder_ends(tmp_path: Path) -> None:
     store = FileStore(str(tmp_path))
     with held_elsewhere(tmp_path) as process:
@@ -385,6 +390,7 @@ def test_a_waiting_writer_gets_the_lease_when_its_holder_ends(tmp_path: Path) ->
         assert process.returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_writer_waits_no_longer_than_the_lease_it_met(tmp_path: Path) -> None:
     """Its holder renews it. A writer that is asked to stop does not wait on."""
     store = FileStore(str(tmp_path))

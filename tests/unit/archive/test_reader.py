@@ -74,6 +74,7 @@ def test_an_opened_archive_stays_at_its_catalog(store: FaultyStore) -> None:
     assert [p.number for p in first.restore_points] == [1]
 
 
+@pytest.mark.exhaustive
 def test_reopen_reads_only_new_objects(store: FaultyStore) -> None:
     """Nothing but a LIST where there is no later catalog; then no table twice."""
     for number in range(1, 90):

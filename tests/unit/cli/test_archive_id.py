@@ -56,6 +56,7 @@ def swapped(tmp_path: Path, key: str) -> str:
     return mine
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", LOOKS, ids=[" ".join(command) for command in LOOKS])
 def test_another_archive_is_refused(command: list[str], swapped: str, tmp_path: Path, capsys: Said) -> None:
     archive = ["--archive", str(tmp_path / "archive")]

@@ -87,6 +87,7 @@ def process(*args: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.exhaustive
 def test_bytes_go_into_a_pipe_as_they_are(root: str) -> None:
     out, err = process("cat", "orders:0:15", "-f", r"%k\x00%v", "--raw", "-a", root).communicate()
     assert (out, err) == (b"key 0\x00" + b"value 15 of 0 " * 6, b"")

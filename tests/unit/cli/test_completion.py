@@ -37,6 +37,7 @@ done
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_commands_options_and_choices(commands: Path) -> None:
     lines = ["kbackup ba", "kbackup groups ", "kbackup help groups a", "kbackup restore --into-e"]

@@ -106,6 +106,7 @@ def test_another_s3_server(root: Path) -> None:
     assert (options.access_key_id, options.secret_access_key) == ("", "")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "destination", ["archive/", "./archive", "archive/../archive", "archive/inside", "link", "."]
 )

@@ -79,6 +79,7 @@ def torn(tmp_path: Path) -> str:
     return f"source.metadata.log.dir={tmp_path}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", ["status", "status --follow", "rollback", "verify", "archive"])
 def test_a_torn_metadata_log_ends_each_command(
     command: str, torn: str, zookeeper: FakeZooKeeper, archive: str, capsys: pytest.CaptureFixture[str]

@@ -92,6 +92,7 @@ def test_a_copy_is_the_same_archive(store_named: StoreNamed, opened: Open) -> No
     assert report.bytes == sum(entry.size for entry in raw[0].list() if "segment_" in entry.key)
 
 
+@pytest.mark.exhaustive
 def test_again_it_takes_only_what_is_new(store_named: StoreNamed, opened: Open) -> None:
     source, target = opened(store_named("a")), opened(store_named("b"))
     make_archive(source)
@@ -256,6 +257,7 @@ class Meanwhile(FaultyStore):
         super()._before(operation, key)
 
 
+@pytest.mark.exhaustive
 def test_backups_go_on_while_it_copies(store_named: StoreNamed, opened: Open) -> None:
     source, target = opened(store_named("a")), store_named("b")
     make_archive(source)
@@ -318,6 +320,7 @@ def test_the_key_must_fit_both(store_named: StoreNamed, tmp_path: Path) -> None:
 # Damage of a source or of its copy costs no segment of the other.
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_source_takes_no_segment_from_its_copy() -> None:
     source, target = copied_at(5)
     due = seen(target)
@@ -566,6 +569,7 @@ def test_an_interrupted_copy_is_a_copy(reached: int) -> None:
 # A copy can retain what its source expired.
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_user_chooses_what_a_copy_keeps(keep: bool) -> None:
     source, target = copied_at(5)

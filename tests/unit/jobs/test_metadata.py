@@ -93,6 +93,7 @@ def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
+@pytest.mark.exhaustive
 def test_a_corrupt_log_is_damage_of_a_backup_and_ends_an_archive_of_metadata(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 0, [record("NoOpRecord")])
     path.write_bytes(path.read_bytes()[:-1])

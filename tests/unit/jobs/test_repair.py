@@ -798,6 +798,7 @@ def test_the_archive_has_objects_of_every_kind(whole: MemoryStore) -> None:
     assert expected <= folders, "a folder of an archive has no object in this test"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
 def test_after_the_named_commands_the_archive_is_well(whole: MemoryStore, how: str) -> None:
     assert said(whole) == []

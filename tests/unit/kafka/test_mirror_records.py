@@ -81,6 +81,7 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 RECORD = Heartbeat("A", "B", 1)
 
 
+@pytest.mark.exhaustive
 def test_a_record_that_nobody_takes_is_an_error_and_the_next_one_is_tried() -> None:
     with RecordWriter(NOBODY, "target", timeout=0.3) as writer:
         for _ in range(2):

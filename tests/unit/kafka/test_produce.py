@@ -22,6 +22,7 @@ from tests.support.plain_records import Plain, block_of
 TP = TopicPartition("orders", 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["native", "python"])
 def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, way)

@@ -444,6 +444,7 @@ def key_bytes(inner: FileStore) -> dict[str, bytes]:
     return {info.key: inner.get(info.key) for info in inner.list(KEYS)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kek", [key_file, lambda folder: kms(folder / "kms")], ids=["file", "command"])
 @pytest.mark.parametrize("name", ["000", "zzz"])
 def test_no_rotation_decides_between_two_values_of_a_data_key(
@@ -496,6 +497,7 @@ def test_junk_with_all_ids_under_the_new_key_replaces_no_file(
     assert {opened(inner, new).get(key) for key in stored} == {b"data"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kek", [key_file, lambda folder: kms(folder / "kms")], ids=["file", "command"])
 @pytest.mark.parametrize("name", ["000", "zzz"])
 def test_objects_are_read_with_the_data_key_that_opens_them(

@@ -40,6 +40,7 @@ def test_a_folder_of_the_java_tool() -> None:
     assert visit(store).get("/points/1").status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_a_folder_that_a_killed_sink_left(tmp_path: Path) -> None:
     client = visit(FileStore(torn_folder(tmp_path / "java")))
     said = text(client.get("/").text)

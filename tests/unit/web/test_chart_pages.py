@@ -28,6 +28,7 @@ def test_lag_over_time(rich: Store) -> None:
     assert charts.count("now <b>") == 8
 
 
+@pytest.mark.exhaustive
 def test_a_chart_reads_a_sample_of_restore_points() -> None:
     store = FaultyStore(MemoryStore())
     archive = open_or_create(store)

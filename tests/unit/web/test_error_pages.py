@@ -38,6 +38,7 @@ def test_an_error_keeps_what_was_entered(
     assert "action" not in form, "where it came from"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "address", ["/nothing", "/topics/nope", "/points/77", "/group?name=nobody", "/diff?a=1&b=99"]
 )

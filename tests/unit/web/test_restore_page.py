@@ -48,6 +48,7 @@ ADDRESSES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_the_command_restores_the_shown_plan(rich: Store, address: str) -> None:
     client = visit(rich)
@@ -94,6 +95,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.exhaustive
 def test_commands_survive_hostile_names() -> None:
     """Each group is selected by its link, and renamed by what a browser sends from the fields of the page."""
     store = MemoryStore()

@@ -73,6 +73,7 @@ def test_search_finds_records_by_text_topic_and_time(
     assert search_all(store, f"/search?{query}")[0] == expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bounds", [{"MOST": 7}, {"BYTES": 1}, {"SECONDS": 0.0}, {"ROOM": 1}])
 def test_bounded_pages_find_the_same(store: Store, bounds: dict[str, float]) -> None:
     address = "/search?text=key+&in=key&from_time=1"

@@ -394,6 +394,7 @@ def test_the_newest_log_of_a_majority_counts(tmp_path: Path) -> None:
     assert _read(4, second, third) == Lag(5, {}, ())  # a later leader's log has all that was acknowledged
 
 
+@pytest.mark.exhaustive
 def test_logs_that_tell_nothing(tmp_path: Path) -> None:
     for answer, why in (
         (_read(3), "no metadata log is named"),

@@ -209,6 +209,7 @@ def test_where_there_is_no_archive_nothing_is_written() -> None:
 # Deletes wait for the grace time, whatever a writer forges.
 
 
+@pytest.mark.exhaustive
 def test_grace() -> None:
     """Expired objects stay for readers until the grace time is over; then any run deletes them."""
     store = MemoryStore()
@@ -235,6 +236,7 @@ def test_grace() -> None:
     check_whole(store, clean=True)
 
 
+@pytest.mark.exhaustive
 def test_readers_within_the_grace_time_read_on() -> None:
     """Of each catalog that was the newest within the grace time, whatever was swept since."""
     store = MemoryStore()
@@ -462,6 +464,7 @@ def test_a_crash_at_every_write(built: MemoryStore, after: bool) -> None:
         check_whole(inner, clean=True)
 
 
+@pytest.mark.exhaustive
 def test_a_crash_at_every_write_of_undo(built: MemoryStore) -> None:
     store = built.copy()
     before = all_seen(open_archive(store))

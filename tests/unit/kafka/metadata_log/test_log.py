@@ -61,6 +61,7 @@ def test_torn_tail_of_the_newest_segment(tmp_path: Path) -> None:
     assert (log.end_offset, log.torn) == (3, f"{newest.name}: byte {size // 2}")
 
 
+@pytest.mark.exhaustive
 def test_a_torn_end_that_stays_is_corrupt(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 0, _no_op(1), _no_op(1))
     size = path.stat().st_size
@@ -70,6 +71,7 @@ def test_a_torn_end_that_stays_is_corrupt(tmp_path: Path) -> None:
         read_image(tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_a_transaction_that_stays_open_is_corrupt(tmp_path: Path) -> None:
     write_segment(tmp_path, 0, _no_op(2), [record("BeginTransactionRecord")])
     with pytest.raises(CorruptError, match="the log ends at offset 3, within a transaction"):
