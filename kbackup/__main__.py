@@ -1,8 +1,10 @@
 """The command `kbackup`, and `python -m kbackup`."""
 
+import atexit
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 
@@ -11,6 +13,8 @@ def main() -> int:
 
     An interrupt while modules load ends the process at once: there is nothing to clean up yet.
     """
+    ended: list[int] = []
+    atexit.register(_leave, ended)  # the first one, which is called last
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:
@@ -21,7 +25,20 @@ def main() -> int:
     for number, handler in handlers.items():
         signal.signal(number, handler)
     reuse_freed_memory()
-    return run()
+    ended.append(run())
+    return ended[0]
+
+
+def _leave(ended: list[int]) -> None:
+    """End the process with its exit code, once all else is done at its exit, and before Python takes its modules down.
+
+    Threads of native libraries go on meanwhile: one that calls Python then aborts the process of a run that succeeded.
+    """
+    with suppress(OSError):  # nobody reads any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if ended:
+            os._exit(ended[0])
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from kbackup.cli import main
+from kbackup.__main__ import main
 from kbackup.jobs.export.run import ReadRows
 from kbackup.jobs.export.tables import DeltaTable
 from kbackup.kafka.produce import BlockProducer

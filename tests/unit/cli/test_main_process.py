@@ -92,6 +92,31 @@ def test_an_interrupt_while_modules_load_ends_in_its_code(number: int, module: s
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kbackup: interrupted\n")
 
 
+_NATIVE = """
+import atexit, sys
+from kbackup import cli
+import kbackup.__main__
+
+class Late:
+    def __del__(self):
+        print("modules are taken down")
+
+def run():
+    kbackup.late = Late()
+    atexit.register(print, "cleaned up")
+    return 7
+
+cli.main = run
+sys.exit(kbackup.__main__.main())
+"""
+
+
+def test_a_process_ends_before_its_modules_are_taken_down() -> None:
+    """With the exit code, after what is registered for the exit: threads of native libraries may call Python."""
+    done = subprocess.run([sys.executable, "-c", _NATIVE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "cleaned up\n", "")
+
+
 def test_the_installed_command_is_the_module_s() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"kbackup": "kbackup.__main__:main"}
