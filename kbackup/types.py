@@ -25,9 +25,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("value", pa.large_binary()),
     pa.field(
         "headers",
-        pa.list_(
-            pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.large_binary())])
-        ),
+        pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.large_binary())])),
         nullable=False,
     ),
 ]

@@ -36,9 +36,7 @@ settings.register_profile("kbackup", deadline=None, suppress_health_check=[Healt
 settings.load_profile("kbackup")  # on a busy machine an example takes as long as it takes
 
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell's background jobs ignore it, and so would all commands
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs ignore it, and so would all commands
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -57,9 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(layer)
         used = _SERVERS & set(getattr(item, "fixturenames", ()))
         if layer in _WITHOUT_SERVERS and used:
-            raise pytest.UsageError(
-                f"{item.nodeid}: {layer} tests start no server, but it uses {sorted(used)}"
-            )
+            raise pytest.UsageError(f"{item.nodeid}: {layer} tests start no server, but it uses {sorted(used)}")
 
 
 @pytest.fixture(scope="session")

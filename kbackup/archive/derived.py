@@ -188,9 +188,7 @@ def partition_indexes(
         layout.partition_index_key(layout.topic_dir(topic, incarnation), partition): encode_partition_index(
             [
                 PartitionIndexEntry(
-                    spare.get(((topic, incarnation, partition), first))
-                    or layout.segment_stem(partition, first),
-                    first,
+                    spare.get(((topic, incarnation, partition), first)) or layout.segment_stem(partition, first), first
                 )
                 for first in starts.get((topic, incarnation, partition), _NONE).tolist()
             ]
@@ -213,9 +211,7 @@ def group_files(topics: Collection[TopicState], groups: Groups, state: State) ->
             place = (committed.topic, committed.partition)
             offset = min(committed.offset, ends.get(place, committed.offset))
             start = state.starts.get((place[0], incarnations.get(place[0], 0), place[1]))
-            offsets.setdefault(place, {})[group.group] = (
-                max(offset, start.start) if start is not None else offset
-            )
+            offsets.setdefault(place, {})[group.group] = max(offset, start.start) if start is not None else offset
     return {
         layout.group_offsets_key(layout.topic_dir(t.name, t.incarnation), p.partition): encode_group_offsets(
             offsets.get((t.name, p.partition), {})

@@ -89,18 +89,14 @@ def _of_index(key: str, data: bytes | None, walk: Walk) -> Iterator[Flaw]:
     elif left:
         yield Flaw(key, f"ends within entry {walk.indexed:,}", left)
     elif walk.walked:
-        yield Flaw(
-            key, f"has no entry from record {walk.indexed:,} on: records are read one by one from there"
-        )
+        yield Flaw(key, f"has no entry from record {walk.indexed:,} on: records are read one by one from there")
 
 
 def _of_records(key: str, walk: Walk) -> Iterator[Flaw]:
     runs = contiguous_ranges(walk.records())
     between = walk.at - sum(length for _, length in runs)
     if between > 0:
-        yield Flaw(
-            key, f"has {between:,} bytes between its records that are torn or were written twice", between
-        )
+        yield Flaw(key, f"has {between:,} bytes between its records that are torn or were written twice", between)
     if walk.rest:
         behind = f"offset {walk.last}" if walk.last >= 0 else "its first byte"
         yield Flaw(key, f"has {walk.rest:,} bytes behind {behind} that are no whole record", walk.rest)

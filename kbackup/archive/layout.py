@@ -68,9 +68,7 @@ def key_class(key: str) -> KeyClass:
     if key.startswith(SCRATCH):
         return KeyClass(replaced=True, plain=True)
     name = key.rpartition("/")[2]
-    is_derived = key.startswith(TOPICS) and name.startswith(
-        ("index_partition_", "consumer_offsets_partition_")
-    )
+    is_derived = key.startswith(TOPICS) and name.startswith(("index_partition_", "consumer_offsets_partition_"))
     is_replaced = key in _REPLACED or is_derived or _FLOW_FILE.match(key) is not None
     classes = KeyClass(is_replaced, key in _PLAIN)
     return classes._replace(largest=_SMALL_BYTES) if key.startswith(_SMALL) else classes
@@ -141,14 +139,10 @@ def parse_segment(filename: str) -> SegmentName | None:
 def is_records_key(key: str, directory: str, partition: int, first_offset: int) -> bool:
     """Return whether a segment that begins at `first_offset` may have `key`."""
     compression = compression_of(key)
-    if key == records_key(
-        directory, partition, first_offset, compression
-    ):  # nearly every one: 50,000 take 50 ms
+    if key == records_key(directory, partition, first_offset, compression):  # nearly every one: 50,000 take 50 ms
         return True
     name = parse_segment(key.removeprefix(directory))
-    return name is not None and key == records_key(
-        directory, partition, first_offset, compression, name.spare
-    )
+    return name is not None and key == records_key(directory, partition, first_offset, compression, name.spare)
 
 
 def parse_partition_index(filename: str) -> int | None:

@@ -143,11 +143,7 @@ class HeldLease:
         self._thread.join()
         if self._lost is None:
             self._release()
-        if (
-            self._lost is not None
-            and isinstance(error, KbackupError)
-            and not isinstance(error, LeaseLostError)
-        ):
+        if self._lost is not None and isinstance(error, KbackupError) and not isinstance(error, LeaseLostError):
             raise self._lost from error  # it failed on what another writer did
 
     @property
@@ -220,9 +216,7 @@ class HeldLease:
         try:
             held, self._etag = read_lease(self._store)
             if is_held(held):
-                raise LockedError(
-                    f"archive {self._store.url} is locked by {describe(held)}", "wait until it ends"
-                )
+                raise LockedError(f"archive {self._store.url} is locked by {describe(held)}", "wait until it ends")
             self._write(lease)
         except (PreconditionError, NotFoundError) as error:
             raise LockedError(
@@ -272,8 +266,7 @@ class HeldLease:
 
 def _taken_over() -> LeaseLostError:
     return LeaseLostError(
-        "the lease of the archive was taken over by another writer",
-        "see 'kbackup list' for what it committed",
+        "the lease of the archive was taken over by another writer", "see 'kbackup list' for what it committed"
     )
 
 
@@ -365,8 +358,7 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
 def _check(store: Store, seen: SeenLease, force: bool) -> None:
     if seen.state == "released":
         raise RefusedError(
-            f"nobody holds the lease of archive {store.url}",
-            "run the writer again; no lease has to be broken",
+            f"nobody holds the lease of archive {store.url}", "run the writer again; no lease has to be broken"
         )
     if seen.state == "alive" and not force:
         raise LockedError(

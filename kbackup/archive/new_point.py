@@ -12,17 +12,7 @@ from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import NewPoint
 from kbackup.archive.catalog.state import Point
-from kbackup.archive.models import (
-    Capture,
-    DocumentRef,
-    Groups,
-    Loss,
-    Manifest,
-    Metadata,
-    TopicState,
-    Totals,
-    load,
-)
+from kbackup.archive.models import Capture, DocumentRef, Groups, Loss, Manifest, Metadata, TopicState, Totals, load
 from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.table import Segment, in_order, to_batch
 from kbackup.errors import NotFoundError, StoreError
@@ -50,9 +40,7 @@ class Draft:
     not_known: Sequence[str] = ()
 
 
-def put_capture(
-    writing: WritingRun, number: int, started_at: str, groups: Groups, metadata: Metadata
-) -> Capture:
+def put_capture(writing: WritingRun, number: int, started_at: str, groups: Groups, metadata: Metadata) -> Capture:
     """Create the documents of a capture for restore point `number`."""
     return Capture(
         number=number,

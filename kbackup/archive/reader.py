@@ -18,17 +18,7 @@ from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, read_info
-from kbackup.archive.models import (
-    ArchiveInfo,
-    Capture,
-    DocumentRef,
-    Groups,
-    Loss,
-    Manifest,
-    Metadata,
-    TopicState,
-    load,
-)
+from kbackup.archive.models import ArchiveInfo, Capture, DocumentRef, Groups, Loss, Manifest, Metadata, TopicState, load
 from kbackup.archive.segments.table import (
     PLACE,
     SCHEMA,
@@ -83,9 +73,7 @@ class Archive:
         """Return the row of a restore point by number, label, or 'latest'; errors as for `restore_point`."""
         state, text = self.state, str(name)
         if state.newest is None:
-            raise NoArchiveError(
-                f"archive {self.store.url} has no restore point", "run 'kbackup backup' first"
-            )
+            raise NoArchiveError(f"archive {self.store.url} has no restore point", "run 'kbackup backup' first")
         if text == "latest":
             return state.newest
         number = state.labels.get(text, int(text) if _NUMBER.fullmatch(text) else 0)
@@ -100,8 +88,7 @@ class Archive:
             near = [max((n for n in numbers if n < number), default=0), min(n for n in numbers if n > number)]
             names = " and ".join(str(n) for n in near if n)
             return UsageError(
-                f"restore point {number} was let go",
-                f"select another one: the nearest is {names}; see 'kbackup list'",
+                f"restore point {number} was let go", f"select another one: the nearest is {names}; see 'kbackup list'"
             )
         close = difflib.get_close_matches(text, self.state.labels, 1)
         hint = (
@@ -233,9 +220,7 @@ class Archive:
         """Move to another catalog; only the newest manifest stays in memory."""
         self.committed = committed
         newest = committed.state.newest
-        self._manifests = {
-            n: m for n, m in self._manifests.items() if newest is not None and n == newest.number
-        }
+        self._manifests = {n: m for n, m in self._manifests.items() if newest is not None and n == newest.number}
 
 
 def _number(point: Manifest | int) -> int:
@@ -267,8 +252,7 @@ def check_same_point(archive: Archive, number: int, manifest: str, follower: str
     known = {each for point, each in archive.state.lineage if point == number}
     if manifest and known and manifest not in known:
         raise RefusedError(
-            f"{follower} has diverged from {archive.store.url}: restore point {number} is of another history",
-            hint,
+            f"{follower} has diverged from {archive.store.url}: restore point {number} is of another history", hint
         )
 
 

@@ -109,11 +109,7 @@ def begin_writing(
         archive = open_archive(GuardedStore(store, lease.check))
     writing = WritingRun(archive, store, lease, kind, archive.state.open_run is not None)
     opened = OpenRun(
-        run=writing.run,
-        command=kind,
-        host=socket.gethostname(),
-        started_at=now(),
-        isolation_level=isolation_level,
+        run=writing.run, command=kind, host=socket.gethostname(), started_at=now(), isolation_level=isolation_level
     )
     writing.commit(lambda state: begin_run(state, opened), "begin", f"{kind} began")
     writing.began = archive.state.number

@@ -5,13 +5,7 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    common_options,
-    s3_options,
-    spark_options,
-)
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options, spark_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.cli.repair import show
@@ -23,9 +17,7 @@ from kbackup.jobs.adopt import adopt
 @archive_argument
 @common_options
 @archive_option
-@click.option(
-    "--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan."
-)
+@click.option("--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan.")
 @s3_options
 @spark_options
 @pass_frame
@@ -39,10 +31,7 @@ def command(frame: Frame, confirm: bool) -> int:
     backup --adopt-topics.
     """
     store = archive_store(frame)
-    with (
-        spark_session(frame.config, reporter=frame.reporter) as session,
-        ShownProgress(frame.reporter) as shown,
-    ):
+    with spark_session(frame.config, reporter=frame.reporter) as session, ShownProgress(frame.reporter) as shown:
         report = adopt(store, confirm, frame.config.backup.lease_seconds, session, shown)
     show(report, frame.reporter)
     return EXIT_LOSS if report.is_loss else EXIT_OK

@@ -123,14 +123,7 @@ def follow_until_stopped(frame: Frame) -> int:
         from kbackup.jobs.backup.follow import Follower  # while the JVM starts
 
         follower = Follower(
-            config.backup,
-            config.follow,
-            config.source,
-            store,
-            session,
-            shown,
-            RoundReporter(frame, health),
-            stop,
+            config.backup, config.follow, config.source, store, session, shown, RoundReporter(frame, health), stop
         )
         report = follower.follow()
     _show(report, frame)
@@ -193,9 +186,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     """
     if follow:
         if label:
-            raise UsageError(
-                "--label excludes --follow", "run 'kbackup label latest NAME' after a restore point"
-            )
+            raise UsageError("--label excludes --follow", "run 'kbackup label latest NAME' after a restore point")
         _refuse_options_without_follow(frame)
         return follow_until_stopped(frame)
     _refuse_options_of_follow(frame)
@@ -224,13 +215,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
                 return without_tables()
 
         report = backup(
-            config.backup,
-            config.source,
-            store,
-            session,
-            shown,
-            lambda plan: _show_plan(plan, reporter),
-            label or "",
+            config.backup, config.source, store, session, shown, lambda plan: _show_plan(plan, reporter), label or ""
         )
         show(report, reporter)
         losses = [loss.message for loss in report.losses]
@@ -240,11 +225,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
 
 
 def _export(
-    frame: Frame,
-    report: BackupReport,
-    store: Store,
-    session: Callable[[], SparkSession],
-    shown: ShownProgress,
+    frame: Frame, report: BackupReport, store: Store, session: Callable[[], SparkSession], shown: ShownProgress
 ) -> tuple[str, ...]:
     """Write the restore point to Delta tables and return the losses of the tables.
 

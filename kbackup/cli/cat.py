@@ -27,11 +27,7 @@ from kbackup.types import TopicPartition
 @click.command("cat")
 @click.argument("address_text", metavar="PLACE")
 @click.option(
-    "--tail",
-    "last",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Print the last N records of each partition.",
+    "--tail", "last", type=click.IntRange(min=1), metavar="N", help="Print the last N records of each partition."
 )
 @record_options
 @pass_frame
@@ -58,12 +54,7 @@ def command(frame: Frame, request: RecordRequest, address_text: str, last: int |
 
 
 def _read_records(
-    store: Store,
-    catalogue: Catalogue,
-    address: TopicAddress,
-    window: Window,
-    last: int | None,
-    limit: int | None,
+    store: Store, catalogue: Catalogue, address: TopicAddress, window: Window, last: int | None, limit: int | None
 ) -> Iterator[PartitionRecords]:
     remaining = limit
     for partition in partitions_of(catalogue, address):

@@ -11,9 +11,7 @@ from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, show
 
 
 @click.command("config")
-@click.option(
-    "--show", "output", flag_value="show", default="show", help="Show all values and where each came from."
-)
+@click.option("--show", "output", flag_value="show", default="show", help="Show all values and where each came from.")
 @click.option("--keys", "output", flag_value="keys", help="Show all keys with type, default and meaning.")
 @common_options
 @key_option("archive", "-a", "--archive")
@@ -40,8 +38,7 @@ def _show(frame: Frame) -> None:
     frame.reporter.document(
         {
             "settings": [
-                {"key": setting.path, "value": value, "origin": setting.origin._asdict()}
-                for setting, value in settings
+                {"key": setting.path, "value": value, "origin": setting.origin._asdict()} for setting, value in settings
             ],
             "notes": frame.loaded.notes,
         }
@@ -56,16 +53,14 @@ def _text(path: str, value: object) -> str:
 def _keys(frame: Frame) -> None:
     keys = KEYS.values()
     frame.reporter.table(
-        ("key", "takes", "default", "meaning"),
-        [(key.path, key.expected, key.default_text, key.doc) for key in keys],
+        ("key", "takes", "default", "meaning"), [(key.path, key.expected, key.default_text, key.doc) for key in keys]
     )
     frame.reporter.line()
     frame.reporter.table(("variable", "meaning"), list(VARIABLES.items()))
     frame.reporter.document(
         {
             "keys": [
-                {"key": key.path, "takes": key.expected, "default": key.default, "meaning": key.doc}
-                for key in keys
+                {"key": key.path, "takes": key.expected, "default": key.default, "meaning": key.doc} for key in keys
             ],
             "variables": VARIABLES,
         }

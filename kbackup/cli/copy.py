@@ -19,9 +19,7 @@ _destination_options = options(
     click.option("--to-s3-region", metavar="REGION", help="DEST's region."),
     click.option("--to-s3-profile", metavar="NAME", help="DEST's profile of the AWS configuration files."),
     click.option(
-        "--to-s3-path-style/--no-to-s3-path-style",
-        default=None,
-        help="Put DEST's bucket in the path of the URL.",
+        "--to-s3-path-style/--no-to-s3-path-style", default=None, help="Put DEST's bucket in the path of the URL."
     ),
 )
 
@@ -88,9 +86,5 @@ def _target(frame: Frame, url: str, given: dict[str, object]) -> Store:
         given |= {"access_key_id": "", "secret_access_key": "", "session_token": ""}
     s3: S3Options = dataclasses.replace(frame.config.s3, **given)  # type: ignore[arg-type]
     return open_store(
-        url,
-        s3,
-        frame.config.encryption.key or "",
-        archive_id=frame.config.archive_id,
-        key_class=layout.key_class,
+        url, s3, frame.config.encryption.key or "", archive_id=frame.config.archive_id, key_class=layout.key_class
     )

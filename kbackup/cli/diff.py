@@ -65,10 +65,7 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
 def _selections(frame: Frame) -> tuple[Selection, Selection]:
     """Return the selections of topics and groups to compare."""
     options = frame.config.backup
-    return (
-        Selection.of(options.topics, options.exclude_topics),
-        Selection.of(options.groups, options.exclude_groups),
-    )
+    return (Selection.of(options.topics, options.exclude_topics), Selection.of(options.groups, options.exclude_groups))
 
 
 def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], DiffView]:

@@ -46,10 +46,7 @@ _policy_options = options(
     click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N restore points."),
     *(
         click.option(
-            f"--keep-{name}",
-            type=_COUNT,
-            metavar="N",
-            help=f"Keep the newest of each of the last N {unit} with any.",
+            f"--keep-{name}", type=_COUNT, metavar="N", help=f"Keep the newest of each of the last N {unit} with any."
         )
         for name, unit in (("daily", "days"), ("weekly", "weeks"), ("monthly", "months"), ("yearly", "years"))
     ),
@@ -81,11 +78,7 @@ _policy_options = options(
     show_default=True,
     help="Delete objects this long after they expired; until then readers can finish.",
 )
-@click.option(
-    "--ignore-mirrors",
-    is_flag=True,
-    help="Expire records even if a live mirror has not applied them.",
-)
+@click.option("--ignore-mirrors", is_flag=True, help="Expire records even if a live mirror has not applied them.")
 @click.option("--confirm", is_flag=True, help="Expire. Without it, the command only shows the plan.")
 @click.option("--undo", is_flag=True, help="Undo the newest expiration, within its grace time.")
 @s3_options
@@ -173,8 +166,7 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         reporter.line(f"nothing {'was' if done else 'is'} to expire")
     if report.deleted or report.failed:
         reporter.line(
-            f"{plural(report.deleted, 'object')} without a reference deleted: "
-            f"{human_size(report.deleted_bytes)}"
+            f"{plural(report.deleted, 'object')} without a reference deleted: {human_size(report.deleted_bytes)}"
         )
     if report.unreadable is not None:
         reporter.warning(
@@ -184,9 +176,7 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
     for key, why in list(report.failed.items())[:_FAILED]:
         reporter.warning(f"{key} can't be deleted: {why}")
     if not done:
-        reporter.note(
-            f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}"
-        )
+        reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}")
 
 
 def _fate(point: PointFate) -> tuple[Cell, ...]:

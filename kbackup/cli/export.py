@@ -53,13 +53,9 @@ def command(frame: Frame) -> int:
 
         lease = config.backup.lease_seconds
         if export.delta:
-            done.append(
-                export_delta(ExportJob(export, export.delta, store, config.s3, session, shown, lease))
-            )
+            done.append(export_delta(ExportJob(export, export.delta, store, config.s3, session, shown, lease)))
         if export.parquet:
-            done.append(
-                export_parquet(ExportJob(export, export.parquet, store, config.s3, session, shown, lease))
-            )
+            done.append(export_parquet(ExportJob(export, export.parquet, store, config.s3, session, shown, lease)))
     for report in done:
         show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})

@@ -65,8 +65,7 @@ class Expression:
         except ValueError as error:  # also of text that is not Unicode
             message = str(error).strip().partition("\n")[0]
             raise UsageError(
-                f"--jq {text} can't be used: {message}",
-                """give an expression such as '.value.status == "failed"'""",
+                f"--jq {text} can't be used: {message}", """give an expression such as '.value.status == "failed"'"""
             ) from None
         self._decoding, self._before = decoding, before
         self._failed, self._first = 0, ""
@@ -129,9 +128,7 @@ _PARTS = ("key", "value", "headers")
     multiple=True,
     help="Part of the record to search. [repeatable, default all]",
 )
-@click.option(
-    "--jq", "expression", metavar="EXPR", help="Print records for which the jq expression EXPR is true."
-)
+@click.option("--jq", "expression", metavar="EXPR", help="Print records for which the jq expression EXPR is true.")
 @record_options
 @pass_frame
 @with_record_request
@@ -164,9 +161,7 @@ def command(
     address = parse_address(address_text) if address_text is not None else None
     # an expression has decoded each record, and counted it
     decode = decoding if compiled is None else decoding.decode_uncounted
-    _search(
-        frame, request, address, matches, lambda batches, hidden: print_records(batches, show, decode, hidden)
-    )
+    _search(frame, request, address, matches, lambda batches, hidden: print_records(batches, show, decode, hidden))
     report_undecoded(decoding, frame.reporter)
     if compiled is not None:
         compiled.report_failures(frame.reporter)
@@ -184,9 +179,7 @@ def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str,
     return text
 
 
-def _search(
-    frame: Frame, request: RecordRequest, address: TopicAddress | None, matches: Matches, out: Out
-) -> None:
+def _search(frame: Frame, request: RecordRequest, address: TopicAddress | None, matches: Matches, out: Out) -> None:
     from kbackup.archive.query.find import find, to_search
 
     window = request.window(address)
@@ -198,15 +191,10 @@ def _search(
         frame.reporter.progress("searched", records=records, nbytes=nbytes) as progress,
         closing(find(store, partitions, matches, window, progress.advance)) as batches,
     ):
-        out(
-            limit_records(batches, request.limit),
-            partial(progress.hidden, restart=request.style.whole_lines),
-        )
+        out(limit_records(batches, request.limit), partial(progress.hidden, restart=request.style.whole_lines))
 
 
-def _partitions(
-    catalogue: Catalogue, address: TopicAddress | None
-) -> Iterator[tuple[str, ArchivedPartition]]:
+def _partitions(catalogue: Catalogue, address: TopicAddress | None) -> Iterator[tuple[str, ArchivedPartition]]:
     if address is not None:
         yield from ((address.topic, partition) for partition in partitions_of(catalogue, address))
         return

@@ -101,22 +101,14 @@ def show_plan(report: GroupsPlanReport, reporter: Reporter) -> None:
 
 def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
     at = f" (captured at {report.captured_at})" if report.captured_at else ""
-    return (
-        f"as of restore point {report.restore_point}{at}"
-        if report.restore_point
-        else "of the Java tool's folder"
-    )
+    return f"as of restore point {report.restore_point}{at}" if report.restore_point else "of the Java tool's folder"
 
 
 def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
     """Print the offsets of each group, and whether they were set."""
     reporter.table(
         ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
-        [
-            (g.group, o.topic, o.partition, o.source, o.target, o.how, g.status)
-            for g in groups
-            for o in g.offsets
-        ],
+        [(g.group, o.topic, o.partition, o.source, o.target, o.how, g.status) for g in groups for o in g.offsets],
     )
 
 
@@ -162,15 +154,12 @@ def command() -> None:
 
 
 _moment_options = options(
-    point_option("Groups as of this restore point."),
-    to_time_option(f"Groups as of this time: {TIMES}."),
+    point_option("Groups as of this restore point."), to_time_option(f"Groups as of this time: {TIMES}.")
 )
 _selection_options = options(
     key_option("restore.restore_id", help="Restore whose offset map to use."),
     click.option(
-        "--same-offsets",
-        is_flag=True,
-        help="Set the archived offsets unchanged, on the source cluster itself.",
+        "--same-offsets", is_flag=True, help="Set the archived offsets unchanged, on the source cluster itself."
     ),
     key_option("restore.groups", "-g", "--group", "--groups"),
     key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups"),
@@ -305,9 +294,7 @@ def _state(frame: Frame) -> Store:
     config = frame.config
     if not config.restore.state:
         return archive_store(frame)
-    return open_store(
-        config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class
-    )
+    return open_store(config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
 
 
 def _moment(restore_point: str | None, to_time: str | None) -> Moment:

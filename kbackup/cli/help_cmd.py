@@ -27,9 +27,7 @@ def _context_of(context: click.Context, words: tuple[str, ...]) -> click.Context
     """Return the context of the command that the words name below `context`. Raises `UsageError` if there is none."""
     for word in words:
         if not isinstance(context.command, click.Group):
-            raise UsageError(
-                f"{context.command_path} has no command {word}", f"run 'kbackup help {_words(context)}'"
-            )
+            raise UsageError(f"{context.command_path} has no command {word}", f"run 'kbackup help {_words(context)}'")
         _, help_command, _ = context.command.resolve_command(context, [word])
         if help_command is None:  # while a shell completes, click returns None instead of an error
             break

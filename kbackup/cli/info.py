@@ -38,11 +38,7 @@ def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | 
         return
     overview_of_topic = _topic(archived, topic)
     _show_topic(overview_of_topic, frame.reporter)
-    document = {
-        "archive": archived.archive,
-        "restore_point": archived.restore_point,
-        "topic": overview_of_topic,
-    }
+    document = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": overview_of_topic}
     frame.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
 
 
@@ -106,9 +102,7 @@ def _settings_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
     """Return counts of each kind of metadata in the restore point, and the kinds that were not captured."""
     from kbackup.metadata.entities import PARTS
 
-    counts = [
-        f"{part.label} {archived.settings[part.name]:,}" for part in PARTS if archived.settings.get(part.name)
-    ]
+    counts = [f"{part.label} {archived.settings[part.name]:,}" for part in PARTS if archived.settings.get(part.name)]
     lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
     fields: list[tuple[str, Cell]] = [("settings", ", ".join(counts) or "none")]
     return [*fields, ("not captured", ", ".join(lacking))] if lacking else fields
@@ -133,8 +127,7 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
     if topic.groups:
         reporter.line()
         reporter.table(
-            ("group", "partition", "offset", "lag"),
-            [(g.group, g.partition, g.offset, g.lag) for g in topic.groups],
+            ("group", "partition", "offset", "lag"), [(g.group, g.partition, g.offset, g.lag) for g in topic.groups]
         )
     _show_losses(topic.losses, reporter)
 
@@ -162,11 +155,7 @@ def _sum_fields(sums: Sums) -> list[tuple[str, Cell]]:
         ("records", sums.records),
         ("bytes", f"{human_size(sums.bytes)}, {stored}"),
         ("timestamps", times if sums.min_timestamp is not None else "not known without reading the records"),
-        *(
-            [("expired records", f"{sums.expired_records:,}, before the first ones")]
-            if sums.expired_records
-            else []
-        ),
+        *([("expired records", f"{sums.expired_records:,}, before the first ones")] if sums.expired_records else []),
     ]
 
 

@@ -79,11 +79,7 @@ def show(frame: Frame) -> int:
 @command.command("rotate")
 @archive_argument
 @click.option(
-    "--to",
-    "new",
-    required=True,
-    metavar="KEY",
-    help="New key: file:/path, env:NAME or command:program arguments.",
+    "--to", "new", required=True, metavar="KEY", help="New key: file:/path, env:NAME or command:program arguments."
 )
 @common_options
 @archive_option

@@ -10,13 +10,7 @@ from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import PointOverview, list_points
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    cache_option,
-    common_options,
-    s3_options,
-)
+from kbackup.cli.common.options import archive_argument, archive_option, cache_option, common_options, s3_options
 from kbackup.cli.common.output import Cell, Column, Reporter, human_age
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.errors import NoArchiveError, UsageError

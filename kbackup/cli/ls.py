@@ -41,9 +41,7 @@ def command(frame: Frame, address_text: str | None, restore_point: str, to_time:
     """
     address = parse_partition(address_text)
     moment = moment_of("--to-time", to_time)
-    catalogue = open_archive_at(
-        frame, restore_point, moment, address.topic if address is not None else None
-    ).catalogue
+    catalogue = open_archive_at(frame, restore_point, moment, address.topic if address is not None else None).catalogue
     if address is None:
         level, rows = "topics", [_topic(t) for t in catalogue.topics]
     elif address.partition is None:

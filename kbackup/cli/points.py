@@ -6,13 +6,7 @@ import click
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    cache_option,
-    common_options,
-    s3_options,
-)
+from kbackup.cli.common.options import archive_argument, archive_option, cache_option, common_options, s3_options
 from kbackup.cli.common.session import archive_store, cached_archive_store
 from kbackup.errors import UsageError
 
@@ -80,9 +74,7 @@ def label_command(frame: Frame, restore_point: str | None, label: str | None, re
         report = remove_label(archive_store(frame), remove)
         frame.reporter.line(f"label {remove} is removed")
     elif restore_point is None or label is None:
-        raise UsageError(
-            "a restore point or a label is missing", "give both, for instance: kbackup label 41 NAME"
-        )
+        raise UsageError("a restore point or a label is missing", "give both, for instance: kbackup label 41 NAME")
     else:
         report = give_label(archive_store(frame), restore_point, label)
         frame.reporter.line(f"restore point {report.restore_point} has label {label}")

@@ -6,13 +6,7 @@ import click
 
 from kbackup.cli.common.command_line import own_command
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    common_options,
-    s3_options,
-    spark_options,
-)
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options, spark_options
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
@@ -27,9 +21,7 @@ _MENDED = 20
 @archive_argument
 @common_options
 @archive_option
-@click.option(
-    "--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan."
-)
+@click.option("--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan.")
 @click.option("--read-data", is_flag=True, help="Read every segment and check its checksum.")
 @s3_options
 @spark_options
@@ -45,10 +37,7 @@ def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     documents of restore points are lost.
     """
     store = archive_store(frame, lost=True)
-    with (
-        spark_session(frame.config, reporter=frame.reporter) as session,
-        ShownProgress(frame.reporter) as shown,
-    ):
+    with spark_session(frame.config, reporter=frame.reporter) as session, ShownProgress(frame.reporter) as shown:
         report = repair(store, confirm, read_data, frame.config.backup.lease_seconds, session, shown)
     show(report, frame.reporter)
     return EXIT_LOSS if report.is_loss else EXIT_OK
@@ -67,15 +56,12 @@ def show(report: RepairReport, reporter: Reporter) -> None:
     reporter.line(f"{report.archive}: {_summary(report)}; {human_duration(sum(report.seconds.values()))}")
     if not report.read_data:
         reporter.note(
-            "segments were compared by size; to read each one and compare checksums: "
-            f"{own_command(add='--read-data')}"
+            f"segments were compared by size; to read each one and compare checksums: {own_command(add='--read-data')}"
         )
     if not done and report.changes:
         reporter.note(f"nothing was written; to do so: {own_command(add='--confirm')}")
     elif report.losses:
-        reporter.note(
-            "to see what each restore point lacks: kbackup list; to read the archive back: kbackup verify"
-        )
+        reporter.note("to see what each restore point lacks: kbackup list; to read the archive back: kbackup verify")
     reporter.document(report)
 
 
@@ -86,11 +72,7 @@ def _summary(report: RepairReport) -> str:
         if numbers
     ]
     if report.new_point is not None:
-        of = (
-            f" of {report.records:,} records in {plural(report.segments, 'whole segment')}"
-            if report.segments
-            else ""
-        )
+        of = f" of {report.records:,} records in {plural(report.segments, 'whole segment')}" if report.segments else ""
         result = "made" if report.confirmed else "to be made"
         parts.append(f"restore point {report.new_point} {result}{of}")
     if report.losses:

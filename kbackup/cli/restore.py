@@ -53,8 +53,7 @@ def show_changes(changes: Changes, reporter: Reporter) -> None:
     _acls("deleted acl for", changes.deleted_acls, reporter)
     if changes.configs:
         reporter.table(
-            ("config", "of", "now", "becomes"),
-            [(c.name, _owner(c), c.before, c.after) for c in changes.configs],
+            ("config", "of", "now", "becomes"), [(c.name, _owner(c), c.before, c.after) for c in changes.configs]
         )
         reporter.line()
     if changes.quotas:
@@ -115,11 +114,7 @@ def undo_restored_settings(frame: Frame, dry_run: bool) -> int:
 @key_option("restore.topics", "-t", "--topic", "--topics")
 @key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics")
 @key_options(
-    "restore.map",
-    "restore.map_regex",
-    "restore.into_existing",
-    "restore.strict",
-    "restore.replication_factor",
+    "restore.map", "restore.map_regex", "restore.into_existing", "restore.strict", "restore.replication_factor"
 )
 @key_option("restore.topic_config", "--topic-config")
 @key_option("restore.groups", "-g", "--group", "--groups")
@@ -128,11 +123,7 @@ def undo_restored_settings(frame: Frame, dry_run: bool) -> int:
 @key_option("restore.settings", "--with")
 @key_option("restore.state", "--state")
 @removed_option("restore.from_delta", "--from-delta")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Check everything and show the plan; write nothing to the target.",
-)
+@click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing to the target.")
 @click.option(
     "--undo",
     is_flag=True,
@@ -161,10 +152,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     def show_with(settings: SettingsReport) -> None:
         show_settings(settings, reporter)
 
-    with (
-        spark_session(config, at_once=not dry_run, reporter=reporter) as session,
-        ShownProgress(reporter) as shown,
-    ):
+    with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
         store = archive_store(frame)
         state = (
             open_store(options.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
@@ -176,9 +164,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         from kbackup.jobs.restore.report import count_restore
 
         ends = config.target, store, state
-        report = restore(
-            options, *ends, session, shown, dry_run=dry_run, show_plan=show_plan, show_settings=show_with
-        )
+        report = restore(options, *ends, session, shown, dry_run=dry_run, show_plan=show_plan, show_settings=show_with)
     if not dry_run:
         count_restore(report)
         _show_report(report, reporter)
@@ -209,20 +195,13 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter) -> None:
     records = "records" if plan.choice is None else "records, at most"
     reporter.table(
         ("topic", "becomes", "as of", "partitions", records, "bytes"),
-        [
-            (t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes))
-            for t in plan.topics
-        ],
+        [(t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes)) for t in plan.topics],
     )
     if plan.groups:
         reporter.line()
-        reporter.table(
-            ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
-        )
+        reporter.table(("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups])
     most = "" if plan.choice is None else "at most "
-    reporter.line(
-        f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}"
-    )
+    reporter.line(f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}")
     reporter.note(f"to restore: {own_command(drop='--dry-run')}")
 
 

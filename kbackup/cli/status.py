@@ -88,10 +88,7 @@ def _read(frame: Frame) -> ArchiveStatus:
     store = cached_archive_store(frame)
     options = frame.config.backup
     status = archive_status(
-        open_archive(store),
-        options.max_age,
-        reports=state_store(frame, store),
-        allow_loss=options.allow_loss,
+        open_archive(store), options.max_age, reports=state_store(frame, store), allow_loss=options.allow_loss
     )
     count_status(status)
     return status

@@ -35,9 +35,7 @@ _GRACE = 3  # s, for requests in progress at the end
 @key_option("schema_registry.ca_bundle", "--schema-registry-ca")
 @cache_option
 @s3_options
-@click.option(
-    "--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record."
-)
+@click.option("--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record.")
 @pass_frame
 def command(frame: Frame, no_token: bool) -> int:
     """Serve a web page that shows the archive, until SIGTERM or Ctrl-C.
@@ -55,8 +53,7 @@ def command(frame: Frame, no_token: bool) -> int:
         if str(error.name).startswith("kbackup"):
             raise
         raise UsageError(
-            f"the package {error.name} of 'kbackup ui' is not installed",
-            "install it: pip install 'kafka-kbackup[web]'",
+            f"the package {error.name} of 'kbackup ui' is not installed", "install it: pip install 'kafka-kbackup[web]'"
         ) from error
 
     listener = _listen(frame.config.ui.listen)
@@ -122,8 +119,7 @@ def _access(frame: Frame, listener: _Listener, no_token: bool) -> Access:
     options = frame.config.ui
     if options.token is not None and len(options.token) < _MIN_TOKEN:
         raise UsageError(
-            f"ui.token has fewer than {_MIN_TOKEN} characters",
-            "make one that can't be guessed: openssl rand -hex 16",
+            f"ui.token has fewer than {_MIN_TOKEN} characters", "make one that can't be guessed: openssl rand -hex 16"
         )
     if options.token is None and not no_token and not listener.loopback and not sys.stdout.isatty():
         raise UsageError(

@@ -62,9 +62,7 @@ def _unescape(text: str) -> str:
             raise ValueError
         return chr(int(code[1:], 16))
 
-    units = _ESCAPE.sub(
-        replace, text
-    )  # Java's escapes are UTF-16 units: two make a character beyond the first plane
+    units = _ESCAPE.sub(replace, text)  # Java's escapes are UTF-16 units: two make a character beyond the first plane
     return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
@@ -101,9 +99,7 @@ def jaas_credentials(text: str, where: str) -> dict[str, str]:
     if options.get("tokenauth", "").lower() == "true":
         raise UsageError(f"{where}: delegation tokens can't be used", "use a SCRAM user with a password")
     if "username" not in options or "password" not in options:
-        raise UsageError(
-            f"{where}: no user name or no password in it", f'{name} required username="…" password="…";'
-        )
+        raise UsageError(f"{where}: no user name or no password in it", f'{name} required username="…" password="…";')
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
 
 
@@ -114,10 +110,7 @@ def _tokens_of(options: dict[str, str]) -> dict[str, str]:
         return {"sasl.oauthbearer.method": "oidc"} | named
     if subject := options.get(_SUBJECT):
         life = f" lifeSeconds={options[_LIFETIME]}" if _LIFETIME in options else ""
-        return {
-            "enable.sasl.oauthbearer.unsecure.jwt": "true",
-            "sasl.oauthbearer.config": f"principal={subject}{life}",
-        }
+        return {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": f"principal={subject}{life}"}
     return {}
 
 
@@ -125,9 +118,7 @@ def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
     """Return (login module, its options) of `module flag name=value ... ;`, a single entry."""
     tokens = _tokens(text, where)
     if len(tokens) < 3 or tokens[-1] != ";" or tokens.count(";") != 1:
-        raise UsageError(
-            f"{where}: not one login module that ends in a semicolon", "see Kafka's documentation"
-        )
+        raise UsageError(f"{where}: not one login module that ends in a semicolon", "see Kafka's documentation")
     options = tokens[2:-1]
     if len(options) % 3 or any(sign != "=" for sign in options[1::3]):
         raise UsageError(f"{where}: its options are not name=value", _QUOTES)
@@ -179,17 +170,11 @@ _AS_THEY_ARE = "records are copied as they are"
 _JAVA = "it tunes the Java client"
 _DROPPED = {
     **CONTROLLED,
-    **dict.fromkeys(
-        ("acks", "retries", "delivery.timeout.ms", "transaction.timeout.ms"), "a restore sets it itself"
-    ),
+    **dict.fromkeys(("acks", "retries", "delivery.timeout.ms", "transaction.timeout.ms"), "a restore sets it itself"),
     **dict.fromkeys(("max.poll.records", "max.poll.interval.ms", "session.timeout.ms"), _NO_GROUP),
-    **dict.fromkeys(
-        ("heartbeat.interval.ms", "partition.assignment.strategy", "group.instance.id"), _NO_GROUP
-    ),
+    **dict.fromkeys(("heartbeat.interval.ms", "partition.assignment.strategy", "group.instance.id"), _NO_GROUP),
     **dict.fromkeys(("group.protocol", "auto.commit.interval.ms", "exclude.internal.topics"), _NO_GROUP),
-    **dict.fromkeys(
-        ("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"), _AS_THEY_ARE
-    ),
+    **dict.fromkeys(("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"), _AS_THEY_ARE),
     **dict.fromkeys(("interceptor.classes", "partitioner.class"), _AS_THEY_ARE),
     **dict.fromkeys(("ssl.protocol", "ssl.enabled.protocols", "ssl.provider"), _OPENSSL),
     **dict.fromkeys(("ssl.keymanager.algorithm", "ssl.trustmanager.algorithm"), _OPENSSL),

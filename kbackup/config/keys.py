@@ -187,7 +187,7 @@ REMOVED = {
     "restore.from_delta": """let Spark read the Delta table and write its records into Kafka:
   rows = spark.read.format("delta").load("s3a://lake/kafka/orders").repartition("partition")
   records = rows.sortWithinPartitions("offset").select("topic", "partition", "key", "value", "headers")
-  records.write.format("kafka").option("kafka.bootstrap.servers", "broker:9092").save()""",
+  records.write.format("kafka").option("kafka.bootstrap.servers", "broker:9092").save()"""
 }
 """Keys of the release before that are gone, and what to do in their place."""
 

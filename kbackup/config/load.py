@@ -77,9 +77,7 @@ VARIABLES = {
 _CLIENTS = ("source", "target")
 """Tables of librdkafka's properties."""
 
-_SERVICE_LINK = re.compile(
-    r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$"
-)
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$")
 
 
 class SettingOrigin(NamedTuple):
@@ -126,13 +124,7 @@ def load(
     named = ConfigFiles(*(environ.get(name) or None for name in list(VARIABLES)[:3]))
     by_variable, notes = _from_clients(named, "environment")
     by_flag, more = _from_clients(files, "flag")
-    settings = [
-        *_from_file(files.config or named.config),
-        *by_variable,
-        *_from_environment(environ),
-        *by_flag,
-        *flags,
-    ]
+    settings = [*_from_file(files.config or named.config), *by_variable, *_from_environment(environ), *by_flag, *flags]
     merged = _merge(settings, environ)
     return Loaded(_build(merged), _origins(merged), (*notes, *more))
 
@@ -147,9 +139,7 @@ def _from_file(name: str | None) -> list[Setting]:
                 _check_owner(opened)
             table = tomllib.load(opened)
     except OSError as error:
-        raise UsageError(
-            f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file"
-        ) from error
+        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file") from error
     except ValueError as error:
         raise UsageError(f"{file}: not TOML: {error}", 'put strings in quotes: name = "value"') from error
     settings = [Setting(path, value, SettingOrigin("file", file)) for path, value in flatten(table)]
@@ -157,8 +147,7 @@ def _from_file(name: str | None) -> list[Setting]:
     for setting in settings:
         if setting.path in seen:
             raise UsageError(
-                f"{file}: {setting.path} stands there twice",
-                "remove one: it stands there quoted and as a table",
+                f"{file}: {setting.path} stands there twice", "remove one: it stands there quoted and as a table"
             )
         seen.add(setting.path)
     return settings
@@ -198,18 +187,14 @@ def _property_path(name: str) -> str:
     return f"{first}.{rest}" if near and rest else f"{first}_{rest}".rstrip("_")
 
 
-def _from_clients(
-    files: ConfigFiles, kind: Literal["environment", "flag"]
-) -> tuple[list[Setting], tuple[str, ...]]:
+def _from_clients(files: ConfigFiles, kind: Literal["environment", "flag"]) -> tuple[list[Setting], tuple[str, ...]]:
     settings: list[Setting] = []
     notes: tuple[str, ...] = ()
     for section, file in (("source", files.source), ("target", files.target)):
         if file:
             client = load_client_properties(file)
             origin = SettingOrigin(kind, f"--{section}-config {file}" if kind == "flag" else file)
-            settings += [
-                Setting(f"{section}.{name}", value, origin) for name, value in client.properties.items()
-            ]
+            settings += [Setting(f"{section}.{name}", value, origin) for name, value in client.properties.items()]
             notes += client.notes
     return settings, notes
 

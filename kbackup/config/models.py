@@ -37,32 +37,21 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
         Literal["read_committed", "read_uncommitted"],
         Meta(description="`read_committed` leaves out records of open and aborted transactions."),
     ] = "read_committed"
-    split_records: Annotated[int, Meta(ge=1, description="Offsets in each range of a large partition.")] = (
-        4_000_000
-    )
-    pack_records: Annotated[int, Meta(ge=1, description="Offsets of small partitions that share a task.")] = (
-        200_000
-    )
-    lease_seconds: Annotated[
-        int, Meta(ge=5, description="Duration of the writer's lease without renewal.")
-    ] = 60
+    split_records: Annotated[int, Meta(ge=1, description="Offsets in each range of a large partition.")] = 4_000_000
+    pack_records: Annotated[int, Meta(ge=1, description="Offsets of small partitions that share a task.")] = 200_000
+    lease_seconds: Annotated[int, Meta(ge=5, description="Duration of the writer's lease without renewal.")] = 60
     wait: Annotated[bool, Meta(description="Wait for another writer, until its lease would run out.")] = False
     max_age: Annotated[
-        float,
-        Meta(ge=1, description="Age of the newest restore point from which on `status` is critical."),
+        float, Meta(ge=1, description="Age of the newest restore point from which on `status` is critical.")
     ] = 26 * 3600
     allow_loss: Annotated[bool, Meta(description="End with exit code 0 after a loss.")] = False
-    adopt_topics: Annotated[
-        bool,
-        Meta(description="Continue topics of unknown id with topics of the same name."),
-    ] = False
+    adopt_topics: Annotated[bool, Meta(description="Continue topics of unknown id with topics of the same name.")] = (
+        False
+    )
     adopt_cluster: Annotated[
-        bool,
-        Meta(description="Continue the backups of another cluster, if a cluster was rebuilt."),
+        bool, Meta(description="Continue the backups of another cluster, if a cluster was rebuilt.")
     ] = False
-    poll_timeout_seconds: Annotated[
-        int, Meta(ge=1, description="Time without progress after which a task fails.")
-    ] = 60
+    poll_timeout_seconds: Annotated[int, Meta(ge=1, description="Time without progress after which a task fails.")] = 60
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,26 +63,20 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     max_age_seconds: Annotated[
         float, Meta(ge=0, description="Longest wait of a partition's new records for a segment.")
     ] = 600
-    small_bytes: Annotated[
-        int, Meta(ge=0, description="A partition with fewer new bytes waits for more.")
-    ] = 1 << 20
+    small_bytes: Annotated[int, Meta(ge=0, description="A partition with fewer new bytes waits for more.")] = 1 << 20
     small_segments: Annotated[
         int, Meta(ge=0, description="Number of waiting partitions that each restore point still takes.")
     ] = 100
     listen: Annotated[
-        str,
-        Meta(description="Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none."),
+        str, Meta(description="Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none.")
     ] = ""
     stale_after_seconds: Annotated[
         float,
         Meta(
-            ge=1,
-            description="`/healthz` answers 503 after this time without a good round. Set it above the interval.",
+            ge=1, description="`/healthz` answers 503 after this time without a good round. Set it above the interval."
         ),
     ] = 300
-    topic_metrics: Annotated[
-        bool, Meta(description="Also export the lag of each topic, as one series each.")
-    ] = False
+    topic_metrics: Annotated[bool, Meta(description="Also export the lag of each topic, as one series each.")] = False
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,23 +87,20 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Restore point: number, label or `latest`."),
     ] = "latest"
     to_time: Annotated[
-        str | None,
-        Meta(description="Records up to this time, inclusive, with topics and groups of that time."),
+        str | None, Meta(description="Records up to this time, inclusive, with topics and groups of that time.")
     ] = None
     from_time: Annotated[str | None, Meta(description="Records from this time on, inclusive.")] = None
     range: Annotated[
         Names,
         Meta(
-            description="Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be "
-            "empty."
+            description="Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be empty."
         ),
     ] = ()
     topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
     map: Annotated[Properties, Meta(description="New name of a topic (`orders=orders-restored`).")] = {}
     map_regex: Annotated[
-        Names,
-        Meta(description=r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`)."),
+        Names, Meta(description=r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`).")
     ] = ()
     groups: Annotated[Names, Meta(description="Consumer groups: names or /regex/. Empty: all.")] = ()
     exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
@@ -139,14 +119,11 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     topic_config: Annotated[Properties, Meta(description="Topic configs that replace archived ones.")] = {}
     into_existing: Annotated[bool, Meta(description="Allow target topics that hold records.")] = False
-    strict: Annotated[
-        bool, Meta(description="Refuse to restore if damage has lost records of the selection.")
-    ] = False
+    strict: Annotated[bool, Meta(description="Refuse to restore if damage has lost records of the selection.")] = False
     transactions: Annotated[
         bool,
         Meta(
-            description="Restore exactly once, by transactions. Without: at least once, and no gaps in target "
-            "offsets."
+            description="Restore exactly once, by transactions. Without: at least once, and no gaps in target offsets."
         ),
     ] = True
     transaction_bytes: Annotated[int, Meta(ge=1, description="Size of a transaction.")] = 32 << 20
@@ -157,22 +134,14 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
             "the archive."
         ),
     ] = None
-    restore_id: Annotated[
-        str | None, Meta(description="Id of the restore, to resume it. Unset: a new id.")
-    ] = None
+    restore_id: Annotated[str | None, Meta(description="Id of the restore, to resume it. Unset: a new id.")] = None
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
     """`[export]`: what `export` and, after the restore point, `backup` write"""
 
-    delta: Annotated[
-        str | None,
-        Meta(description="Address of Delta tables: `s3://bucket/prefix` or a path."),
-    ] = None
-    parquet: Annotated[
-        str | None,
-        Meta(description="Address of Parquet files: `s3://bucket/prefix` or a path."),
-    ] = None
+    delta: Annotated[str | None, Meta(description="Address of Delta tables: `s3://bucket/prefix` or a path.")] = None
+    parquet: Annotated[str | None, Meta(description="Address of Parquet files: `s3://bucket/prefix` or a path.")] = None
     one_table: Annotated[bool, Meta(description="Write one Delta table for all topics.")] = False
     topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
@@ -182,20 +151,14 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     """`[notify]`: the webhook that hears of the end of runs"""
 
     url: Annotated[
-        str,
-        Meta(
-            description="URL of a webhook that gets the report of each run as JSON. It is a secret. Unset: none."
-        ),
+        str, Meta(description="URL of a webhook that gets the report of each run as JSON. It is a secret. Unset: none.")
     ] = ""
     on: Annotated[
         tuple[Literal["failure", "loss", "success"], ...],
-        Meta(
-            description="Results to notify of: `success` is exit code 0, `loss` exit code 3, `failure` every other."
-        ),
+        Meta(description="Results to notify of: `success` is exit code 0, `loss` exit code 3, `failure` every other."),
     ] = ("failure", "loss")
     body: Annotated[
-        str,
-        Meta(description='JSON to send in place of the report, such as `{"text": "$summary"}`. A secret.'),
+        str, Meta(description='JSON to send in place of the report, such as `{"text": "$summary"}`. A secret.')
     ] = ""
     headers: Annotated[Properties, Meta(description="Headers of the request. Their values are secrets.")] = {}
 
@@ -249,21 +212,15 @@ class Ui(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: Annotated[str, Meta(description="Address of the page.")] = "127.0.0.1:8484"
     token: Annotated[
-        str | None,
-        Meta(description="Token for browsers. Unset: a new one each time, in the printed link."),
+        str | None, Meta(description="Token for browsers. Unset: a new one each time, in the printed link.")
     ] = None
-    hosts: Annotated[
-        Names,
-        Meta(description="Accepted host names, besides localhost and this machine's own."),
-    ] = ()
+    hosts: Annotated[Names, Meta(description="Accepted host names, besides localhost and this machine's own.")] = ()
 
 
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
     """`[spark]`"""
 
-    master: Annotated[str, Meta(description="Spark's master URL, unless `spark-submit` starts kbackup.")] = (
-        "local[*]"
-    )
+    master: Annotated[str, Meta(description="Spark's master URL, unless `spark-submit` starts kbackup.")] = "local[*]"
     conf: Annotated[Properties, Meta(description="Spark properties.")] = {}
     task_attempts: Annotated[int, Meta(ge=1, description="Attempts of a task.")] = 4
     allow_plain_secrets: Annotated[
@@ -277,10 +234,7 @@ class Spark(msgspec.Struct, frozen=True, kw_only=True):
 class SchemaRegistry(msgspec.Struct, frozen=True, kw_only=True):
     """`[schema_registry]`: where `cat` and `find` ask for the schemas of keys and values"""
 
-    url: Annotated[
-        str,
-        Meta(description="URL of the schema registry: `https://host:8081`."),
-    ] = ""
+    url: Annotated[str, Meta(description="URL of the schema registry: `https://host:8081`.")] = ""
     user: Annotated[str, Meta(description="User of the registry, or an API key.")] = ""
     password: Annotated[str, Meta(description="Password of `user`, or an API secret.")] = ""
     token: Annotated[str, Meta(description="Bearer token, in place of a user.")] = ""
@@ -297,23 +251,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     archive: Annotated[
         str | None,
-        Meta(
-            description="Address of the archive: `s3://bucket/prefix` or a path; `~` is your home directory."
-        ),
+        Meta(description="Address of the archive: `s3://bucket/prefix` or a path; `~` is your home directory."),
     ] = None
     archive_id: Annotated[
         SomeArchiveId | None,
-        Meta(
-            description="Id of the archive. Commands refuse another archive and an empty address. Unset: any.",
-        ),
+        Meta(description="Id of the archive. Commands refuse another archive and an empty address. Unset: any."),
     ] = None
     source: Annotated[
-        Properties,
-        Meta(description="librdkafka properties of the cluster to back up, and sources of its metadata."),
+        Properties, Meta(description="librdkafka properties of the cluster to back up, and sources of its metadata.")
     ] = {}
-    target: Annotated[
-        Properties, Meta(description="librdkafka properties of the cluster to restore into.")
-    ] = {}
+    target: Annotated[Properties, Meta(description="librdkafka properties of the cluster to restore into.")] = {}
     metadata_cache: Annotated[
         bool,
         Meta(

@@ -51,9 +51,7 @@ def convert(key: Key, value: object, where: str) -> object:
         elif key.kind == "time" and isinstance(converted, str):
             parse_time(converted, now=0)  # which now does not matter to whether it is one
     except re.error as error:
-        raise UsageError(
-            f"{where}: {key.path}: {error.pattern!r} is no regular expression", str(error)
-        ) from None
+        raise UsageError(f"{where}: {key.path}: {error.pattern!r} is no regular expression", str(error)) from None
     except (ValueError, msgspec.ValidationError):
         value_text = "" if is_secret(key.path) else f" {shown(key.path, value)!r}"
         raise UsageError(
@@ -121,17 +119,13 @@ def _referenced(match: re.Match[str], where: str, environ: Mapping[str, str]) ->
         return match[0][1:]
     if kind == "env":
         if name not in environ:
-            raise UsageError(
-                f"{where}: the environment variable {name} is not set", "set it, or remove the reference"
-            )
+            raise UsageError(f"{where}: the environment variable {name} is not set", "set it, or remove the reference")
         return environ[name]
     try:
         return Path(name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, ValueError) as error:
         why = error.strerror or "" if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(
-            f"{where}: can't read the file {name}: {why.lower()}", "name a readable file"
-        ) from None
+        raise UsageError(f"{where}: can't read the file {name}: {why.lower()}", "name a readable file") from None
 
 
 def _from_text(key: Key, text: str) -> object:
@@ -146,9 +140,7 @@ def _from_text(key: Key, text: str) -> object:
         return text.strip().replace("_", "")
     if key.kind == "list":
         return _toml(text) if text.lstrip().startswith("[") else _items(text)
-    return (
-        int(text) if key.path == "restore.restore_point" and text.isdecimal() else text
-    )  # also a padded number
+    return int(text) if key.path == "restore.restore_point" and text.isdecimal() else text  # also a padded number
 
 
 def _items(text: str) -> list[str]:

@@ -44,9 +44,7 @@ def _whole(value: float) -> int:
 # Times, and addresses of topics, partitions and offsets, as people write them.
 
 
-_RFC3339 = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([Zz])|([+-]\d\d:\d\d))", re.ASCII
-)
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([Zz])|([+-]\d\d:\d\d))", re.ASCII)
 _MILLISECONDS = re.compile(r"\d{1,19}", re.ASCII)
 _SECONDS = 10  # digits of an epoch time in seconds, from 2001 to 2286; in ms they are days of 1970
 _AGO = re.compile(r"(.+?)\s+ago")
@@ -110,9 +108,7 @@ def parse_time(text: str, now: int, *, up: bool = False) -> int:
     date, clock, fraction, _, zone = found.groups()
     moment = datetime.fromisoformat(f"{date}T{clock}{zone or '+00:00'}") - _EPOCH
     whole = moment // timedelta(milliseconds=1)
-    return _representable(
-        _rounded(whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or "")), up)
-    )
+    return _representable(_rounded(whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or "")), up))
 
 
 def _rounded(ms: Fraction, up: bool) -> int:

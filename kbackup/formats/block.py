@@ -24,9 +24,7 @@ def rising(offsets: Int64Array) -> npt.NDArray[np.bool_]:
 def windows(data: Bytes, dtype: str) -> npt.NDArray[Any]:
     """Return a value of `dtype` at every byte of `data`, without a copy: indexing it is an unaligned gather."""
     kind = np.dtype(dtype)
-    return np.ndarray(
-        (max(len(data) - kind.itemsize + 1, 0),), kind, np.ascontiguousarray(data), strides=(1,)
-    )
+    return np.ndarray((max(len(data) - kind.itemsize + 1, 0),), kind, np.ascontiguousarray(data), strides=(1,))
 
 
 def heads(data: Bytes, positions: Int64Array) -> npt.NDArray[Any]:
@@ -65,9 +63,7 @@ def slice_block(block: RecordBlock, start: int, stop: int) -> RecordBlock:
     first = int(block.positions[start])
     end = int(block.positions[stop - 1] + block.lengths[stop - 1])
     rows = slice(start, stop)
-    return make_block(
-        block.data[first:end], block.offsets[rows], block.positions[rows] - first, block.lengths[rows]
-    )
+    return make_block(block.data[first:end], block.offsets[rows], block.positions[rows] - first, block.lengths[rows])
 
 
 def select_records(block: RecordBlock, mask: npt.NDArray[np.bool_]) -> RecordBlock:

@@ -266,9 +266,7 @@ class _Frames:
         self._given += len(plain)
         if self._most is not None and self._given > self._most:
             raise corrupt(
-                self._name,
-                self._edges[-1][0],
-                f"the frame that starts here goes past plain byte {self._most}",
+                self._name, self._edges[-1][0], f"the frame that starts here goes past plain byte {self._most}"
             )
         self._frame = None if frame.eof else frame
         if frame.eof:

@@ -64,9 +64,7 @@ def encode_entries(offsets: Int64Array, positions: Int64Array, lengths: Int64Arr
     """
     table = np.empty((len(offsets), 3), ">i8")
     table[:, 0], table[:, 2] = offsets, lengths
-    np.add(
-        positions, base, out=table[:, 1], casting="unsafe"
-    )  # the bytes are swapped on the way, not after it
+    np.add(positions, base, out=table[:, 1], casting="unsafe")  # the bytes are swapped on the way, not after it
     return table.reshape(-1).view(np.uint8)
 
 

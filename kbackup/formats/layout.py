@@ -75,9 +75,7 @@ def _field_end(view: memoryview, at: int, stop: int, least: int, name: str, base
     return end
 
 
-def headers(
-    view: memoryview, at: int, stop: int, count: int, name: str, base: int
-) -> Iterator[tuple[int, int, int]]:
+def headers(view: memoryview, at: int, stop: int, count: int, name: str, base: int) -> Iterator[tuple[int, int, int]]:
     """Yield for each of `count` headers from `at` the positions of its key, of its value's length, and of its end.
 
     `ShortError` if it goes past `stop`.
@@ -196,9 +194,7 @@ def _require_index(block: RecordBlock, file: _File) -> None:
     file.require(start == due[:-1], due, "the index leaves a gap or overlaps")
     if due[-1] != block.nbytes:
         raise corrupt(
-            file.name,
-            file.base + min(int(due[-1]), block.nbytes),
-            "the index ends elsewhere than the records",
+            file.name, file.base + min(int(due[-1]), block.nbytes), "the index ends elsewhere than the records"
         )
     file.require(rising(offsets), start, "record offsets do not increase")
 
@@ -216,9 +212,7 @@ def _headers(
         key_length = windows(data, ">i4")[at].astype(np.int64)
         keys = Fields(at + 4, key_length)
         file.require(
-            (key_length >= 0) & (keys.end + 4 + 8 * (remaining - 1) <= stop),
-            at,
-            "impossible header key length",
+            (key_length >= 0) & (keys.end + 4 + 8 * (remaining - 1) <= stop), at, "impossible header key length"
         )
         value_length = windows(data, ">i4")[keys.end].astype(np.int64)
         values = Fields(keys.end + 4, value_length)
@@ -231,16 +225,12 @@ def _headers(
         file.require(more | (at == stop), at, "bytes after the record's last header")
         at, stop, remaining, slot = at[more], stop[more], remaining[more], slot[more]
     view = data.data
-    for first, end, count, column in zip(
-        at.tolist(), stop.tolist(), remaining.tolist(), slot.tolist(), strict=True
-    ):
+    for first, end, count, column in zip(at.tolist(), stop.tolist(), remaining.tolist(), slot.tolist(), strict=True):
         _walk_headers(view, first, end, count, positions[:, column : column + count], file)
     return Fields(positions[0], positions[1]), Fields(positions[2], positions[3])
 
 
-def _walk_headers(
-    view: memoryview, at: int, stop: int, count: int, fields: npt.NDArray[np.int64], file: _File
-) -> None:
+def _walk_headers(view: memoryview, at: int, stop: int, count: int, fields: npt.NDArray[np.int64], file: _File) -> None:
     """Write the positions of one record's headers into `fields`."""
     end = at
     try:

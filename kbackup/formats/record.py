@@ -67,17 +67,7 @@ def _cuts(fields: Fields) -> list[tuple[int, int]]:
 # `scan` rebuilds an index, `blocks` reads a records file as a stream, `block` makes and cuts blocks.
 
 
-__all__ = [
-    "MAGIC",
-    "blocks",
-    "check",
-    "decode",
-    "encode",
-    "make_block",
-    "rotation_cut",
-    "scan",
-    "slice_block",
-]
+__all__ = ["MAGIC", "blocks", "check", "decode", "encode", "make_block", "rotation_cut", "scan", "slice_block"]
 
 _HEADERS: Any = RECORDS.field("headers").type
 _NO_HEADERS = pa.scalar(bytes(4), pa.large_binary())

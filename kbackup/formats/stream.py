@@ -14,9 +14,7 @@ from kbackup.types import Bytes, RecordBlock
 from kbackup.util.system import BufferPool
 
 
-def scan(
-    data: Buffer, *, name: str, base: int = 0, first_after: int = -1, partial: bool = False
-) -> RecordBlock:
+def scan(data: Buffer, *, name: str, base: int = 0, first_after: int = -1, partial: bool = False) -> RecordBlock:
     """Return the records of `data` (no magic byte) as a checked block.
 
     `base` is the position of `data` in the file `name`; offsets must increase from above `first_after`. With `partial`
@@ -107,9 +105,7 @@ def record_cuts(index: SegmentIndex, size: int) -> list[tuple[int, int, slice]]:
     return cuts
 
 
-def block_of(
-    data: Bytes, start: int, index: SegmentIndex, records: slice, name: str
-) -> Iterator[RecordBlock]:
+def block_of(data: Bytes, start: int, index: SegmentIndex, records: slice, name: str) -> Iterator[RecordBlock]:
     """Yield the checked block of `records` over `data`, the bytes of the file `name` from `start` on that `record_cuts`
     named; none for an empty file's magic byte."""
     if not start:
@@ -122,9 +118,7 @@ def block_of(
         yield block
 
 
-def blocks(
-    chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str, least: int = 1
-) -> Iterator[RecordBlock]:
+def blocks(chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str, least: int = 1) -> Iterator[RecordBlock]:
     """Yield the records file `name`, given as chunks of any size (magic byte first), as checked blocks.
 
     Holds a few chunks, or the largest record (twice that without an index). With an index the records must agree with

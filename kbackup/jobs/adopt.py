@@ -23,14 +23,7 @@ from kbackup.archive.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.segments.salvage import MOST_PARTITIONS, read_unlisted
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import SegmentTarget
-from kbackup.errors import (
-    AlreadyExistsError,
-    CorruptError,
-    NoArchiveError,
-    NotFoundError,
-    RefusedError,
-    UsageError,
-)
+from kbackup.errors import AlreadyExistsError, CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.repair.rebuild import RepairReport, read_back
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -86,13 +79,7 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
     store.put(layout.index_key_of(to.key), index)
 
 
-def adopt(
-    store: Store,
-    confirm: bool,
-    lease_seconds: float,
-    spark: Spark,
-    listener: ProgressListener,
-) -> RepairReport:
+def adopt(store: Store, confirm: bool, lease_seconds: float, spark: Spark, listener: ProgressListener) -> RepairReport:
     """Make an archive of a folder of the Java tool; without `confirm` nothing is written. `RefusedError` if there is
     an archive with restore points already, or the remains of one, `NoArchiveError` if there is no such folder."""
     phases = Phases(listener)
@@ -121,8 +108,7 @@ def _check_address(store: Store) -> None:
     lost = next((e.key for e in store.list(layout.TOPICS) if _is_partition_index(e.key)), None)
     if lost is not None:
         raise RefusedError(
-            f"{store.url} is an archive that has lost its restore points: there is {lost}",
-            "run 'kbackup repair'",
+            f"{store.url} is an archive that has lost its restore points: there is {lost}", "run 'kbackup repair'"
         )
     if not is_java_archive(store):
         raise NoArchiveError(f"there is no folder of the Java tool at {store.url}", "check the address")
@@ -134,11 +120,7 @@ def _is_partition_index(key: str) -> bool:
 
 
 def _adopt(
-    store: Store,
-    lease: HeldLease | None,
-    phases: Phases,
-    spark: Spark,
-    listener: ProgressListener,
+    store: Store, lease: HeldLease | None, phases: Phases, spark: Spark, listener: ProgressListener
 ) -> RepairReport:
     folder = JavaFolder(store)
     with phases.step("list objects"):
@@ -225,9 +207,7 @@ def _survey(
     return items, sorted(partitions), missing, [flaw.message for flaw in flaws]
 
 
-def _not_there(
-    store: Store, sizes: Mapping[str, int], topic: str, partition: int, key: str
-) -> Iterator[Damaged]:
+def _not_there(store: Store, sizes: Mapping[str, int], topic: str, partition: int, key: str) -> Iterator[Damaged]:
     try:
         entries = decode_partition_index(store.get(key), key, partial=True)
     except (CorruptError, NotFoundError):

@@ -60,9 +60,7 @@ def connect(properties: Properties, options: Backup) -> SourceCluster:
     cluster = Cluster(properties, "source")
     cluster_id, brokers = cluster.connect()
     sources = Sources.of(properties)
-    return SourceCluster(
-        cluster, cluster_id, brokers, sources, options.isolation_level, options.poll_timeout_seconds
-    )
+    return SourceCluster(cluster, cluster_id, brokers, sources, options.isolation_level, options.poll_timeout_seconds)
 
 
 @dataclass
@@ -111,9 +109,7 @@ class LiveTopic:
 T = TypeVar("T")
 M = TypeVar("M")
 
-NEVER = (
-    NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),
-)
+NEVER = (NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),)
 """Entries that brokers never return, of metadata that brokers return otherwise."""
 
 
@@ -122,9 +118,7 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
     security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def convert(
-        part: MetadataPartName, answer: Sequence[T] | Untold, make: Callable[[T], M]
-    ) -> tuple[M, ...] | None:
+    def convert(part: MetadataPartName, answer: Sequence[T] | Untold, make: Callable[[T], M]) -> tuple[M, ...] | None:
         if not isinstance(answer, Untold):
             return tuple(map(make, answer))
         not_carried.append(not_carried_entry(part, answer.reason, answer.why))
@@ -147,9 +141,7 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
                 lambda s: GroupConfig(group=s.owner, name=s.name, value=s.value),
             ),
             client_quotas=unchanged("client_quotas", _asked(session, lambda s: s.client_quotas())),
-            delegation_tokens=unchanged(
-                "delegation_tokens", _asked(session, lambda s: s.delegation_tokens())
-            ),
+            delegation_tokens=unchanged("delegation_tokens", _asked(session, lambda s: s.delegation_tokens())),
             client_metrics=unchanged("client_metrics", _asked(session, lambda s: s.client_metrics())),
             features=unchanged("features", _asked(session, lambda s: s.features())),
             registrations=unchanged("registrations", _asked(session, lambda s: s.registrations())),
@@ -192,9 +184,7 @@ def settings_warnings(metadata: Metadata) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for n in failed:
         by_reason.setdefault(n.why, []).append(n.what)
-    warnings = [
-        f"{', '.join(names)} are not in this restore point: {why}" for why, names in by_reason.items()
-    ]
+    warnings = [f"{', '.join(names)} are not in this restore point: {why}" for why, names in by_reason.items()]
     if denied:
         names = ", ".join(n.what for n in denied)
         warnings.append(
@@ -241,11 +231,7 @@ def discover(
 
 
 def groups(
-    cluster: Cluster,
-    selection: Selection,
-    topics: set[str],
-    before: Groups | None = None,
-    later: bool = False,
+    cluster: Cluster, selection: Selection, topics: set[str], before: Groups | None = None, later: bool = False
 ) -> Groups:
     """Capture the selected groups' committed offsets of `topics`, and the reasons of groups that can't be read.
 
@@ -261,9 +247,7 @@ def groups(
     chosen = {g.group: g for g in listed if selected(g.group)}
     committed, refused = cluster.groups.committed(sorted(chosen))
     not_carried = (
-        {name: why for name, why in failed.items() if name.startswith("(") or selected(name)}
-        | absent
-        | refused
+        {name: why for name, why in failed.items() if name.startswith("(") or selected(name)} | absent | refused
     )
     captured: list[Group] = []
     for name, offsets in sorted(committed.items()):
@@ -300,19 +284,13 @@ def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -
         LiveTopic(
             t.name,
             t.id,
-            {
-                p: Live(starts[tp], ends[tp], highs[tp])
-                for p in t.partitions
-                for tp in [TopicPartition(t.name, p)]
-            },
+            {p: Live(starts[tp], ends[tp], highs[tp]) for p in t.partitions for tp in [TopicPartition(t.name, p)]},
         )
         for _, t in sorted(topics.items())
     ]
 
 
-def read_brokers(
-    cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, groups: Iterable[str] = ()
-) -> Reading:
+def read_brokers(cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, groups: Iterable[str] = ()) -> Reading:
     """Return the brokers' metadata of `topics` and of the cluster, and the configs of `groups`, with their secrets."""
     configs = cluster.topic_configs(topics)
     reading = capture_settings(cluster, groups, cluster_id)

@@ -159,8 +159,7 @@ def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
         lease = holder(store)
         if lease is not None:
             raise LockedError(
-                f"archive {store.url} is locked by {describe(lease)}",
-                "wait until it ends: then a backup can begin",
+                f"archive {store.url} is locked by {describe(lease)}", "wait until it ends: then a backup can begin"
             )
         step.detail = "free"
     return archive
@@ -177,13 +176,11 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
         half = len(data) // 2
         if store.get_range(key, half, 100) != data[half : half + 100]:
             raise StoreError(
-                f"{store.url} gave other bytes than were written",
-                "remove the cache between kbackup and the store",
+                f"{store.url} gave other bytes than were written", "remove the cache between kbackup and the store"
             )
         if key not in {entry.key for entry in store.list(key)}:
             raise StoreError(
-                f"{store.url} does not list what was written",
-                "remove the cache between kbackup and the store",
+                f"{store.url} does not list what was written", "remove the cache between kbackup and the store"
             )
         step.detail = f"{len(data) >> 10} KiB"
     with steps.trying(WRITES[2]) as step:
@@ -200,8 +197,7 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
             raise failed.error
         if any(True for _ in store.list(key)):
             raise StoreError(
-                f"{store.url} lists an object that was deleted",
-                "remove the cache between kbackup and the store",
+                f"{store.url} lists an object that was deleted", "remove the cache between kbackup and the store"
             )
         step.detail = "nothing is left"
 
@@ -214,14 +210,7 @@ _SHOWN_TOPICS = 10
 _MENDABLE = ("denied", "failed")
 
 
-_SOURCE = (
-    "source: topics",
-    "source: offsets",
-    "source: configs",
-    "source: read",
-    "source: groups",
-    "source: settings",
-)
+_SOURCE = ("source: topics", "source: offsets", "source: configs", "source: read", "source: groups", "source: settings")
 
 
 _TARGET = ("target: create topics", "target: transactions")
@@ -309,10 +298,7 @@ def check_beside(steps: Steps, sources: Sources) -> None:
 
 
 def _reach(
-    steps: Steps,
-    properties: Mapping[str, str],
-    role: str,
-    check_id: Callable[[str], None] = lambda cluster_id: None,
+    steps: Steps, properties: Mapping[str, str], role: str, check_id: Callable[[str], None] = lambda cluster_id: None
 ) -> Cluster | None:
     with steps.trying(f"{role}: reach") as step:
         cluster = Cluster(properties, role)
@@ -475,17 +461,15 @@ def _check_spark(steps: Steps, config: Config, spark: Spark) -> None:
         check_protection(session, config.source, config.target, encrypted)
         workers = _visit_workers(session, stores)
         here = _this_worker()
-        step.detail = (
-            f"Spark {session.version} on {session.sparkContext.master}, tasks run in Python "
-            + ", ".join(sorted({worker.python for worker in workers}))
+        step.detail = f"Spark {session.version} on {session.sparkContext.master}, tasks run in Python " + ", ".join(
+            sorted({worker.python for worker in workers})
         )
         if not is_local(session):
             step.detail += f", on {plural(len(workers), 'executor')} with kbackup {__version__}"
         others = [worker for worker in workers if (worker.python, worker.librdkafka) != here[2:]]
         if others:
             versions = "; ".join(
-                f"worker {w.host} has Python {w.python}, librdkafka {w.librdkafka}"
-                for w in sorted(set(others))
+                f"worker {w.host} has Python {w.python}, librdkafka {w.librdkafka}" for w in sorted(set(others))
             )
             step.warn(
                 f"{versions}; the driver has Python {here.python}, librdkafka {here.librdkafka}",

@@ -11,14 +11,7 @@ from typing import Generic, TypeVar
 from kbackup.archive import layout
 from kbackup.archive.lease import LeaseRanOutError
 from kbackup.archive.models import Document, dump, load
-from kbackup.errors import (
-    AlreadyExistsError,
-    ClusterError,
-    FencedError,
-    KbackupError,
-    StoreError,
-    UnreachableError,
-)
+from kbackup.errors import AlreadyExistsError, ClusterError, FencedError, KbackupError, StoreError, UnreachableError
 from kbackup.spark.tasks import TaskError
 from kbackup.store.base import Store
 
@@ -61,9 +54,7 @@ RETRIED = (UnreachableError, StoreError, ClusterError, TaskError, LeaseRanOutErr
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
 
 
-def run_rounds(
-    stop: Stop, attempt: Callable[[bool], None], failed: Callable[[KbackupError, float], None]
-) -> None:
+def run_rounds(stop: Stop, attempt: Callable[[bool], None], failed: Callable[[KbackupError, float], None]) -> None:
     """Call `attempt` repeatedly; its argument is True in the last round, after a stop was requested.
 
     A round that waits for the next one must return when a stop is requested. `failed` gets the error of a round, and

@@ -104,9 +104,7 @@ def send(source: Store, target: Store, due: Due) -> int:
             missing(target, [due])
             return sent
     if arrived != (sent, sent_crc):
-        raise RefusedError(
-            f"file {due.key} arrived at {target.url} as other bytes than were sent", _IN_THE_WAY
-        )
+        raise RefusedError(f"file {due.key} arrived at {target.url} as other bytes than were sent", _IN_THE_WAY)
     return sent
 
 
@@ -361,11 +359,7 @@ def _check(there: Archive, source: State, ours: State, url: str) -> None:
     """Raise `RefusedError` if `there` can't become `ours`, which is `source` or a restore point of it."""
     check_lineage(there.state, source, url)
     numbers = {p.number for p in there.restore_points}
-    if (
-        ours is not source
-        and there.state.next_point > 1
-        and numbers != {p.number for p in ours.restore_points}
-    ):
+    if ours is not source and there.state.next_point > 1 and numbers != {p.number for p in ours.restore_points}:
         raise RefusedError(f"{url} has other restore points already", "copy to an empty address")
 
 

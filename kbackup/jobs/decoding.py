@@ -13,16 +13,7 @@ from kbackup.config.models import SchemaRegistry as RegistryConfig
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.formats.record import Row
 from kbackup.schemas.base import missing
-from kbackup.schemas.decoder import (
-    HEADERS,
-    ByFile,
-    ByRegistry,
-    DecodedRecord,
-    Decoder,
-    Made,
-    Undecoded,
-    file_codec,
-)
+from kbackup.schemas.decoder import HEADERS, ByFile, ByRegistry, DecodedRecord, Decoder, Made, Undecoded, file_codec
 from kbackup.types import TopicPartition
 
 PARTS = ("key", "value")

@@ -20,14 +20,7 @@ from kbackup.jobs.metadata import differing, merge, pairs
 from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.metadata.entities import (
-    LABELS,
-    Acl,
-    DelegationToken,
-    MetadataPartName,
-    TopicMetadata,
-    reason_for,
-)
+from kbackup.metadata.entities import LABELS, Acl, DelegationToken, MetadataPartName, TopicMetadata, reason_for
 from kbackup.util.times import now, time_text
 
 Set = Literal["appeared", "gone", "changed"]
@@ -176,9 +169,7 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
     return _view(name, metadata[point.number], views, stood, groups, (known_topics, known_groups))
 
 
-def live_view(
-    properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str
-) -> DiffView:
+def live_view(properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str) -> DiffView:
     """Return the cluster as a backup would find it now."""
     cluster = Cluster(properties, role)
     cluster_id, brokers = cluster.connect()
@@ -191,9 +182,7 @@ def live_view(
     metadata = merge([reading], now(), brokers).metadata
     known = {t.name: t for t in metadata.topics}
     views = {
-        t.name: _topic_view(
-            t.id, None, {number: (p.start, p.end) for number, p in t.partitions.items()}, known[t.name]
-        )
+        t.name: _topic_view(t.id, None, {number: (p.start, p.end) for number, p in t.partitions.items()}, known[t.name])
         for t in live
     }
     stood: dict[str, dict[tuple[str, int], int]] = {}
@@ -217,10 +206,7 @@ def _topic_view(
 
 
 def _add_groups(
-    offsets_by_group: dict[str, dict[tuple[str, int], int]],
-    captured: Groups,
-    topics: set[str],
-    selection: Selection,
+    offsets_by_group: dict[str, dict[tuple[str, int], int]], captured: Groups, topics: set[str], selection: Selection
 ) -> None:
     for group in captured.groups:
         offsets = {(o.topic, o.partition): o.offset for o in group.offsets if o.topic in topics}
@@ -246,9 +232,7 @@ def _view(
         topics=topics,
         groups=groups,
         acls=None if metadata.acls is None else frozenset(metadata.acls),
-        settings={
-            name: _values_of(getattr(metadata, part), values) for name, (part, values) in _SETTINGS.items()
-        },
+        settings={name: _values_of(getattr(metadata, part), values) for name, (part, values) in _SETTINGS.items()},
         unknown=_not_captured(metadata),
         all_topics=frozenset(there[0]),
         all_groups=frozenset(there[1]) | {c.group for c in configs or ()},
@@ -256,9 +240,7 @@ def _view(
 
 
 def _values_of(entities: Iterable[Any] | None, values: Callable[[Any], Values]) -> Values | None:
-    return (
-        None if entities is None else {key: value for each in entities for key, value in values(each).items()}
-    )
+    return None if entities is None else {key: value for each in entities for key, value in values(each).items()}
 
 
 def _token_words(token: DelegationToken) -> str:
@@ -279,10 +261,7 @@ _SETTINGS: dict[str, tuple[MetadataPartName, Callable[[Any], Values]]] = {
         lambda q: {(entity_words(q.entity), name): f"{value:.15g}" for name, value in q.quotas.items()},
     ),
     "tokens": ("delegation_tokens", lambda t: {(t.owner, t.id): _token_words(t)}),
-    "client_metrics": (
-        "client_metrics",
-        lambda m: {(m.name, name): value for name, value in m.configs.items()},
-    ),
+    "client_metrics": ("client_metrics", lambda m: {(m.name, name): value for name, value in m.configs.items()}),
     "features": ("features", lambda f: {("cluster", f.name): str(f.level)}),
 }
 """By part of `Diff`: the part of the metadata, and the values of one of its entities."""
@@ -293,8 +272,7 @@ _COMPARED: tuple[MetadataPartName, ...] = ("acls", *(part for part, _ in _SETTIN
 def _not_captured(metadata: Metadata) -> dict[str, str]:
     """Why parts were not captured, by their labels."""
     return {
-        LABELS[part]: reason_for(part, metadata.not_carried)
-        or "an older version of kbackup did not capture them"
+        LABELS[part]: reason_for(part, metadata.not_carried) or "an older version of kbackup did not capture them"
         for part in _COMPARED
         if getattr(metadata, part) is None
     }
@@ -348,9 +326,7 @@ def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, st
                     Value(name, key, _change(key, old.configs, new.configs), before, after)
                     for key, before, after in differing(old.configs, new.configs)
                 )
-        changed = (
-            configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
-        )
+        changed = configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
         if old is None or new is None:
             yield TopicDiff(name, "appeared" if old is None else "gone", partitions, replication, ())
         elif name in made_anew:
@@ -386,19 +362,14 @@ def _acls(old: frozenset[Acl] | None, new: frozenset[Acl] | None) -> Iterator[Ac
 
 
 def _acl_order(acl: Acl) -> tuple[str, ...]:
-    return (
-        *(acl.resource, acl.name, acl.pattern, acl.principal),
-        *(acl.host, acl.permission, acl.operation),
-    )
+    return (*(acl.resource, acl.name, acl.pattern, acl.principal), *(acl.host, acl.permission, acl.operation))
 
 
 def _values(old: Values | None, new: Values | None) -> tuple[Value, ...]:
     """Return the values that differ; none if one side is unknown."""
     if old is None or new is None:
         return ()
-    return tuple(
-        Value(*key, _change(key, old, new), before, after) for key, before, after in differing(old, new)
-    )
+    return tuple(Value(*key, _change(key, old, new), before, after) for key, before, after in differing(old, new))
 
 
 def _change(key: K, old: Container[K], new: Container[K]) -> Set:

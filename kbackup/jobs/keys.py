@@ -104,7 +104,5 @@ def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
 def _encrypted(store: Store) -> CryptStore:
     read_info(store)  # says what does not fit
     if not isinstance(store, CryptStore):
-        raise WrongKeyError(
-            f"archive {store.url} is not encrypted", "create an encrypted archive for this command"
-        )
+        raise WrongKeyError(f"archive {store.url} is not encrypted", "create an encrypted archive for this command")
     return store

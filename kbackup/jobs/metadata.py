@@ -83,9 +83,7 @@ def differing(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V |
             yield key, ours, theirs
 
 
-def compare(
-    one: MetadataSide, other: MetadataSide, topics: Collection[str] | None = None
-) -> list[MetadataDifference]:
+def compare(one: MetadataSide, other: MetadataSide, topics: Collection[str] | None = None) -> list[MetadataDifference]:
     """Return the differences in all parts that both sides have. `topics`: no other topics are compared."""
     differences: list[MetadataDifference] = []
     running = _running(one.metadata, other.metadata)
@@ -102,9 +100,7 @@ def compare(
 
 def not_compared(one: MetadataSide, other: MetadataSide) -> list[str]:
     """Return the labels of the parts that one of the sides lacks."""
-    return [
-        p.label for p in COMPARED if None in (_comparable(one.metadata, p), _comparable(other.metadata, p))
-    ]
+    return [p.label for p in COMPARED if None in (_comparable(one.metadata, p), _comparable(other.metadata, p))]
 
 
 def in_words(difference: MetadataDifference, one: str, other: str) -> str:
@@ -139,10 +135,7 @@ def _running(*sides: Reading | Metadata) -> set[int] | None:
 
 
 def _chosen(
-    part: MetadataPart,
-    entities: Iterable[Any],
-    topics: Collection[str] | None,
-    running: Collection[int] | None,
+    part: MetadataPart, entities: Iterable[Any], topics: Collection[str] | None, running: Collection[int] | None
 ) -> dict[str, Any]:
     """Return the entities to compare, by identity."""
     if part.name == "topics" and topics is not None:
@@ -197,9 +190,7 @@ def _text(value: Any) -> str:
 def _producer_ids(one: MetadataSide, other: MetadataSide) -> Iterator[MetadataDifference]:
     """Return ZooKeeper's block if it is later than the log's: the migration moves it ahead. An earlier block would be
     handed out twice after a rollback."""
-    ids = [
-        (side.metadata.source_of("next_producer_id"), side.metadata.next_producer_id) for side in (one, other)
-    ]
+    ids = [(side.metadata.source_of("next_producer_id"), side.metadata.next_producer_id) for side in (one, other)]
     by_source = dict(ids)
     zookeeper, log = by_source.get("zookeeper"), by_source.get("controller log")
     if zookeeper is not None and log is not None and zookeeper < log:
@@ -232,8 +223,7 @@ def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
     else:
         return list(readings)
     return [
-        dataclasses.replace(each, outdated=each.outdated or why) if each.source == source else each
-        for each in readings
+        dataclasses.replace(each, outdated=each.outdated or why) if each.source == source else each for each in readings
     ]
 
 
@@ -275,12 +265,7 @@ def check_one_cluster(readings: Sequence[Reading]) -> None:
 
 
 def _choose(part: MetadataPart, readings: Sequence[Reading]) -> Reading | None:
-    having = [
-        r
-        for source in part.order
-        for r in readings
-        if r.source == source and getattr(r, part.name) is not None
-    ]
+    having = [r for source in part.order for r in readings if r.source == source and getattr(r, part.name) is not None]
     complete = [r for r in having if not any(entry.part == part.name for entry in r.not_carried)]
     return next(iter(having if part.is_partial else [*complete, *having]), None)
 
@@ -290,13 +275,9 @@ def _filled(part: MetadataPart, chosen: Reading, readings: Sequence[Reading]) ->
     if not isinstance(value, tuple) or not value or isinstance(value[0], str):
         return value
     others = [
-        {part.identity(entity): entity for entity in getattr(r, part.name) or ()}
-        for r in readings
-        if r is not chosen
+        {part.identity(entity): entity for entity in getattr(r, part.name) or ()} for r in readings if r is not chosen
     ]
-    return tuple(
-        _fill(entity, [o[name] for o in others if (name := part.identity(entity)) in o]) for entity in value
-    )
+    return tuple(_fill(entity, [o[name] for o in others if (name := part.identity(entity)) in o]) for entity in value)
 
 
 def _fill(entity: Any, others: Sequence[Any]) -> Any:
@@ -339,10 +320,7 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
     topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
     warnings = []
     for first, second in combinations(readings, 2):
-        one, other = (
-            MetadataSide(source_name(first.source), first),
-            MetadataSide(source_name(second.source), second),
-        )
+        one, other = (MetadataSide(source_name(first.source), first), MetadataSide(source_name(second.source), second))
         words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
             warnings.append(
@@ -368,9 +346,7 @@ def sources_beside(sources: Sources) -> Iterator[Asked]:
     if zookeeper := sources.zookeeper:
         yield Asked("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
     if folder := sources.metadata_log:
-        yield Asked(
-            "controller log", f"the metadata log in {folder}", lambda: read_metadata_log(Path(folder))
-        )
+        yield Asked("controller log", f"the metadata log in {folder}", lambda: read_metadata_log(Path(folder)))
 
 
 def read_brokers(sources: Sources) -> tuple[Reading, int]:
@@ -400,9 +376,7 @@ def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
         except MismatchError:
             raise
         except KbackupError as error:
-            warnings.append(
-                f"{asked.name} is not read: {error.message}; {error.hint or 'try it: kbackup check'}"
-            )
+            warnings.append(f"{asked.name} is not read: {error.message}; {error.hint or 'try it: kbackup check'}")
             if isinstance(error, CorruptError):
                 damage.append(asked.name)
     merged = merge(readings, captured_at, brokers)

@@ -47,9 +47,7 @@ def pin(store: Store, name: str) -> PinReport:
     """Pin a restore point (a number, a label, or 'latest')."""
     archive = open_archive(store)
     number, at = archive.find_point(name).number, now()
-    changed = _commit(
-        archive, lambda state: pin_points(state, [number], at), "keep", f"restore point {number} pinned"
-    )
+    changed = _commit(archive, lambda state: pin_points(state, [number], at), "keep", f"restore point {number} pinned")
     return PinReport(store.url, number, changed, tuple(sorted(archive.state.pins)))
 
 
@@ -68,12 +66,7 @@ def label(store: Store, name: str, label: str) -> LabelReport:
     check_label(label)
     archive = open_archive(store)
     number = archive.find_point(name).number
-    _commit(
-        archive,
-        lambda state: label_point(state, label, number),
-        "label",
-        f"restore point {number} is {label}",
-    )
+    _commit(archive, lambda state: label_point(state, label, number), "label", f"restore point {number} is {label}")
     return LabelReport(store.url, label, number, dict(archive.state.labels))
 
 

@@ -97,9 +97,7 @@ class ReadStep(NamedTuple):
     pause: bool = False
 
 
-def read_range(
-    store: Store, range_: UnitRange, start: int = 0, check_first: int | None = None
-) -> Iterator[ReadStep]:
+def read_range(store: Store, range_: UnitRange, start: int = 0, check_first: int | None = None) -> Iterator[ReadStep]:
     """Yield the records of `range_` from source offset `start` on, cut to its window, in order. Raises what
     `read_segment` raises. A segment of more than `check_first` bytes is read through before its first record comes out,
     with a pause before that and wherever `QUIET` bytes of it hold no record inside the window."""
@@ -114,9 +112,7 @@ def read_range(
         yield from _read(store, range_, segment, start, QUIET if check else None)
 
 
-def _read(
-    store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None
-) -> Iterator[ReadStep]:
+def _read(store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None) -> Iterator[ReadStep]:
     read = untimed = 0
     blocks = read_small if segment.bytes <= SMALL else read_segment
     for block in blocks(store, segment):
@@ -149,9 +145,7 @@ def _from(block: RecordBlock, offset: int) -> RecordBlock:
 _SILENCE = 60.0  # s
 
 
-def first_committed(
-    target: Properties, group: str, parts: Iterable[pa.Table]
-) -> tuple[TopicPartition, int] | None:
+def first_committed(target: Properties, group: str, parts: Iterable[pa.Table]) -> tuple[TopicPartition, int] | None:
     """One place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None if there
     is none (any more). Others' records beside them don't count."""
     for map_part in parts:  # as a rule there is none, and the target isn't read
@@ -172,8 +166,7 @@ def _committed(target: Properties, group: str, map_part: pa.Table) -> Iterator[t
     runs = {tp: (at, at + count) for tp, (_, at, count) in by_partition(map_part)}
     starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_committed")
     ranges = [
-        OffsetRange(*tp, max(int(low[0]), starts[tp]), min(int(high[-1]), ends[tp]))
-        for tp, (low, high) in runs.items()
+        OffsetRange(*tp, max(int(low[0]), starts[tp]), min(int(high[-1]), ends[tp])) for tp, (low, high) in runs.items()
     ]
     reader = RangeReader(target, "read_committed", group, _SILENCE, len(ranges), role="target")
     try:

@@ -284,8 +284,7 @@ def _default_policy(metadata: Metadata) -> str:
 def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:
     highest = after.highest
     return tuple(
-        name if highest[name] == number else f"{name} (incarnation {number})"
-        for name, number in sorted(spared)
+        name if highest[name] == number else f"{name} (incarnation {number})" for name, number in sorted(spared)
     )
 
 
@@ -304,9 +303,7 @@ def expire(
         live = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
         plan = plan_expiration(archive, expiry, live)
     if not confirm:
-        return _report(
-            archive, expiry, plan, archive.state.number + 1 if plan.expires else None, None, phases
-        )
+        return _report(archive, expiry, plan, archive.state.number + 1 if plan.expires else None, None, phases)
     number = None
     if plan.expires:
         with phases.step("expire"):
@@ -350,12 +347,7 @@ def _commit(archive: Archive, plan: ExpirationPlan) -> int:
 
 
 def _report(
-    archive: Archive,
-    expiry: Expiry,
-    plan: ExpirationPlan,
-    number: int | None,
-    swept: _Swept | None,
-    phases: Phases,
+    archive: Archive, expiry: Expiry, plan: ExpirationPlan, number: int | None, swept: _Swept | None, phases: Phases
 ) -> ExpireReport:
     """`number` is the catalog of the expiration, or would be; `swept` is None of a dry run."""
     before, after = (_sums(state) for state in (plan.before, plan.after))

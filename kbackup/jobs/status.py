@@ -207,13 +207,9 @@ def age_findings(
         yield StatusFinding("warning", "age", message, "kbackup list")
     if newest.age_seconds <= max_age:
         return
-    message = (
-        f"{point}, is {duration_text(newest.age_seconds)} old; backup.max_age is {duration_text(max_age)}"
-    )
+    message = f"{point}, is {duration_text(newest.age_seconds)} old; backup.max_age is {duration_text(max_age)}"
     if lease is not None and lease.state == "alive" and lease.command.startswith(_FOLLOWERS):
-        message += (
-            f"; {lease.command} on {lease.host} runs and found nothing new, or its rounds fail: see its log"
-        )
+        message += f"; {lease.command} on {lease.host} runs and found nothing new, or its rounds fail: see its log"
         yield StatusFinding("warning", "age", message, "kbackup check")
     else:
         yield StatusFinding("critical", "age", message, "kbackup backup")
@@ -337,9 +333,7 @@ def summary(status: ArchiveStatus) -> str:
     """Return the figures in one line, whether or not they are findings."""
     newest, drill, lease, growth = status.newest, status.drilled, status.lease, status.growth
     point = (
-        f"restore point {newest.number} is {duration_text(newest.age_seconds)} old"
-        if newest
-        else "no restore point"
+        f"restore point {newest.number} is {duration_text(newest.age_seconds)} old" if newest else "no restore point"
     )
     parts = [
         point,

@@ -114,7 +114,7 @@ _UNREACHABLE = {
 _ANSWER_HINT = "check that it is running and can be reached from here"
 _NO_ANSWER = {
     "starting transactions": f"{_ANSWER_HINT}, and that transaction.state.log.replication.factor is not "
-    "above the number of its brokers",
+    "above the number of its brokers"
 }
 """Hints for what a running cluster, too, may leave without an answer."""
 
@@ -150,8 +150,7 @@ class Connection:
         self.tokens = Tokens(named, role) if named else None
         if not self.properties.get("bootstrap.servers"):
             raise UsageError(
-                f"no {role} cluster is named",
-                f"set bootstrap.servers in [{role}], or give --bootstrap-server",
+                f"no {role} cluster is named", f"set bootstrap.servers in [{role}], or give --bootstrap-server"
             )
 
     @property
@@ -162,14 +161,7 @@ class Connection:
         """The user's properties win over our tuning, never over what correctness needs (those are refused in
         the config)."""
         callbacks = {"oauth_cb": self._token} if self.tokens is not None else {}
-        return {
-            "log_level": 3,
-            "client.id": "kbackup",
-            **extra,
-            **self.properties,
-            "error_cb": self.heard,
-            **callbacks,
-        }
+        return {"log_level": 3, "client.id": "kbackup", **extra, **self.properties, "error_cb": self.heard, **callbacks}
 
     def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
         """Return the settings in librdkafka's own form: text alone, and no callback."""
@@ -198,11 +190,7 @@ class Connection:
     def error(self, error: KafkaError, doing: str) -> KbackupError:
         """Return the right kind of error for what librdkafka reports while `doing` something."""
         last = self.last
-        if (
-            error.code() in _UNREACHABLE
-            and last is not None
-            and (self.locked_out or last.code() in _FORBIDDEN)
-        ):
+        if error.code() in _UNREACHABLE and last is not None and (self.locked_out or last.code() in _FORBIDDEN):
             error = last
         when = f" {doing}" if doing else ""
         if self.tokens is not None and self.tokens.failure and error.code() not in _FORBIDDEN:
@@ -217,12 +205,10 @@ class Connection:
         if error.code() in _UNREACHABLE:
             said = f" ({last.str()})" if last is not None else ""
             return UnreachableError(
-                f"{self.address} did not answer{when}: {error.str()}{said}",
-                _NO_ANSWER.get(doing, _ANSWER_HINT),
+                f"{self.address} did not answer{when}: {error.str()}{said}", _NO_ANSWER.get(doing, _ANSWER_HINT)
             )
         return ClusterError(
-            f"{self.address} failed{when}: {error.str()}",
-            f"see Kafka's documentation for error {error.name()}",
+            f"{self.address} failed{when}: {error.str()}", f"see Kafka's documentation for error {error.name()}"
         )
 
     def _no_token(self, when: str = "") -> UnreachableError:
@@ -232,9 +218,7 @@ class Connection:
             f"check the function that [{self.role}] {CALLBACK} names",
         )
 
-    def result(
-        self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None
-    ) -> Any:
+    def result(self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None) -> Any:
         """Return the result of an admin request; None if `missing` accepts its error as an absent object."""
         try:
             return future.result(timeout=TIMEOUT * 2)

@@ -236,9 +236,7 @@ def _validate_batch(
     consumer: Consumer, positions: Mapping[TopicPartition, EpochPosition], until: float
 ) -> dict[TopicPartition, bool]:
     """Return, for each log that answered before `until`, whether it was truncated."""
-    consumer.assign(
-        [KafkaTopicPartition(*tp, at.offset, leader_epoch=at.leader_epoch) for tp, at in positions.items()]
-    )
+    consumer.assign([KafkaTopicPartition(*tp, at.offset, leader_epoch=at.leader_epoch) for tp, at in positions.items()])
     answers: dict[TopicPartition, bool] = {}
     while len(answers) < len(positions) and time.monotonic() < until:
         for message in consumer.consume(len(positions), _WAIT):

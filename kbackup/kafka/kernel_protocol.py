@@ -158,11 +158,7 @@ def _placed(unknown: Runs, lower: int | None, upper: int | None, ask: Ask) -> Ru
 # The protocol by which `BlockProducer` sends records: compiled or in Python.
 
 
-CAUSED_BY_ANOTHER = {
-    KafkaError._INVALID_DIFFERENT_RECORD,
-    KafkaError._PURGE_QUEUE,
-    KafkaError._PURGE_INFLIGHT,
-}
+CAUSED_BY_ANOTHER = {KafkaError._INVALID_DIFFERENT_RECORD, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _PART_OF_A_BATCH = "Failed to append record because it was part of a batch"
 """librdkafka's words, where one record of a batch was refused: all have that one's code then."""
 

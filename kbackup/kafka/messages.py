@@ -90,9 +90,7 @@ class MessageSource:
             keep = int(np.searchsorted(offsets, requested.end))
             block = encode(_batch(records[:keep], offsets[:keep])) if keep else None
             epoch = records[keep - 1].leader_epoch() if keep else None
-            yield FetchResult(
-                tp, block, bool(offsets[-1] >= requested.end - 1), None, -1 if epoch is None else epoch
-            )
+            yield FetchResult(tp, block, bool(offsets[-1] >= requested.end - 1), None, -1 if epoch is None else epoch)
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is not None:
@@ -227,9 +225,7 @@ class MessageOutlet:
         for i, (key, value, stamp, some) in enumerate(zip(keys, values, stamps, headers, strict=True)):
             while True:
                 try:
-                    produce(
-                        topic, value, key, partition, on_delivery=deliveries, timestamp=stamp, headers=some
-                    )
+                    produce(topic, value, key, partition, on_delivery=deliveries, timestamp=stamp, headers=some)
                     break
                 except BufferError:
                     if not len(self._producer):  # no room even in an empty queue
@@ -270,8 +266,7 @@ class MessageOutlet:
 
     def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None:
         offsets = [
-            KafkaTopicPartition(tp.topic, tp.partition, at.next, metadata=at.note)
-            for tp, at in progress.items()
+            KafkaTopicPartition(tp.topic, tp.partition, at.next, metadata=at.note) for tp, at in progress.items()
         ]
         self._producer.send_offsets_to_transaction(offsets, self._membership, timeout)
 

@@ -51,9 +51,7 @@ CHECKPOINT = RecordFields(
     {"version": "int16", "upstreamOffset": "int64", "offset": "int64", "metadata": "string"},
 )
 OFFSET_SYNC = RecordFields(
-    "offset sync",
-    {"topic": "string", "partition": "int32"},
-    {"upstreamOffset": "int64", "offset": "int64"},
+    "offset sync", {"topic": "string", "partition": "int32"}, {"upstreamOffset": "int64", "offset": "int64"}
 )
 
 
@@ -229,9 +227,7 @@ _QUIET = 30.0  # s without anything from a broker
 T = TypeVar("T")
 
 
-def read_records(
-    properties: Properties, role: str, topic: str, decode: Callable[[bytes, bytes], T]
-) -> Iterator[T]:
+def read_records(properties: Properties, role: str, topic: str, decode: Callable[[bytes, bytes], T]) -> Iterator[T]:
     """Yield the records of partition 0 that `decode` knows, in order; the others, and tombstones, are skipped as Java's
     readers skip them."""
     connection = Connection(properties, role)

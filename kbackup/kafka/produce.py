@@ -37,9 +37,7 @@ _COORDINATOR = 30.0  # s, for one to become ready
 _PAUSE = 0.3  # s, before it is asked again
 
 
-def committed_progress(
-    consumer: Consumer, group: str, partitions: Sequence[TopicPartition]
-) -> list[CommittedOffset]:
+def committed_progress(consumer: Consumer, group: str, partitions: Sequence[TopicPartition]) -> list[CommittedOffset]:
     """Return the committed offsets of the progress group for `partitions`.
 
     Repeats the request while the coordinator is not ready, or still ends a transaction.
@@ -118,12 +116,7 @@ def record_offsets(
 
 
 def _read(
-    connection: Connection,
-    consumer: Consumer,
-    tp: TopicPartition,
-    start: int,
-    end: int | None,
-    timeout: float,
+    connection: Connection, consumer: Consumer, tp: TopicPartition, start: int, end: int | None, timeout: float
 ) -> Int64Array:
     if end is None:
         _, end = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=timeout)
@@ -155,10 +148,7 @@ def _read(
 # the transaction that carries the records, so that it is true or absent, never ahead or behind.
 
 
-FENCED_RESTORE = (
-    "another restore with the same id has taken over",
-    "let that one finish; this one wrote nothing more",
-)
+FENCED_RESTORE = ("another restore with the same id has taken over", "let that one finish; this one wrote nothing more")
 
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _TIMEOUT = 300.0  # s, for one transaction call

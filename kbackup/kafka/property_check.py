@@ -87,13 +87,7 @@ COMMON = (
     *("sasl.mechanism", "sasl.username", "sasl.password", "sasl.kerberos.service.name"),
     *("sasl.oauthbearer.method", "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id"),
     *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
-    *(
-        "ssl.key.location",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-    ),
+    *("ssl.key.location", "ssl.key.password", "ssl.key.pem", "ssl.keystore.location", "ssl.keystore.password"),
     *("ssl.endpoint.identification.algorithm", "socket.timeout.ms", "message.max.bytes", "compression.type"),
 )
 """Properties that a misspelt name is likely to mean."""
@@ -132,9 +126,7 @@ def refusal(name: str, value: str) -> PropertyRefusal | None:
 @cache
 def _library() -> Any:
     package = find_spec("confluent_kafka")
-    binding = (
-        PathFinder.find_spec("cimpl", package.submodule_search_locations) if package is not None else None
-    )
+    binding = PathFinder.find_spec("cimpl", package.submodule_search_locations) if package is not None else None
     assert binding is not None  # noqa: S101 (kbackup requires confluent-kafka)
     library: Any = ctypes.CDLL(binding.origin)  # its dependencies' symbols are found through it
     library.rd_kafka_conf_new.restype = c_void_p

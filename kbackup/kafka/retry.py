@@ -54,12 +54,7 @@ NotReady = Mapping[int, float]
 that takes longer is repeated once."""
 
 COORDINATOR_NOT_READY: NotReady = dict.fromkeys(
-    (
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-    ),
-    TIMEOUT,
+    (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR), TIMEOUT
 )
 """The coordinator was just elected, or its partition was just created."""
 
@@ -82,12 +77,7 @@ LEADER_NOT_READY: NotReady = {
     KafkaError._NOENT: TIMEOUT,  # no partition has a leader: the last broker is going
     KafkaError._TIMED_OUT: TIMEOUT / 2,  # once, since the request itself took TIMEOUT
     **dict.fromkeys(
-        (
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError._UNKNOWN_TOPIC,
-            KafkaError._UNKNOWN_PARTITION,
-        ),
-        _PROPAGATION,
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION), _PROPAGATION
     ),
 }
 """The partition's leader was just elected, or the topic was just created and not every broker knows it yet."""

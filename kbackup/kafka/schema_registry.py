@@ -17,8 +17,7 @@ from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.schemas.base import Kind, Schema
 
 _BUILT_IN = {
-    file.name: base64.b64encode(file.serialized_pb).decode()
-    for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
+    file.name: base64.b64encode(file.serialized_pb).decode() for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
 }
 """The files that Protobuf schemas import without naming them as references: every registry has them."""
 _SECONDS = 20
@@ -99,9 +98,7 @@ class CachedRegistry:
             references = {**_BUILT_IN, **references}
         if kind not in ("AVRO", "PROTOBUF", "JSON") or not registered.schema_str:
             raise UndecodableError(f"schema {schema_id} is of type {kind}, which is not known here")
-        return Schema(
-            cast(Kind, kind), registered.schema_str, tuple(references.items()), f"schema {schema_id}"
-        )
+        return Schema(cast(Kind, kind), registered.schema_str, tuple(references.items()), f"schema {schema_id}")
 
     def _references(self, schema: Registered, known: dict[str, str]) -> dict[str, str]:
         """Texts by the names that they are referred to, deepest first."""
@@ -145,12 +142,7 @@ def _properties(options: RegistryOptions) -> dict[str, object]:
         "ssl.key.password": options.client_key_password,
     }
     properties: dict[str, object] = {name: value for name, value in files.items() if value}
-    properties |= {
-        "url": options.url,
-        "timeout": _SECONDS,
-        "max.retries": _TRIES_AGAIN,
-        "retries.wait.ms": 500,
-    }
+    properties |= {"url": options.url, "timeout": _SECONDS, "max.retries": _TRIES_AGAIN, "retries.wait.ms": 500}
     if options.user:
         properties["basic.auth.user.info"] = f"{options.user}:{options.password}"
     if options.token:

@@ -22,11 +22,7 @@ def can_decrypt(value: str, secret: str) -> bool | None:
     """Return whether `secret` decrypts a value; None if the value uses an algorithm that is not known here.
 
     Kafka's own check is the length of the password, which stands beside it."""
-    from cryptography.hazmat.primitives.ciphers import (
-        Cipher,
-        algorithms,
-        modes,
-    )  # slow to load, rarely needed
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # slow to load, rarely needed
     from cryptography.hazmat.primitives.padding import PKCS7
 
     fields = dict(field.partition(":")[::2] for field in value.split(","))

@@ -65,14 +65,7 @@ class TopicMetadata(Entity, frozen=True, kw_only=True):
     replicas: tuple[tuple[int, ...], ...] | None = None
 
 
-ACL_RESOURCES = {
-    2: "topic",
-    3: "group",
-    4: "cluster",
-    5: "transactional_id",
-    6: "delegation_token",
-    7: "user",
-}
+ACL_RESOURCES = {2: "topic", 3: "group", 4: "cluster", 5: "transactional_id", 6: "delegation_token", 7: "user"}
 ACL_PATTERNS = {3: "literal", 4: "prefixed"}
 ACL_PERMISSIONS = {2: "deny", 3: "allow"}
 ACL_OPERATIONS = {

@@ -121,13 +121,10 @@ def check_source_property(path: str, value: str, where: str, *, show: bool) -> N
 
 def _metrics(properties: Mapping[str, str]) -> MetricsAccess:
     user, password, certificates = (
-        properties.get(f"controller.metrics.{name}", "")
-        for name in ("username", "password", "ssl.truststore.location")
+        properties.get(f"controller.metrics.{name}", "") for name in ("username", "password", "ssl.truststore.location")
     )
     if bool(user) != bool(password):
-        raise UsageError(
-            "controller.metrics.username and its password only work together", "set both or none"
-        )
+        raise UsageError("controller.metrics.username and its password only work together", "set both or none")
     return MetricsAccess(user=user, password=password, certificates=certificates)
 
 
@@ -149,8 +146,7 @@ def _zookeeper(properties: Mapping[str, str]) -> ZooKeeperOptions | None:
     tls = text("ssl.client.enable") == "true"
     if not tls and any(name.startswith("zookeeper.ssl.") and "client.enable" not in name for name in given):
         raise UsageError(
-            "[source] has files for TLS with ZooKeeper, which is off",
-            "set zookeeper.ssl.client.enable to true",
+            "[source] has files for TLS with ZooKeeper, which is off", "set zookeeper.ssl.client.enable to true"
         )
     return ZooKeeperOptions(
         connect=text("connect"),

@@ -39,18 +39,12 @@ METRICS: dict[str, Metric] = {
     "kbackup_run_start_timestamp_seconds": Metric("gauge", "Start of the last run."),
     "kbackup_run_duration_seconds": Metric("gauge", "Duration of the last run."),
     "kbackup_last_success_timestamp_seconds": Metric(
-        "gauge",
-        "End of the last run with exit code 0; of a follower, end of its last good round.",
-        stays=True,
+        "gauge", "End of the last run with exit code 0; of a follower, end of its last good round.", stays=True
     ),
     "kbackup_phase_seconds_total": Metric("counter", "Time spent in each step of a run.", ("phase",)),
     "kbackup_errors_total": Metric("counter", "Errors that ended a run or a round.", ("error", "exit_code")),
-    "kbackup_retries_total": Metric(
-        "counter", "Rounds of --follow that an error ended; each is tried again."
-    ),
-    "kbackup_task_retries_total": Metric(
-        "counter", "Attempts of Spark tasks that failed and succeeded later."
-    ),
+    "kbackup_retries_total": Metric("counter", "Rounds of --follow that an error ended; each is tried again."),
+    "kbackup_task_retries_total": Metric("counter", "Attempts of Spark tasks that failed and succeeded later."),
     "kbackup_records_total": Metric("counter", "Records archived, restored, verified or compared."),
     "kbackup_bytes_total": Metric("counter", "Bytes of these records in the documented encoding."),
     "kbackup_stored_bytes_total": Metric("counter", "Stored bytes of the segments, after compression."),
@@ -58,19 +52,13 @@ METRICS: dict[str, Metric] = {
     "kbackup_restore_points_total": Metric("counter", "Restore points committed."),
     "kbackup_rounds_total": Metric("counter", "Rounds of --follow by result.", ("result",)),
     "kbackup_restore_point": Metric("gauge", "Number of the newest restore point.", stays=True),
-    "kbackup_restore_point_timestamp_seconds": Metric(
-        "gauge", "Commit time of the newest restore point.", stays=True
-    ),
-    "kbackup_lag_offsets": Metric(
-        "gauge", "Offsets between archived end and log end, summed over partitions."
-    ),
+    "kbackup_restore_point_timestamp_seconds": Metric("gauge", "Commit time of the newest restore point.", stays=True),
+    "kbackup_lag_offsets": Metric("gauge", "Offsets between archived end and log end, summed over partitions."),
     "kbackup_lag_max_offsets": Metric("gauge", "Lag of the partition with the largest lag, in offsets."),
     "kbackup_topic_lag_offsets": Metric(
         "gauge", "Lag of each topic in offsets, if follow.topic_metrics is set.", ("topic",)
     ),
-    "kbackup_held_back_partitions": Metric(
-        "gauge", "Partitions whose new records wait for a larger segment."
-    ),
+    "kbackup_held_back_partitions": Metric("gauge", "Partitions whose new records wait for a larger segment."),
     "kbackup_topics": Metric("gauge", "Topics in the newest restore point of the run."),
     "kbackup_partitions": Metric("gauge", "Partitions in the newest restore point of the run."),
     "kbackup_groups": Metric("gauge", "Consumer groups in the newest restore point of the run."),
@@ -79,9 +67,7 @@ METRICS: dict[str, Metric] = {
     "kbackup_findings": Metric("gauge", "Findings of a verification, a comparison or a drill."),
     "kbackup_status_level": Metric("gauge", "Level of `kbackup status`: 0 ok, 1 warning, 2 critical."),
     "kbackup_notifications_total": Metric("counter", "Notifications by result.", ("result",)),
-    "kbackup_missing": Metric(
-        "gauge", "Groups, settings and damaged records that a restore could not bring back."
-    ),
+    "kbackup_missing": Metric("gauge", "Groups, settings and damaged records that a restore could not bring back."),
     "kbackup_mirror_record_count_total": Metric("counter", "Records that a flow applied.", _PARTITION),
     "kbackup_mirror_byte_count_total": Metric(
         "counter", "Bytes of these records in the documented encoding.", _PARTITION
@@ -89,13 +75,9 @@ METRICS: dict[str, Metric] = {
     "kbackup_mirror_record_age_seconds_max": Metric(
         "gauge", "Age of the oldest record of the last round, at the start of the round.", _PARTITION
     ),
-    "kbackup_mirror_record_age_seconds_min": Metric(
-        "gauge", "Age of the newest record of the last round.", _PARTITION
-    ),
+    "kbackup_mirror_record_age_seconds_min": Metric("gauge", "Age of the newest record of the last round.", _PARTITION),
     "kbackup_mirror_replication_latency_seconds_max": Metric(
-        "gauge",
-        "Longest time from a record's timestamp to its commit in the target, in the last round.",
-        _PARTITION,
+        "gauge", "Longest time from a record's timestamp to its commit in the target, in the last round.", _PARTITION
     ),
     "kbackup_mirror_replication_latency_seconds_min": Metric(
         "gauge", "Shortest such time in the last round.", _PARTITION
@@ -107,9 +89,7 @@ METRICS: dict[str, Metric] = {
     ),
     "kbackup_mirror_records_behind": Metric("gauge", "Archived records that a flow has not applied.", _FLOW),
     "kbackup_mirror_seconds_behind": Metric(
-        "gauge",
-        "Seconds since the commit of the first restore point that is not applied; 0 if all are.",
-        _FLOW,
+        "gauge", "Seconds since the commit of the first restore point that is not applied; 0 if all are.", _FLOW
     ),
     "kbackup_mirror_restore_point": Metric("gauge", "Newest applied restore point.", _FLOW, stays=True),
     "kbackup_mirror_last_round_timestamp_seconds": Metric(
@@ -191,16 +171,12 @@ class Counted:
         with self._lock:
             self._values[name, labels] = value
 
-    def retain(
-        self, names: Iterable[str], labels: tuple[str, ...], others: Collection[tuple[str, ...]]
-    ) -> None:
+    def retain(self, names: Iterable[str], labels: tuple[str, ...], others: Collection[tuple[str, ...]]) -> None:
         """Drop the values of metrics whose labels begin with `labels` and go on with none of `others`."""
         of, first = {*names}, len(labels)
         with self._lock:
             values = self._values
-            for key in [
-                k for k in values if k[0] in of and k[1][:first] == labels and k[1][first:] not in others
-            ]:
+            for key in [k for k in values if k[0] in of and k[1][:first] == labels and k[1][first:] not in others]:
                 del values[key]
 
     def replace(self, name: str, by: Mapping[str, float]) -> None:

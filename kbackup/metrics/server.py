@@ -56,13 +56,9 @@ class MetricsFile:
 
     def __init__(self, path: str, command: str) -> None:
         file = Path(path).absolute()
-        is_other = (
-            file.exists() and not file.is_file()
-        )  # a folder, or /dev/null, which a rename would replace
+        is_other = file.exists() and not file.is_file()  # a folder, or /dev/null, which a rename would replace
         if is_other or not os.access(file.parent, os.W_OK | os.X_OK):
-            raise UsageError(
-                f"can't write the metrics file {path}", "name a file in a folder that can be written"
-            )
+            raise UsageError(f"can't write the metrics file {path}", "name a file in a folder that can be written")
         self._path, self._command = path, command
         self._former = _former(path)
 
@@ -87,10 +83,7 @@ def _with_former(former: Samples, new: Samples, command: str) -> Samples:
         if metric is None or dict(labels).get("command") != command:
             continue
         if metric.kind == "counter":
-            if (
-                name,
-                labels,
-            ) in merged or "topic" not in metric.labels:  # a topic that vanished has no series
+            if (name, labels) in merged or "topic" not in metric.labels:  # a topic that vanished has no series
                 merged[name, labels] = merged.get((name, labels), 0) + value
         elif metric.stays:
             merged.setdefault((name, labels), value)

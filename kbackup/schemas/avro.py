@@ -161,9 +161,7 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
             schema["logicalType"] = _DECIMAL
         extent = _BARE.get(kind) or _Extent(idle=int(kind == "fixed" and schema["size"] == 0))
     if extent.idle > _MOST_IDLE:
-        raise UndecodableError(
-            f"a record of {extent.idle:,} values that take no bytes is nothing but their number"
-        )
+        raise UndecodableError(f"a record of {extent.idle:,} values that take no bytes is nothing but their number")
     if "name" in schema:
         known[schema["name"]] = extent
     return extent

@@ -125,9 +125,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 # Schemas in files of the user's own.
 
 
-_KINDS = (
-    ".avsc (Avro), .proto, .desc or .pb (Protobuf: text, or a set that protoc wrote), .json (JSON Schema)"
-)
+_KINDS = ".avsc (Avro), .proto, .desc or .pb (Protobuf: text, or a set that protoc wrote), .json (JSON Schema)"
 
 
 def file_codec(path: Path, message: str | None = None) -> Codec:
@@ -151,9 +149,7 @@ def file_codec(path: Path, message: str | None = None) -> Codec:
     except UnicodeDecodeError:
         raise UsageError(f"schema {path} is not UTF-8", f"name a file {_KINDS}") from None
     except OSError as error:
-        raise UsageError(
-            f"schema {path}: {(error.strerror or str(error)).lower()}", "name a readable file"
-        ) from error
+        raise UsageError(f"schema {path}: {(error.strerror or str(error)).lower()}", "name a readable file") from error
     except UndecodableError as error:
         raise UsageError(error.message, f"name a file {_KINDS}") from error
     raise UsageError(f"{path} is no schema by its name", f"name a file {_KINDS}")

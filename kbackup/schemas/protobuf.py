@@ -169,9 +169,7 @@ def _named(messages: Mapping[str, Descriptor], name: str, main: str) -> Descript
     for full, kind in known.items():
         if name in (full, full.removeprefix(f"{kind.file.package}.")):
             return kind
-    raise UsageError(
-        f"there is no message {name} in {main}", f"name one of its messages: {', '.join(known) or 'none'}"
-    )
+    raise UsageError(f"there is no message {name} in {main}", f"name one of its messages: {', '.join(known) or 'none'}")
 
 
 def _with_nested(kind: Descriptor) -> Iterator[Descriptor]:

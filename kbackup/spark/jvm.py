@@ -114,20 +114,14 @@ class Jvm:
     def connect(self) -> Any:
         """Wait until the JVM listens and connect, as pyspark does. Raises `OSError` if it could not be started, and
         `PySparkRuntimeError` if it ends before it listens."""
-        from py4j.clientserver import (  # type: ignore[import-untyped]
-            ClientServer,
-            JavaParameters,
-            PythonParameters,
-        )
+        from py4j.clientserver import ClientServer, JavaParameters, PythonParameters  # type: ignore[import-untyped]
         from py4j.java_gateway import java_import  # type: ignore[import-untyped]
         from pyspark.errors import PySparkRuntimeError
 
         try:
             while not self._answer.exists():
                 if self._process is None or self._process.poll() is not None:
-                    raise self._error or PySparkRuntimeError(
-                        errorClass="JAVA_GATEWAY_EXITED", messageParameters={}
-                    )
+                    raise self._error or PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
                 time.sleep(_LOOK)
             answer = self._answer.read_bytes()
         finally:
@@ -150,11 +144,7 @@ class Jvm:
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that every user of the machine may read on the JVM's command line: those without secrets."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if not _SECRET.search(name) and shown(name, value) == value
-    }
+    return {name: value for name, value in settings.items() if not _SECRET.search(name) and shown(name, value) == value}
 
 
 # The command line.

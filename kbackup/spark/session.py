@@ -45,9 +45,7 @@ _AUTHENTICATION = {
 _ON_DISKS = {"spark.io.encryption.enabled": "true"}  # a local session's folder is private
 
 
-def session_settings(
-    master: str | None, attempts: int, submitted: bool, conf: Mapping[str, str]
-) -> dict[str, str]:
+def session_settings(master: str | None, attempts: int, submitted: bool, conf: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a session on `master`; `attempts` is how often a task is tried. Those in `conf` win."""
     log4j = f"-Dlog4j2.configurationFile={files('kbackup.spark') / 'log4j2.properties'}"
     settings = {
@@ -165,9 +163,7 @@ class Starting:
             with suppress(Exception):  # the JVM may have been ended meanwhile
                 self._stop()
         elif self._session is not None and not self._requested.is_set():
-            with suppress(
-                Exception
-            ):  # cancelled by an interrupt or a stop; what else fails, the first task says
+            with suppress(Exception):  # cancelled by an interrupt or a stop; what else fails, the first task says
                 first_job(self._session)
 
     def _stop(self) -> None:
@@ -218,11 +214,7 @@ class _Startup:
                 builder = builder.config(map=dict(self._settings))
             session = builder.getOrCreate()
         except (PySparkRuntimeError, PySparkException, Py4JError, OSError) as error:
-            jars = (
-                ", and that its jars can be fetched (spark.jars.packages, see delta.md)"
-                if self._fetches
-                else ""
-            )
+            jars = ", and that its jars can be fetched (spark.jars.packages, see delta.md)" if self._fetches else ""
             raise UnreachableError(
                 f"Spark can't be started: {_reason(error)}",
                 f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",

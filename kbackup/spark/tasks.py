@@ -193,9 +193,7 @@ def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) 
     return [tuple(each) for each in packs]
 
 
-def _run(
-    spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: ListenerAddress | None
-) -> list[R]:
+def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: ListenerAddress | None) -> list[R]:
     from pyspark.serializers import CloudPickleSerializer
 
     # each task gets all of them: one by one, so that it unpickles its own alone (of 50,000: 35 ms, not 900)
@@ -226,11 +224,7 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
 
 
 def _results(
-    spark: SparkSession,
-    count: int,
-    given: Callable[[], bytes],
-    address: ListenerAddress | None,
-    expected: Expected,
+    spark: SparkSession, count: int, given: Callable[[], bytes], address: ListenerAddress | None, expected: Expected
 ) -> list[Any]:
     def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         attempt = _attempt()
@@ -326,8 +320,7 @@ def from_spark(error: Any) -> KbackupError:
         )
     lines = [line for line in text.splitlines() if line.strip()]
     last = next(
-        (line for line in reversed(lines) if "Error" in line or "Exception" in line),
-        lines[0] if lines else "?",
+        (line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[0] if lines else "?"
     )
     return TaskError(f"a task failed: {last.strip()}", "run again with --debug to see Spark's own words")
 

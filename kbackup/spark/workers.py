@@ -28,11 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SHARE = "mount one file system there on all machines of the cluster, or use an archive in S3"
-_PROTECTED = (
-    "spark.network.crypto.enabled",
-    "spark.authenticate.enableSaslEncryption",
-    "spark.ssl.rpc.enabled",
-)
+_PROTECTED = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
 
 
 class Expected(NamedTuple):
@@ -95,8 +91,7 @@ def check_worker(expected: Expected) -> Answer | RefusedError | None:
             mark.stat()
         except OSError as error:
             return RefusedError(
-                f"worker {host} has another directory than the driver at {mark.parents[1]}: {error.strerror}",
-                _SHARE,
+                f"worker {host} has another directory than the driver at {mark.parents[1]}: {error.strerror}", _SHARE
             )
         answer = mark.with_name(f"{mark.stem}-{host}-{os.getpid()}.part")
         with suppress(OSError):  # who may not write there says so where a task has to
@@ -110,9 +105,7 @@ def check_answer(answer: Answer) -> None:
     """Raise `RefusedError` if the driver does not see what a worker wrote."""
     for file in map(Path, answer.files):
         if not file.exists():
-            raise RefusedError(
-                f"the driver does not see what worker {answer.host} writes to {file.parents[1]}", _SHARE
-            )
+            raise RefusedError(f"the driver does not see what worker {answer.host} writes to {file.parents[1]}", _SHARE)
 
 
 def check_protection(spark: SparkSession, *held: object) -> None:
@@ -150,8 +143,7 @@ def _has_secrets(held: object) -> bool:
     if encryption_of(held):  # type: ignore[arg-type]
         return True
     return any(
-        shown(name, value) != value if isinstance(value, str) else _has_secrets(value)
-        for name, value in _members(held)
+        shown(name, value) != value if isinstance(value, str) else _has_secrets(value) for name, value in _members(held)
     )
 
 

@@ -140,9 +140,7 @@ def check_key(key: str) -> str:
     if "\0" in key or any(name in {"", ".", ".."} for name in key.split("/")):
         raise StoreError(f"key {key!r} can't be used", _KEY_HINT)
     if size > MAX_KEY_BYTES:
-        raise StoreError(
-            f"key {key!r} can't be used: {size} bytes", f"shorten it to {MAX_KEY_BYTES} bytes at most"
-        )
+        raise StoreError(f"key {key!r} can't be used: {size} bytes", f"shorten it to {MAX_KEY_BYTES} bytes at most")
     return key
 
 
@@ -321,6 +319,4 @@ def check_apart(destination: Store, archive: Store) -> None:
     else:
         return
     at_url = "" if destination.url == archive.url else f" at {archive.url}"
-    raise UsageError(
-        f"destination {destination.url} {relation}{at_url}", "name a destination outside the archive"
-    )
+    raise UsageError(f"destination {destination.url} {relation}{at_url}", "name a destination outside the archive")

@@ -72,18 +72,14 @@ class S3Options:
 
     def __post_init__(self) -> None:
         if not MIN_PART <= self.part_size <= MAX_PART:
-            raise UsageError(
-                f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes"
-            )
+            raise UsageError(f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes")
         if self.parts_in_flight < 1 or self.max_attempts < 1:
             raise UsageError(
                 f"{self.parts_in_flight} parts in flight and {self.max_attempts} attempts can't be used",
                 "set s3.parts_in_flight and s3.max_attempts to 1 or more",
             )
         if bool(self.access_key_id) != bool(self.secret_access_key):
-            raise UsageError(
-                "an access key id and a secret access key only work together", "set both or none"
-            )
+            raise UsageError("an access key id and a secret access key only work together", "set both or none")
         if self.sse_kms_key_id and self.sse != "aws:kms":
             raise UsageError("a KMS key id alone encrypts nothing", "set s3.sse to aws:kms")
         self._check_lock()
@@ -97,8 +93,7 @@ class S3Options:
             )
         if self.object_lock_mode and self.checksum == "none":
             raise UsageError(
-                "object lock takes checksums: stores want one with what they lock",
-                "set s3.checksum to crc64nvme",
+                "object lock takes checksums: stores want one with what they lock", "set s3.checksum to crc64nvme"
             )
 
     def _check_endpoint(self) -> None:
@@ -107,8 +102,7 @@ class S3Options:
         parts = urlsplit(self.endpoint_url)
         if parts.username is not None or parts.password is not None:
             raise UsageError(
-                "the endpoint URL holds credentials",
-                "give them as access key id and secret access key instead",
+                "the endpoint URL holds credentials", "give them as access key id and secret access key instead"
             )
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host:port")

@@ -10,17 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kbackup.errors import AlreadyExistsError, NotFoundError
-from kbackup.store.base import (
-    Address,
-    Buffer,
-    Failed,
-    ObjectInfo,
-    Store,
-    Upload,
-    encryption_of,
-    is_key,
-    view_of,
-)
+from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, Upload, encryption_of, is_key, view_of
 from kbackup.util.system import check_own, make_own, read_own, write_own
 
 

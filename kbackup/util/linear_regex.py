@@ -73,9 +73,7 @@ class LinearRegex:
             return rf"\{group}"
 
         rewrite = _REFERENCE.sub(rewritten, template)
-        replaced: str = _run(
-            "replace_substring_regex", self._linear, text, replacement=rewrite, max_replacements=1
-        )
+        replaced: str = _run("replace_substring_regex", self._linear, text, replacement=rewrite, max_replacements=1)
         return replaced
 
     @property

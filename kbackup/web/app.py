@@ -72,9 +72,7 @@ def make_app(
     return Guard(make_pages(cache, restore_command, decoder), access, _refused, _entered)
 
 
-def make_pages(
-    cache: ArchiveCache, restore_command: RestoreCommand, decoder: FieldDecoder | None = None
-) -> FastAPI:
+def make_pages(cache: ArchiveCache, restore_command: RestoreCommand, decoder: FieldDecoder | None = None) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
     app.state.cache = cache
     app.state.restore_command = restore_command
@@ -115,9 +113,7 @@ def _refused(scope: Scope, status: int, message: str, hint: str) -> HTMLResponse
     return page("refused.html", context, status)
 
 
-def _failed(
-    request: Request, status: int, message: str, hint: str = "", wrong: Collection[str] = ()
-) -> HTMLResponse:
+def _failed(request: Request, status: int, message: str, hint: str = "", wrong: Collection[str] = ()) -> HTMLResponse:
     """Return the page of an error, with the input in a form. `wrong` names invalid parameters of the address."""
     if request.url.path.startswith(STATIC):  # needs no token
         return _refused(request.scope, status, message, hint)

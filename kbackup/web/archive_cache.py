@@ -57,9 +57,7 @@ class LagCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._read: OrderedDict[str, PointLags] = (
-            OrderedDict()
-        )  # by checksum of the manifest: it never changes
+        self._read: OrderedDict[str, PointLags] = OrderedDict()  # by checksum of the manifest: it never changes
 
     def history(self, archive: Archive, points: Sequence[PointOverview]) -> list[PointLags]:
         """Return the lag of all groups at a sample of `points`, oldest first."""
@@ -134,9 +132,7 @@ class ArchiveSnapshot:
 
     def topic(self, name: str) -> ArchivedTopic:
         if name not in self.topics:
-            raise UsageError(
-                f"there is no topic {name} in {self.catalogue.location}", "select another restore point"
-            )
+            raise UsageError(f"there is no topic {name} in {self.catalogue.location}", "select another restore point")
         return self.topics[name]
 
     def partition(self, name: str, number: int) -> ArchivedPartition:

@@ -79,9 +79,7 @@ def area(samples: Iterable[tuple[int, int]], unit: Unit = "count") -> Area | Non
     The last value is drawn as long as the average value, and at least 2 percent of the chart."""
     known = list(samples)
     drawn = (
-        [known[n] for n in sorted({round(at * (len(known) - 1) / STEPS) for at in range(STEPS + 1)})]
-        if known
-        else []
+        [known[n] for n in sorted({round(at * (len(known) - 1) / STEPS) for at in range(STEPS + 1)})] if known else []
     )
     if len(drawn) < 2 or drawn[-1][0] <= drawn[0][0]:
         return None
@@ -139,9 +137,7 @@ def running_totals(samples: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def records_over_time(partitions: Iterable[ArchivedPartition]) -> Area | None:
     """Return the chart of the number of records up to a time, by the newest times of their segments."""
-    times = sorted(
-        (s.max_timestamp, s.count) for p in partitions for s in p.segments if s.max_timestamp is not None
-    )
+    times = sorted((s.max_timestamp, s.count) for p in partitions for s in p.segments if s.max_timestamp is not None)
     return area(running_totals((time, count) for time, count in times))
 
 
@@ -204,9 +200,7 @@ def strip(
     )
 
 
-def _marks(
-    partition: ArchivedPartition, groups: Iterable[tuple[str, int]], scale: float, start: int
-) -> Iterable[Mark]:
+def _marks(partition: ArchivedPartition, groups: Iterable[tuple[str, int]], scale: float, start: int) -> Iterable[Mark]:
     """Return a mark for each unit of the width that has positions."""
     marks: dict[tuple[int, str], Mark] = {}
     for name, offset in groups:
@@ -214,9 +208,7 @@ def _marks(
         outside = _outside(partition, offset)
         key = round(x), outside
         known = marks.get(key)
-        marks[key] = (
-            Mark(x, offset, name, outside) if known is None else known._replace(others=known.others + 1)
-        )
+        marks[key] = Mark(x, offset, name, outside) if known is None else known._replace(others=known.others + 1)
     return marks.values()
 
 
@@ -319,9 +311,7 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     by_column: dict[int, list[PointOverview]] = {}
     for point, time in zip(points, times, strict=True):
         by_column.setdefault(round(x(time) / step), []).append(point)
-    columns = [
-        ChartColumn(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())
-    ]
+    columns = [ChartColumn(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
     most = _top(max(c.added for c in columns))
     steps = [
         (p, q, a, b)
@@ -338,9 +328,7 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     return Timeline(
         tuple(c._replace(height=max(sqrt(c.added / most) * HEIGHT, 2.0)) for c in columns),
         tuple(pauses),
-        tuple(
-            Level(HEIGHT - sqrt(value / most) * HEIGHT, value) for value in (0, most // 16, most // 4, most)
-        ),
+        tuple(Level(HEIGHT - sqrt(value / most) * HEIGHT, value) for value in (0, most // 16, most // 4, most)),
         ticks(times[0], times[-1]),
         usual / 1000 if usual is not None else None,
     )

@@ -81,9 +81,7 @@ class PageDecoding:
     def shown(self, tp: TopicPartition, row: Row, view: render.View) -> tuple[render.Shown, render.Shown]:
         """Return the key and the value of a record for its own page."""
         key, value = self.fields(tp, row)
-        return _noted(render.shown(key.data, view), key.note), _noted(
-            render.shown(value.data, view), value.note
-        )
+        return _noted(render.shown(key.data, view), key.note), _noted(render.shown(value.data, view), value.note)
 
     def fields(self, tp: TopicPartition, row: Row) -> tuple[DecodedField, DecodedField]:
         """Return the key and the value of a record."""

@@ -79,9 +79,7 @@ class Access:
         return _is_address(name) or name in self.names or name.endswith(".localhost")
 
     def opens(self, given: str | None) -> bool:
-        return self.token is None or (
-            given is not None and secrets.compare_digest(given.encode(), self.token.encode())
-        )
+        return self.token is None or (given is not None and secrets.compare_digest(given.encode(), self.token.encode()))
 
     def admits(self, headers: Headers) -> bool:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
@@ -149,9 +147,7 @@ class Guard:
         if headers.get("sec-fetch-site") == "cross-site" and (
             method == "POST" or headers.get("sec-fetch-mode") != "navigate"
         ):
-            return self._refuse(
-                scope, 403, "another site sent this request", "open the address of the page itself"
-            )
+            return self._refuse(scope, 403, "another site sent this request", "open the address of the page itself")
         query = scope["query_string"].decode("latin-1")
         if method == "POST" and self._access.token is not None and _tokens_in(form):
             return self._enter(scope, _tokens_in(form)[-1], query)
@@ -172,18 +168,12 @@ class Guard:
         rest = urlencode([(k, v) for k, v in parse_qsl(query, keep_blank_values=True) if k != "token"])
         page = self._entered(scope, f"?{rest}" if rest else "")
         page.set_cookie(
-            self._access.cookie,
-            self._access.pass_,
-            httponly=True,
-            samesite="strict",
-            secure=_is_over_tls(scope),
+            self._access.cookie, self._access.pass_, httponly=True, samesite="strict", secure=_is_over_tls(scope)
         )
         return page
 
     def _lock(self, scope: Scope, message: str) -> Response:
-        return self._refuse(
-            scope, 401, message, "give the token in the address that 'kbackup ui' printed, or ui.token"
-        )
+        return self._refuse(scope, 401, message, "give the token in the address that 'kbackup ui' printed, or ui.token")
 
 
 async def _read_form(receive: Receive) -> str:

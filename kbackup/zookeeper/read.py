@@ -118,9 +118,7 @@ class Collector:
         """Return all that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
         return tuple(entity for path in paths for entity in self._parse(part, path, parse))
 
-    def _parse(
-        self, part: MetadataPartName, path: str, parse: Callable[[str, bytes], Iterable[T]]
-    ) -> Iterable[T]:
+    def _parse(self, part: MetadataPartName, path: str, parse: Callable[[str, bytes], Iterable[T]]) -> Iterable[T]:
         if path in self.tree.denied:
             self.denied[part].append(path)
         if path not in self.tree.znodes:
@@ -363,9 +361,7 @@ def _ip_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
 def _quotas(path: str, data: bytes, entity: QuotaEntity) -> Iterator[ClientQuota]:
     """Yield the quota of a znode; none if it holds credentials alone."""
     quotas = {
-        name: _number(path, name, value)
-        for name, value in configs(path, data).items()
-        if not name.startswith(_SCRAM)
+        name: _number(path, name, value) for name, value in configs(path, data).items() if not name.startswith(_SCRAM)
     }
     if quotas:
         yield ClientQuota(entity=entity, quotas=quotas)
@@ -410,9 +406,7 @@ def parse_topics(collector: Collector) -> tuple[TopicMetadata, ...] | None:
         return None
     set_configs = dict(own)
     paths = [path for path, _ in bodies if last(path) not in leaving]
-    return collector.each(
-        "topics", paths, lambda path, data: [_topic(path, data, set_configs.get(last(path), {}))]
-    )
+    return collector.each("topics", paths, lambda path, data: [_topic(path, data, set_configs.get(last(path), {}))])
 
 
 def _topic(path: str, data: bytes, own: dict[str, str]) -> TopicMetadata:
@@ -486,10 +480,7 @@ def _control(path: str, data: bytes) -> Iterator[Znode]:
 def _secrets(tokens: tuple[DelegationToken, ...], brokers: tuple[BrokerConfig, ...]) -> Iterator[NotCarried]:
     if tokens:
         yield NotCarried(
-            part="delegation_tokens",
-            what=TOKEN_SECRETS,
-            reason="not supported",
-            why="ZooKeeper doesn't hold the HMACs",
+            part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why="ZooKeeper doesn't hold the HMACs"
         )
     if any(config.value is None for config in brokers):
         yield NotCarried(

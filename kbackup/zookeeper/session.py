@@ -288,9 +288,7 @@ def read_tree(session: ZnodeSource) -> Tree:
         names = session.read(parents, children=True)
         denied |= names.denied
         level = {
-            f"{parent}/{name}": level[parent] - 1
-            for parent, children in names.children.items()
-            for name in children
+            f"{parent}/{name}": level[parent] - 1 for parent, children in names.children.items() for name in children
         }
     return Tree(znodes, denied)
 

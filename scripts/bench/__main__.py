@@ -219,14 +219,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--cases", type=_cases, default=_cases(_CASES), help=f"value sizes and records ({_CASES})")
     add("--repeat", type=int, default=5, help="how often each loop runs; medians count (5)")
     add("--tasks", type=int, default=2, help="tasks at a time, and processes of the bare loops (2)")
-    add(
-        "--only",
-        type=_loops,
-        dest="loops",
-        default=list(LOOPS),
-        metavar="LOOPS",
-        help=f"of: {'+'.join(LOOPS)}",
-    )
+    add("--only", type=_loops, dest="loops", default=list(LOOPS), metavar="LOOPS", help=f"of: {'+'.join(LOOPS)}")
     add("--store", choices=("minio", "file"), default="minio", help="where archives go (minio)")
     add("--json", type=Path, metavar="FILE", help="write all results to FILE")
     return parser.parse_args(arguments)

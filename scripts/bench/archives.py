@@ -190,9 +190,7 @@ def _state(number: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple
         captured=number,
         state="present",
         partitions=tuple(
-            PartitionState(
-                partition=p, start=0, end=end, log_start=0, log_end=end, records=records, bytes=size
-            )
+            PartitionState(partition=p, start=0, end=end, log_start=0, log_end=end, records=records, bytes=size)
             for p, (end, (records, size)) in enumerate(zip(ends, sums, strict=True))
         ),
     )
@@ -200,12 +198,7 @@ def _state(number: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple
 
 def commit_point(writing: WritingRun, number: int, topic: TopicState, added: Sequence[Segment]) -> None:
     known = TopicMetadata(
-        name=TOPIC,
-        id=topic.id,
-        partitions=len(topic.partitions),
-        replication_factor=1,
-        internal=False,
-        configs={},
+        name=TOPIC, id=topic.id, partitions=len(topic.partitions), replication_factor=1, internal=False, configs={}
     )
     metadata = Metadata(captured_at=_AT, cluster_id="source", brokers=1, topics=(known,))
     draft = Draft(

@@ -81,9 +81,7 @@ class Child:
         """Return the next message of the process."""
         line = cast(IO[str], self._process.stdout).readline()
         if not line:
-            raise ChildError(
-                f"{self._work} ended with exit code {self._process.wait()}", "see what it said above"
-            )
+            raise ChildError(f"{self._work} ended with exit code {self._process.wait()}", "see what it said above")
         return cast(Words, json.loads(line))
 
 
@@ -213,9 +211,7 @@ def produce(spec: Spec) -> None:
     serve(lambda: _produce(producer, spec["topic"], spec["partitions"], pool, spec["count"]))
 
 
-def _produce(
-    producer: Producer, topic: str, partitions: Sequence[int], pool: Sequence[ShopRecord], count: int
-) -> int:
+def _produce(producer: Producer, topic: str, partitions: Sequence[int], pool: Sequence[ShopRecord], count: int) -> int:
     delivered = 0
 
     def delivery(error: KafkaError | None, _: Message) -> None:

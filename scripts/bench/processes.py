@@ -174,12 +174,7 @@ def run(command: list[str], output: Path) -> dict[str, float]:
     wall = time.monotonic() - began
     _wait_for_orphans()
     tree.stop()
-    return {
-        "wall": wall,
-        "cpu": sum(tree.cpu.values()),
-        "peak": tree.peak,
-        "code": os.waitstatus_to_exitcode(status),
-    }
+    return {"wall": wall, "cpu": sum(tree.cpu.values()), "peak": tree.peak, "code": os.waitstatus_to_exitcode(status)}
 
 
 def _wait_for_orphans() -> None:

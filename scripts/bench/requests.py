@@ -56,9 +56,7 @@ class CountedMinio(Minio):
         return argv, {**env, "MINIO_PROMETHEUS_AUTH_TYPE": "public"}
 
     def counts(self) -> Counter[str]:
-        with urllib.request.urlopen(
-            f"{self.endpoint_url}/minio/metrics/v3/api/requests", timeout=30
-        ) as answer:
+        with urllib.request.urlopen(f"{self.endpoint_url}/minio/metrics/v3/api/requests", timeout=30) as answer:
             text = answer.read().decode()
         totals: Counter[str] = Counter()
         for name, number in _COUNTED.findall(text):
@@ -91,9 +89,7 @@ def write_segment(store: Store, offsets: OffsetRange) -> Segment:
         for offset in range(offsets.start, offsets.end)
     ]
     block = encode(pa.RecordBatch.from_pylist(rows, schema=types.RECORDS))
-    with PartitionWriter(
-        store, SegmentTarget(offsets.topic, 1, offsets.partition, 1 << 30, "none")
-    ) as writer:
+    with PartitionWriter(store, SegmentTarget(offsets.topic, 1, offsets.partition, 1 << 30, "none")) as writer:
         (segment,) = [*writer.append(block), *writer.finish()]
     return segment
 
@@ -105,9 +101,7 @@ def topic_id(broker: Broker, topic: str) -> str:
 def produce(broker: Broker, topic: str, partitions: int, offsets: range) -> None:
     """Small records into every partition, whose logs end at the first of `offsets`."""
     producer = Producer(
-        broker.client(
-            **{"linger.ms": 50, "enable.idempotence": True, "queue.buffering.max.messages": 10_000_000}
-        )
+        broker.client(**{"linger.ms": 50, "enable.idempotence": True, "queue.buffering.max.messages": 10_000_000})
     )
     for offset in offsets:
         timestamp, key, value = _content(offset)
@@ -159,11 +153,7 @@ STEPS = (
     Step("`diff` of the newest two", "diff {point} latest"),
     Step("`groups show`", "groups show"),
     Step("`restore --dry-run`", "restore --dry-run --map events=dry", lists=True),
-    Step(
-        "`restore` of 5 segments",
-        "restore --range events:3:{five}-{end} --map events=back-{points}",
-        lists=True,
-    ),
+    Step("`restore` of 5 segments", "restore --range events:3:{five}-{end} --map events=back-{points}", lists=True),
     Step("`expire` without `--confirm`", "expire --keep-last 5"),
     Step("`verify --quick`", "verify --quick", every=True),
     Step("", "copy s3://requests/copy-{points}", every=True, counted=False),
@@ -196,12 +186,7 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--points", type=_numbers, default=(10, 1_000, 10_000), help="restore points (10,1000,10000)")
     add("--repeat", type=int, default=5, help="times that the archive is opened; the median counts (5)")
-    add(
-        "--every",
-        type=int,
-        default=EVERY,
-        help=f"what looks at every object runs up to so many points ({EVERY})",
-    )
+    add("--every", type=int, default=EVERY, help=f"what looks at every object runs up to so many points ({EVERY})")
     add(
         "--whole",
         type=int,

@@ -276,9 +276,7 @@ class Simulated:
         print(f"  {self.name}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
 
 
-def simulate(
-    partitions: int, size: float, record: int, grown: float, restore: bool = True
-) -> list[Simulated]:
+def simulate(partitions: int, size: float, record: int, grown: float, restore: bool = True) -> list[Simulated]:
     """A first run over `size` bytes in `partitions`, a nightly one after every partition grew by the share `grown`,
     and (`restore`) the plan of a restore of all of it."""
     store = MemoryStore()
@@ -328,9 +326,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
     point = base.archive.state.point(number)
     for key in point.documents if point is not None else ():
         run.sizes[key.rpartition("/")[2]] = store.stat(key).size
-    tables = [
-        ref for refs in base.archive.state.tables().values() for ref in refs.chunks if ref.ref is not None
-    ]
+    tables = [ref for refs in base.archive.state.tables().values() for ref in refs.chunks if ref.ref is not None]
     run.sizes["tables"] = sum(chunk.ref.size for chunk in tables if chunk.ref is not None)
 
 
@@ -396,12 +392,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--partition-bytes", type=float, default=1e10, help="bytes of a partition (1e10: 1 PB in 100,000)")
     add("--record", type=int, default=1024, help="bytes of an encoded record (1024)")
     add("--grown", type=float, default=0.01, help="what a night adds, as a share (0.01)")
-    add(
-        "--no-restore",
-        action="store_false",
-        dest="restore",
-        help="leave out the restore, which takes most memory",
-    )
+    add("--no-restore", action="store_false", dest="restore", help="leave out the restore, which takes most memory")
     add("--worked", action="store_true", help="print the table of infra/docs/scale.md, and simulate nothing")
     return parser.parse_args(arguments)
 
@@ -418,10 +409,7 @@ def _report(runs: Sequence[Simulated], options: argparse.Namespace) -> list[str]
             f"{run.name}: {run.partitions:,} partitions, {size / 1e12:,.1f} TB, {len(run.tasks):,} tasks",
             *grid(
                 ("step", "s", "CPU s", "MiB", ""),
-                [
-                    (s.name, f"{s.seconds:.2f}", f"{s.cpu:.2f}", f"{s.peak / MIB:,.0f}", s.note)
-                    for s in run.steps
-                ],
+                [(s.name, f"{s.seconds:.2f}", f"{s.cpu:.2f}", f"{s.peak / MIB:,.0f}", s.note) for s in run.steps],
             ),
             "  ".join(f"{name} {value:,}" for name, value in run.sizes.items()),
             *_requests(run),

@@ -22,12 +22,8 @@ def steps_table(rounds: Sequence[Round]) -> str:
     of = {tool: [each for each in rounds if each.tool == tool] for tool in tools}
     names = list(dict.fromkeys(name for each in rounds for name in each.steps))
     rows = [["to the exit", *(f"{median(r.wall for r in of[tool]):.2f}" for tool in tools)]]
-    rows += [
-        ["before and after the steps", *(f"{median(_outside(r) for r in of[tool]):.2f}" for tool in tools)]
-    ]
-    rows += [
-        [name, *(f"{median(r.steps.get(name, 0) for r in of[tool]):.2f}" for tool in tools)] for name in names
-    ]
+    rows += [["before and after the steps", *(f"{median(_outside(r) for r in of[tool]):.2f}" for tool in tools)]]
+    rows += [[name, *(f"{median(r.steps.get(name, 0) for r in of[tool]):.2f}" for tool in tools)] for name in names]
     return "\n".join(grid(("s", *tools), rows))
 
 

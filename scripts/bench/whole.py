@@ -158,9 +158,7 @@ class WholeBench:
             steps=steps,
         )
 
-    def _variables(
-        self, archive: Mapping[str, Any], program: str, target: str, folder: str
-    ) -> dict[str, str]:
+    def _variables(self, archive: Mapping[str, Any], program: str, target: str, folder: str) -> dict[str, str]:
         bucket, _, prefix = archive["store"].removeprefix("s3://").partition("/")
         s3 = archive["s3"]
         return {
@@ -178,9 +176,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> dict[s
         done = subprocess.run(runner, env=env, stdout=subprocess.PIPE, stderr=file, check=True)
     used: dict[str, float] = json.loads(done.stdout)
     if used["code"]:
-        raise SystemExit(
-            f"{' '.join(command[:4])} … ended with {used['code']:.0f}:\n{errors.read_text()[-2000:]}"
-        )
+        raise SystemExit(f"{' '.join(command[:4])} … ended with {used['code']:.0f}:\n{errors.read_text()[-2000:]}")
     return used
 
 
@@ -276,10 +272,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _tools(options: argparse.Namespace) -> list[tuple[Tool, str]]:
-    tools = [
-        (kbackup(f"kbackup {value}" if value else "kbackup", more=_settings(value)), "")
-        for value in options.set
-    ]
+    tools = [(kbackup(f"kbackup {value}" if value else "kbackup", more=_settings(value)), "") for value in options.set]
     tools += [(kbackup(tree.name, tree.resolve()), "") for tree in options.against]
     return [*tools, *((Tool.load(Path(file)), program) for file, program in options.peer)]
 
@@ -295,12 +288,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--cases", default=_CASES, help=f"value sizes and records ({_CASES})")
     add("--repeat", type=int, default=3, help="rounds (3)")
     add("--works", type=lambda text: tuple(text.split(",")), default=WORKS, help="backup,restore")
-    add(
-        "--set",
-        action="append",
-        metavar="NAME=VALUE",
-        help="kbackup once more, with these variables; '' for none",
-    )
+    add("--set", action="append", metavar="NAME=VALUE", help="kbackup once more, with these variables; '' for none")
     add("--against", type=Path, action="append", default=[], help="kbackup of another checkout")
     add("--peer", nargs=2, action="append", default=[], metavar=("FILE", "PROGRAM"), help="another tool")
     add("--json", type=Path, metavar="FILE", help="write all rounds to FILE")

@@ -110,9 +110,7 @@ bootstrap.servers = "{broker.bootstrap}"
                 child.wait()
                 raise
         if code:
-            raise KbackupError(
-                f"kbackup {' '.join(arguments)} ended with exit code {code}", "its words are above"
-            )
+            raise KbackupError(f"kbackup {' '.join(arguments)} ended with exit code {code}", "its words are above")
 
 
 def report(before: State, after: State) -> bool:
@@ -139,9 +137,7 @@ def report(before: State, after: State) -> bool:
             for r in groups
         ],
     )
-    wrong = [str(p.tp) for p in partitions if not p.same] + [
-        f"{g.group} on {g.tp}" for g in groups if not g.same
-    ]
+    wrong = [str(p.tp) for p in partitions if not p.same] + [f"{g.group} on {g.tp}" for g in groups if not g.same]
     if wrong:
         print(f"\nDIFFERENT after the restore: {', '.join(wrong)}")
     else:

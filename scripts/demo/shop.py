@@ -13,14 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from scripts.demo.state import ends, read_all
@@ -141,9 +134,7 @@ class Shop:
         for group, (topic, share) in GROUPS.items():
             log_ends = ends(self._broker.client(), {topic: TOPICS[topic][0]})
             offsets = [
-                TopicPartition(
-                    topic, number, int(end * share * part), metadata=f"{group} of {topic}-{number}"
-                )
+                TopicPartition(topic, number, int(end * share * part), metadata=f"{group} of {topic}-{number}")
                 for (_, number), end in log_ends.items()
             ]
             asked = [ConsumerGroupTopicPartitions(group, offsets)]
@@ -154,8 +145,7 @@ class Shop:
         client = self._broker.client()
         sent = ends(client, {"customers": 2})
         _until(
-            lambda: all(len(some) < sent[tp] for tp, some in read_all(client, {"customers": 2}).items()),
-            "compaction",
+            lambda: all(len(some) < sent[tp] for tp, some in read_all(client, {"customers": 2}).items()), "compaction"
         )
         stop = ConfigEntry("min.compaction.lag.ms", str(7 * 24 * _HOUR), incremental_operation=_SET)
         resource = ConfigResource(ResourceType.TOPIC, "customers", incremental_configs=[stop])

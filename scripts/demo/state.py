@@ -136,9 +136,7 @@ def compare_partitions(before: State, after: State) -> list[PartitionRow]:
     for tp in sorted(before.records.keys() | after.records.keys()):
         a, b = before.records.get(tp, ()), after.records.get(tp, ())
         digests = (_digest_of_all(a), _digest_of_all(b))
-        rows.append(
-            PartitionRow(tp, (len(a), len(b)), digests, len(a) == len(b) and digests[0] == digests[1])
-        )
+        rows.append(PartitionRow(tp, (len(a), len(b)), digests, len(a) == len(b) and digests[0] == digests[1]))
     return rows
 
 
@@ -162,9 +160,7 @@ def compare_groups(before: State, after: State) -> list[GroupRow]:
 
 def _standing(committed: KafkaTopicPartition, records: Sequence[Record]) -> Standing:
     at = bisect_left(records, committed.offset, key=lambda record: record.offset)
-    return Standing(
-        committed.offset, at, records[at].digest if at < len(records) else None, committed.metadata or ""
-    )
+    return Standing(committed.offset, at, records[at].digest if at < len(records) else None, committed.metadata or "")
 
 
 def _digest(message: Message) -> bytes:

@@ -26,14 +26,7 @@ def main(arguments: list[str]) -> int:
         case ["lock"]:
             jars.lock()
         case ["fetch"]:
-            print(
-                jars.kafka_jars(),
-                jars.mirror_jars(),
-                jars.zookeeper_jars(),
-                binary(MINIO),
-                binary(HELM),
-                sep="\n",
-            )
+            print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), binary(MINIO), binary(HELM), sep="\n")
         case ["rules"]:
             check_rules()
             print("the alert rules pass their tests")

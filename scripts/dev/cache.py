@@ -102,9 +102,7 @@ class Program:
 MINIO = Program("minio", "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
 HELM = Program("helm", "helm.sh/helm/v4", "v4.0.5", "./cmd/helm")
 # without what finds the machines of some twenty clouds; it still takes four minutes
-PROMTOOL = Program(
-    "promtool", "github.com/prometheus/prometheus", "v0.311.0", "./cmd/promtool", "remove_all_sd"
-)
+PROMTOOL = Program("promtool", "github.com/prometheus/prometheus", "v0.311.0", "./cmd/promtool", "remove_all_sd")
 
 
 @functools.cache

@@ -24,11 +24,7 @@ LOCKS = {
     "zookeeper": _HERE / "zookeeper-jars.sha256",
     "delta": DELTA_LOCK,
 }
-_MODULES = {
-    "kafka": _HERE / "ivy.xml",
-    "mirror": _HERE / "ivy-mirror.xml",
-    "zookeeper": _HERE / "ivy-zookeeper.xml",
-}
+_MODULES = {"kafka": _HERE / "ivy.xml", "mirror": _HERE / "ivy-mirror.xml", "zookeeper": _HERE / "ivy-zookeeper.xml"}
 
 
 def kafka_jars() -> Path:

@@ -185,20 +185,15 @@ class Broker:
 
     def _format(self, node: int, properties: Path, *arguments: str) -> None:
         format_storage = ("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(properties))
-        argv = self._jvm(
-            "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *format_storage, *arguments
-        )
+        argv = self._jvm("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *format_storage, *arguments)
         cache.run(argv, f"formatting the storage of Kafka node {node}", "check the broker's properties")
 
     def _node_properties(self, node: int) -> dict[str, str]:
         listeners = {
-            name: f"{name}://127.0.0.1:{port}"
-            for name, port in zip(self._listeners, self._ports[node], strict=True)
+            name: f"{name}://127.0.0.1:{port}" for name, port in zip(self._listeners, self._ports[node], strict=True)
         }
         advertised = [address for name, address in listeners.items() if name != "CONTROLLER"]
-        voters = (
-            f"{n + 1}@{address}" for n, address in enumerate(self.bootstrap_of("CONTROLLER").split(","))
-        )
+        voters = (f"{n + 1}@{address}" for n, address in enumerate(self.bootstrap_of("CONTROLLER").split(",")))
         return {
             **DEFAULTS,
             "process.roles": "broker,controller",
@@ -217,8 +212,7 @@ class Broker:
         home = self._folder / f"node-{node}"
         # It unpacks native libraries there, which a killed one leaves behind: so they go with its data.
         argv = self._jvm(
-            *("-Xmx1g", "-Xms256m", f"-Djava.io.tmpdir={home}"),
-            *("kafka.Kafka", str(home / "server.properties")),
+            *("-Xmx1g", "-Xms256m", f"-Djava.io.tmpdir={home}"), *("kafka.Kafka", str(home / "server.properties"))
         )
         return Process(argv, home / "log")
 
@@ -259,7 +253,7 @@ _MIRROR_DEFAULTS = {
 
 _WORKER = {
     # a worker that a busy machine keeps from its heartbeats gets its tasks back at once, not after five minutes
-    "scheduled.rebalance.max.delay.ms": "0",
+    "scheduled.rebalance.max.delay.ms": "0"
 }
 """MirrorMaker 2 takes properties of its workers from those of the target alone."""
 

@@ -43,9 +43,7 @@ def check_older(newest: Mapping[int, RecordSchema], older: Mapping[int, RecordSc
     for number, schema in older.items():
         same = newest[number]
         if (same.name, _until(same.fields, schema.newest)) != (schema.name, schema.fields):
-            raise ValueError(
-                f"record {number}, {schema.name}: the newer Kafka changed what older versions hold"
-            )
+            raise ValueError(f"record {number}, {schema.name}: the newer Kafka changed what older versions hold")
 
 
 def _until(fields: tuple[SchemaField, ...], version: int) -> tuple[SchemaField, ...]:

@@ -153,10 +153,7 @@ class MinioWithKms(Minio):
             aws_secret_access_key=self.secret_key,
         )
         given = sts.assume_role(
-            RoleArn="arn:aws:iam::111122223333:role/test",
-            RoleSessionName="test",
-            Policy=policy,
-            DurationSeconds=3600,
+            RoleArn="arn:aws:iam::111122223333:role/test", RoleSessionName="test", Policy=policy, DurationSeconds=3600
         )["Credentials"]
         return {
             "access_key_id": given["AccessKeyId"],

@@ -64,9 +64,7 @@ def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -98,9 +96,7 @@ class SecuredBroker(Broker):
 
     def __init__(self, properties: Mapping[str, str] | None = None) -> None:
         self.authority = Authority()
-        super().__init__(
-            self._secured() | dict(properties or {}), listeners={"SASL": "SASL_SSL", "MTLS": "SSL"}
-        )
+        super().__init__(self._secured() | dict(properties or {}), listeners={"SASL": "SASL_SSL", "MTLS": "SSL"})
 
     def scram(self, user: str, password: str) -> dict[str, str]:
         return self._sasl("SCRAM-SHA-512") | {"sasl.username": user, "sasl.password": password}
@@ -208,9 +204,7 @@ class SecuredBroker(Broker):
             "listener.name.mtls.ssl.client.auth": "required",
             f"{_SASL}.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
             f"{_SASL}.scram-sha-512.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
-            f"{_SASL}.oauthbearer.sasl.jaas.config": (
-                f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;"
-            ),
+            f"{_SASL}.oauthbearer.sasl.jaas.config": (f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;"),
         }
 
 

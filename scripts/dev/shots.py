@@ -144,9 +144,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _take(
-    running: Browser, url: str, addresses: Mapping[str, str], folder: Path, screen: str, scheme: str
-) -> None:
+def _take(running: Browser, url: str, addresses: Mapping[str, str], folder: Path, screen: str, scheme: str) -> None:
     width, height = SCREENS[screen]
     context = running.new_context(
         viewport={"width": width, "height": height},

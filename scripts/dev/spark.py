@@ -18,11 +18,7 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _APART = 'set -e; hostname "$1"; until [ "$2" = -- ]; do shift; mount -t tmpfs tmpfs "$1"; done; shift 2; exec "$@"'
 
-CHANNEL = {
-    "spark.authenticate": "true",
-    "spark.network.crypto.enabled": "true",
-    "spark.io.encryption.enabled": "true",
-}
+CHANNEL = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
 """The settings of a cluster whose traffic nobody else reads, but for its secret."""
 
 
@@ -53,32 +49,18 @@ class SparkCluster:
         self._folder = Path(tempfile.mkdtemp(prefix="kbackup-spark-"))
         if self._secret:
             # a master that asks for secrets has no REST server: that one knows none
-            conf = {
-                **CHANNEL,
-                "spark.authenticate.secret": self._secret,
-                "spark.master.rest.enabled": "false",
-            }
+            conf = {**CHANNEL, "spark.authenticate.secret": self._secret, "spark.master.rest.enabled": "false"}
             self.properties.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
             self.properties.chmod(0o600)
         self._port, web = free_ports(2)
         try:
             master = self._start(
-                "master",
-                [_MASTER, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(web)],
+                "master", [_MASTER, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(web)]
             )
             master.wait_ready(lambda: listening(self._port), "Spark's master", 60)
             for number, port in enumerate(free_ports(self._workers)):
                 host, folder = f"127.0.0.{number + 1}", self._folder / f"work-{number}"
-                options = [
-                    "--cores",
-                    "1",
-                    "--memory",
-                    self._memory,
-                    "--host",
-                    host,
-                    "--webui-port",
-                    str(port),
-                ]
+                options = ["--cores", "1", "--memory", self._memory, "--host", host, "--webui-port", str(port)]
                 worker = self._start(
                     f"worker-{number}",
                     [_WORKER, *options, "--work-dir", str(folder), self.url],

@@ -117,9 +117,7 @@ def install_browser() -> str:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
         if subprocess.run([apt, "--quiet", *arguments], env=quiet, check=False).returncode:
-            raise MissingToolError(
-                f"chromium: apt-get {arguments[0]} failed, see above; install chromium by hand"
-            )
+            raise MissingToolError(f"chromium: apt-get {arguments[0]} failed, see above; install chromium by hand")
     return browser()
 
 

@@ -97,19 +97,13 @@ def try_commands(environment: Environment) -> int:
 def _output(environment: Environment, name: str, *arguments: str) -> str:
     run = environment.run(name, *arguments)
     label = " ".join([name, *arguments])
-    _check(
-        label,
-        run.returncode == 0 and run.stderr == "",
-        f"exit code {run.returncode}\n{run.stdout}{run.stderr}",
-    )
+    _check(label, run.returncode == 0 and run.stderr == "", f"exit code {run.returncode}\n{run.stdout}{run.stderr}")
     return run.stdout
 
 
 def _check(label: str, passes: bool, output: str) -> None:
     if not passes:
-        raise KbackupError(
-            f"{label} did not do its work: {output[-3000:]}", "mend the package or its metadata"
-        )
+        raise KbackupError(f"{label} did not do its work: {output[-3000:]}", "mend the package or its metadata")
 
 
 def main() -> None:

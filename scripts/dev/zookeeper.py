@@ -49,10 +49,7 @@ _SHARED = {
     "delegation.token.secret.key": "the key of tests",
     "delegation.token.expiry.check.interval.ms": "3600000",
 }
-_ZOOKEEPER = {
-    "zookeeper.session.timeout.ms": "6000",
-    "zookeeper.connection.timeout.ms": "18000",
-}
+_ZOOKEEPER = {"zookeeper.session.timeout.ms": "6000", "zookeeper.connection.timeout.ms": "18000"}
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,7 @@ class Addresses:
         return ",".join(f"127.0.0.1:{port}" for port in self.controllers.values())
 
 
-def broker_properties(
-    at: Addresses, node: int, mode: Mode, data: Path, extra: Mapping[str, str]
-) -> dict[str, str]:
+def broker_properties(at: Addresses, node: int, mode: Mode, data: Path, extra: Mapping[str, str]) -> dict[str, str]:
     listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in at.brokers[node].items())
     protocols = _LISTENERS if mode == "zookeeper" else _LISTENERS | _CONTROLLER
     common = {
@@ -88,10 +83,7 @@ def broker_properties(
         "log.dirs": str(data),
     }
     with_zookeeper = {"broker.id": str(node), "zookeeper.connect": at.zookeeper, **_ZOOKEEPER}
-    with_quorum = {
-        "controller.quorum.bootstrap.servers": at.quorum,
-        "controller.listener.names": "CONTROLLER",
-    }
+    with_quorum = {"controller.quorum.bootstrap.servers": at.quorum, "controller.listener.names": "CONTROLLER"}
     by_mode: dict[Mode, dict[str, str]] = {
         "zookeeper": with_zookeeper,
         "migration": {**with_zookeeper, **with_quorum, "zookeeper.metadata.migration.enable": "true"},
@@ -104,11 +96,7 @@ def controller_properties(
     at: Addresses, node: int, migration: bool, data: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
     listener = f"CONTROLLER://127.0.0.1:{at.controllers[node]}"
-    with_zookeeper = {
-        "zookeeper.connect": at.zookeeper,
-        "zookeeper.metadata.migration.enable": "true",
-        **_ZOOKEEPER,
-    }
+    with_zookeeper = {"zookeeper.connect": at.zookeeper, "zookeeper.metadata.migration.enable": "true", **_ZOOKEEPER}
     return {
         **DEFAULTS,
         **_SHARED,
@@ -348,16 +336,10 @@ class Nodes:
         for node in list(self._processes):
             self.kill(node)
 
-    def format(
-        self, controllers: Mapping[int, Mapping[str, str]], cluster_id: str, ports: Mapping[int, int]
-    ) -> None:
+    def format(self, controllers: Mapping[int, Mapping[str, str]], cluster_id: str, ports: Mapping[int, int]) -> None:
         """Format the storage of a quorum whose first members these controllers are."""
-        directories = {
-            node: base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22] for node in controllers
-        }
-        voters = ",".join(
-            f"{node}@127.0.0.1:{ports[node]}:{directory}" for node, directory in directories.items()
-        )
+        directories = {node: base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22] for node in controllers}
+        voters = ",".join(f"{node}@127.0.0.1:{ports[node]}:{directory}" for node, directory in directories.items())
         for node, made in controllers.items():
             quorum = ("--standalone",) if len(controllers) == 1 else ("--initial-controllers", voters)
             arguments = (f"--cluster-id={cluster_id}", "--release-version", "3.9", *quorum)
@@ -369,12 +351,7 @@ class Nodes:
         return cache.run(argv, f"{program} {' '.join(arguments)}", "read its output")
 
     def _jvm(self, *options: str) -> list[str]:
-        return [
-            tools.java(),
-            *("-cp", self.release.classpath),
-            *_SMALL,
-            *options,
-        ]
+        return [tools.java(), *("-cp", self.release.classpath), *_SMALL, *options]
 
     def _exporter(self, port: int) -> list[str]:
         config = self._folder / "yaml"
@@ -499,9 +476,7 @@ class MigratingCluster:
         self.wait_serving()
 
     def start_broker(self, broker: int) -> None:
-        made = broker_properties(
-            self._at, broker, self.mode, self.nodes.folder(broker) / "data", self._properties
-        )
+        made = broker_properties(self._at, broker, self.mode, self.nodes.folder(broker) / "data", self._properties)
         self.nodes.start(broker, made, ready=partial(listening, self._at.brokers[broker]["CLIENT"]))
 
     def start_controllers(self, migration: bool = True) -> None:
@@ -509,9 +484,7 @@ class MigratingCluster:
 
         All are restarted; on the first call their storage is formatted, for the cluster id that ZooKeeper has."""
         made = {
-            each: controller_properties(
-                self._at, each, migration, self.nodes.folder(each) / "data", self._properties
-            )
+            each: controller_properties(self._at, each, migration, self.nodes.folder(each) / "data", self._properties)
             for each in self.controllers
         }
         fresh = [each for each in self.controllers if not self.nodes.folder(each).exists()]
@@ -545,9 +518,7 @@ class MigratingCluster:
         self.nodes.release = Release.KAFKA_4
         self.start_controllers(migration=False)
         self.restart_brokers("kraft")
-        self.tool(
-            "org.apache.kafka.tools.FeatureCommand", *self._bootstrap(), "upgrade", "--release-version", "4.3"
-        )
+        self.tool("org.apache.kafka.tools.FeatureCommand", *self._bootstrap(), "upgrade", "--release-version", "4.3")
 
     def wait_serving(self) -> None:
         """Until all brokers are there and every topic has its leaders."""

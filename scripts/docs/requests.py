@@ -59,14 +59,7 @@ def count_requests(points: int) -> dict[str, Counter[str]]:
     store = MemoryStore(ARCHIVE)
     stores = {ARCHIVE: store}
     whole = points <= NEWEST
-    build(
-        store,
-        points,
-        SEGMENTS,
-        PARTITIONS,
-        write=lambda _, part: write_segment(store, part),
-        sparse=not whole,
-    )
+    build(store, points, SEGMENTS, PARTITIONS, write=lambda _, part: write_segment(store, part), sparse=not whole)
     counted: dict[str, Counter[str]] = {}
     with TemporaryDirectory(prefix="kbackup-requests-") as folder:
         for step in STEPS:

@@ -27,12 +27,7 @@ def fuzz(name: str, seconds: int, findings: Path) -> int:
         for data in seeds:
             (Path(work) / hashlib.sha256(data).hexdigest()).write_bytes(data)
         findings.mkdir(parents=True, exist_ok=True)
-        limits = [
-            f"-max_total_time={seconds}",
-            f"-rss_limit_mb={_MEGABYTES}",
-            "-max_len=16384",
-            "-timeout=20",
-        ]
+        limits = [f"-max_total_time={seconds}", f"-rss_limit_mb={_MEGABYTES}", "-max_len=16384", "-timeout=20"]
         command = [sys.executable, "-m", "scripts.fuzz.run", name, work, *limits]
         command += [f"-artifact_prefix={findings}/{name}-", "-verbosity=0", "-print_final_stats=1"]
         run = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
@@ -47,9 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.fuzz")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--target", choices=sorted(TARGETS), action="append")
-    parser.add_argument(
-        "--findings", type=Path, default=Path(tempfile.gettempdir()) / "kbackup-fuzz-findings"
-    )
+    parser.add_argument("--findings", type=Path, default=Path(tempfile.gettempdir()) / "kbackup-fuzz-findings")
     arguments = parser.parse_args()
     codes = [fuzz(name, arguments.seconds, arguments.findings) for name in arguments.target or TARGETS]
     return 1 if any(codes) else 0

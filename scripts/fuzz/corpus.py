@@ -20,12 +20,7 @@ from kbackup.formats.index import encode_index
 from kbackup.formats.stream import scan
 from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord
 from kbackup.kafka.metadata_log.log import encode_batch
-from kbackup.store.crypt.frames import (
-    FRAME,
-    Cipher,
-    encrypt_frames,
-    new_header,
-)
+from kbackup.store.crypt.frames import FRAME, Cipher, encrypt_frames, new_header
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.keyring import new_file
 from kbackup.types import TopicPartition
@@ -76,9 +71,7 @@ def _written(name: str) -> Iterator[bytes]:
     elif name == "sealed":
         for size in (0, 1, FRAME + 1):
             header = new_header(bytes(16))
-            frames = encrypt_frames(
-                Cipher(bytes(32), header, "archive", "file"), memoryview(bytes(size)), 0, last=True
-            )
+            frames = encrypt_frames(Cipher(bytes(32), header, "archive", "file"), memoryview(bytes(size)), 0, last=True)
             yield header.encode() + frames
     elif name == "key_file":
         yield new_file(LocalKek(bytes(32)), {bytes(16): bytes(32)}, "name", "archive")[1]
@@ -92,9 +85,7 @@ def _metadata_batches() -> Iterator[bytes]:
         for number, schema in table.items():
             for version in {0, schema.newest}:
                 own = {"version": version} if table is CONTROL_RECORDS else {}
-                yield encode_batch(
-                    7, 1, 9, [MetadataRecord(schema.name, number, version, own, bool(own))] * 2
-                )
+                yield encode_batch(7, 1, 9, [MetadataRecord(schema.name, number, version, own, bool(own))] * 2)
 
 
 class OneObject:
@@ -113,13 +104,7 @@ class OneObject:
 
 def _rows(schema: pa.Schema) -> pa.Table:
     """Rows of a table of a catalog: some value for each kind of column."""
-    values = {
-        pa.string(): "t",
-        pa.bool_(): True,
-        pa.int32(): 1,
-        pa.int64(): 1 << 40,
-        pa.list_(pa.string()): ["k"],
-    }
+    values = {pa.string(): "t", pa.bool_(): True, pa.int32(): 1, pa.int64(): 1 << 40, pa.list_(pa.string()): ["k"]}
     row = {field.name: values[field.type] for field in schema}
     return pa.Table.from_pylist([row] * ROWS, schema=schema)
 
@@ -132,9 +117,7 @@ def _runs() -> pa.Table:
 def _documents() -> Iterator[Document]:
     yield models.ArchiveInfo(id="0" * 32, created_at="2026-01-01T00:00:00.000Z")
     state = models.PartitionState(partition=0, start=0, end=9, log_start=0, log_end=9, records=9, bytes=99)
-    topic = models.TopicState(
-        name="t", id="i", incarnation=1, captured=1, state="present", partitions=(state,)
-    )
+    topic = models.TopicState(name="t", id="i", incarnation=1, captured=1, state="present", partitions=(state,))
     ref = models.document_ref("points/0000000001-a/groups.json", b"")
     yield models.Manifest(
         archive_id="0" * 32,
@@ -144,9 +127,7 @@ def _documents() -> Iterator[Document]:
         tool="kbackup",
         started_at="",
         committed_at="",
-        totals=models.Totals(
-            topics=1, partitions=1, segments=1, records=9, bytes=99, stored_bytes=99, groups=1
-        ),
+        totals=models.Totals(topics=1, partitions=1, segments=1, records=9, bytes=99, stored_bytes=99, groups=1),
         captures=(models.Capture(number=1, started_at="", groups=ref, metadata=ref),),
         topics=(topic,),
         losses=(models.Loss(kind="retention", topic="t", partition=0, start=0, end=1, message="m"),),

@@ -25,13 +25,7 @@ from kbackup.formats.stream import blocks
 from kbackup.kafka.metadata_log.codec import encode_record
 from kbackup.kafka.metadata_log.image import MetadataImage, reading_of
 from kbackup.kafka.metadata_log.log import TornError, decode_batch, read_batches
-from kbackup.store.crypt.frames import (
-    HEADER,
-    Cipher,
-    decode_header,
-    decrypt_frames,
-    plain_size,
-)
+from kbackup.store.crypt.frames import HEADER, Cipher, decode_header, decrypt_frames, plain_size
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.keyring import decode_file
 from scripts.docs.schemas import DOCUMENTS
@@ -110,9 +104,7 @@ def offset_table(data: bytes) -> None:
 def document(data: bytes) -> None:
     """Read the data as every kind of JSON file, with its checksum put right where it is JSON at all."""
     try:
-        right = re.sub(
-            rb'"checksum"\s*:\s*"[^"]*"', b'"checksum":"%s"' % text_checksum(data).encode(), data, count=1
-        )
+        right = re.sub(rb'"checksum"\s*:\s*"[^"]*"', b'"checksum":"%s"' % text_checksum(data).encode(), data, count=1)
     except (msgspec.DecodeError, RecursionError):
         right = data
     for kind in DOCUMENTS.values():

@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Broker() as broker, Minio() as minio:
         minio.create_bucket("soak")
         shop = open_shop(broker, "soak")
-        rounds = (_mirrors if options.mirrors else _jobs)(
-            shop, Bucket("soak", minio), folder, session, options.seed
-        )
+        rounds = (_mirrors if options.mirrors else _jobs)(shop, Bucket("soak", minio), folder, session, options.seed)
         began = time.monotonic()
         for number in range(options.kills):
             print(f"{number + 1:4}  {rounds(number)}: all is right", flush=True)

@@ -80,17 +80,7 @@ def is_noticed(tree: Path, change: Change, place: tuple[Path, int]) -> bool:
     lines[number - 1] = lines[number - 1].replace(change.line, change.becomes)
     path.write_text("".join(lines), "utf-8")
     try:
-        command = [
-            ".venv/bin/python",
-            "-B",
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            _tests(tree, path),
-        ]
+        command = [".venv/bin/python", "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", _tests(tree, path)]
         done = subprocess.run(
             command,
             cwd=tree,

@@ -192,16 +192,7 @@ _KINDS = {
     "offset map": r"restores/[^/]+/offsets\.parquet",
     "report": r"restores/[^/]+/report\.json",
 }
-_BY_CATALOG = (
-    "catalog",
-    "table",
-    "manifest",
-    "groups",
-    "metadata",
-    "records",
-    "compressed records",
-    "segment index",
-)
+_BY_CATALOG = ("catalog", "table", "manifest", "groups", "metadata", "records", "compressed records", "segment index")
 """The kinds of files that a catalog refers to; those that only an earlier one refers to are kinds of their own."""
 _WAYS = ("flip", "cut", "append", "erase", "swap", "copy", "older", "foreign", "delete")
 
@@ -368,10 +359,7 @@ def _verified(store: Store) -> dict[str, list[str]]:
         return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
 
     # threads cost more than what they do here
-    with (
-        patch("kbackup.spark.tasks.run_tasks", run_here),
-        patch.object(ThreadPoolExecutor, "submit", _at_once),
-    ):
+    with patch("kbackup.spark.tasks.run_tasks", run_here), patch.object(ThreadPoolExecutor, "submit", _at_once):
         try:
             report = verify_job.verify(store, "all", False, lambda: None, Silent())  # type: ignore[arg-type,return-value]
         except CorruptError as error:

@@ -101,9 +101,7 @@ class EncryptedLocation(Location):
         self.key.write_text(generate_key())
 
     def store(self) -> Store:
-        return CryptStore(
-            self.inner.store(), Keyring(self.inner.store(), f"file:{self.key}"), layout.key_class
-        )
+        return CryptStore(self.inner.store(), Keyring(self.inner.store(), f"file:{self.key}"), layout.key_class)
 
     def unfinished(self) -> list[str]:
         return self.inner.unfinished()
@@ -124,9 +122,7 @@ class CachedLocation(Location):
         return self.inner.unfinished()
 
 
-@pytest.fixture(
-    params=["memory", "file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"]
-)
+@pytest.fixture(params=["memory", "file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     if request.param == "memory":
         return MemoryLocation()
@@ -134,9 +130,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
         return CachedLocation(FileLocation(tmp_path / "archive"), tmp_path)
     name = request.param.removeprefix("encrypted-")
     location: Location = (
-        FileLocation(tmp_path / "archive")
-        if name == "file"
-        else S3Location(request.getfixturevalue(f"{name}_server"))
+        FileLocation(tmp_path / "archive") if name == "file" else S3Location(request.getfixturevalue(f"{name}_server"))
     )
     return EncryptedLocation(location, tmp_path) if name != request.param else location
 

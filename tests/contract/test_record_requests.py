@@ -98,17 +98,13 @@ def test_one_record(
         (tmp_path / "key.secret").write_text(generate_key())
         key = f"file:{tmp_path / 'key.secret'}"
         config.write_text(f'{config.read_text()}\n[encryption]\nkey = "{key}"\n')
-    archive = make_archive(
-        open_store(f"{bucket.url}/{PREFIX}", bucket.options, key, key_class=layout.key_class)
-    )
+    archive = make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options, key, key_class=layout.key_class))
     cold = read_record(config, bucket, capsys, address)
     warm = read_record(config, bucket, capsys, address)
     metadata, of_topics = [r for r in cold if "topics/" not in r], [r for r in cold if "topics/" in r]
     listing = f"LIST {layout.CATALOG}"
     files = [request for request in metadata if request != listing]
-    twice = (
-        ["GET archive.json"] if encrypted else []
-    )  # whose keys are these, before the newest catalog is compared
+    twice = ["GET archive.json"] if encrypted else []  # whose keys are these, before the newest catalog is compared
     assert sorted(files) == sorted([*set(files), *twice]), "each other file once"
     # of an encrypted object its size and its first bytes as well, which hold what it takes to open it
     ends = [request.rpartition("_")[2] for request in of_topics if request.startswith("RANGE ")]
@@ -125,21 +121,16 @@ def test_one_record(
     assert {request.removeprefix("GET ") for request in read} < known
     # one to compare it with what this machine has seen, one to open it
     assert [request for request in metadata if request.startswith("LIST ")] == [listing] * 2
-    assert [request for request in warm if request not in of_topics] == [
-        r for r in metadata if r not in cached
-    ]
+    assert [request for request in warm if request not in of_topics] == [r for r in metadata if r not in cached]
     assert [request for request in warm if request in of_topics] == of_topics
     uncached = read_record(config, bucket, capsys, address, "--no-cache")
     assert sorted([listing, *twice, *uncached]) == sorted(cold), "nothing is remembered without the cache"
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["list", "info", "ls", "cat orders:0:18", "diff 1 latest", "groups show", "expire --keep-last 1"],
+    "line", ["list", "info", "ls", "cat orders:0:18", "diff 1 latest", "groups show", "expire --keep-last 1"]
 )
-def test_a_store_in_memory_counts_the_requests_of_s3(
-    line: str, config: Path, bucket: Bucket, tmp_path: Path
-) -> None:
+def test_a_store_in_memory_counts_the_requests_of_s3(line: str, config: Path, bucket: Bucket, tmp_path: Path) -> None:
     """The store in memory counts requests for the table of infra/docs/requests.md."""
     make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options))
     with requests(bucket) as sent:

@@ -90,10 +90,7 @@ def test_a_closed_port_is_unreachable_and_soon() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     options = S3Options(
-        endpoint_url=f"http://127.0.0.1:{port}",
-        access_key_id="id",
-        secret_access_key="secret",
-        max_attempts=2,
+        endpoint_url=f"http://127.0.0.1:{port}", access_key_id="id", secret_access_key="secret", max_attempts=2
     )
     store = open_store("s3://bucket/prefix", options)
     for ask in asks_of(store):
@@ -149,12 +146,9 @@ def test_an_answer_lost_and_then_nobody_there(
 
 
 @pytest.mark.parametrize(
-    ("lost", "size"),
-    [("^PUT", 7), *((lost, 2 * PART + 1) for lost in ("^PUT", "^POST .*uploads", "^POST .*uploadId"))],
+    ("lost", "size"), [("^PUT", 7), *((lost, 2 * PART + 1) for lost in ("^PUT", "^POST .*uploads", "^POST .*uploadId"))]
 )
-def test_lost_answers_to_an_upload(
-    through: Store, proxy: Proxy, s3_location: S3Location, lost: str, size: int
-) -> None:
+def test_lost_answers_to_an_upload(through: Store, proxy: Proxy, s3_location: S3Location, lost: str, size: int) -> None:
     proxy.lose_answers(lost, 1)
     upload(through, size)
     assert through.get("key") == data_of(size)
@@ -177,9 +171,7 @@ def test_a_commit_without_any_answer(through: Store, proxy: Proxy, s3_location: 
     assert any("aborting the upload failed" in note for note in caught.value.__notes__)
 
 
-def test_a_part_that_can_not_be_sent_keeps_its_error(
-    through: Store, proxy: Proxy, s3_location: S3Location
-) -> None:
+def test_a_part_that_can_not_be_sent_keeps_its_error(through: Store, proxy: Proxy, s3_location: S3Location) -> None:
     proxy.lose_answers("^PUT", 100)
     with pytest.raises(UnreachableError, match="key"):
         upload(through, 2 * PART + 1)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.errors import (
-    PreconditionError,
-    UnreachableError,
-)
+from kbackup.errors import PreconditionError, UnreachableError
 from kbackup.store import Store
 from kbackup.store.base import CHUNK
 from tests.contract.conftest import S3Location

@@ -19,14 +19,7 @@ from awscrt.checksums import crc64nvme
 from botocore.exceptions import ClientError
 
 from kbackup.archive import layout
-from kbackup.errors import (
-    AlreadyExistsError,
-    DeniedError,
-    NotFoundError,
-    StoreError,
-    UsageError,
-    WrongKeyError,
-)
+from kbackup.errors import AlreadyExistsError, DeniedError, NotFoundError, StoreError, UsageError, WrongKeyError
 from kbackup.jobs.copy import copy_archive
 from kbackup.jobs.mirror.flow import write_status
 from kbackup.jobs.mirror.status import first_status
@@ -107,9 +100,7 @@ def in_every_way(store: Store) -> list[str]:
     ],
     ids=["SSE-S3", "SSE-KMS"],
 )
-def test_encryption_by_the_store(
-    server: MinioWithKms, given: dict[str, str], expected: dict[str, str]
-) -> None:
+def test_encryption_by_the_store(server: MinioWithKms, given: dict[str, str], expected: dict[str, str]) -> None:
     bucket = new_bucket(server)
     for key in in_every_way(open_store(f"s3://{bucket}/p", options_of(server, **given))):
         head: Any = server.client().head_object(Bucket=bucket, Key=f"p/{key}")
@@ -135,9 +126,7 @@ def sent(
         requests: list[tuple[str, dict[str, str]]] = []
 
         def before(params: dict[str, Any], model: Any, **_: Any) -> None:
-            requests.append(
-                (model.name, {name.lower(): str(value) for name, value in params["headers"].items()})
-            )
+            requests.append((model.name, {name.lower(): str(value) for name, value in params["headers"].items()}))
 
         client_of(options).meta.events.register_last("before-call.s3", before)
         return requests
@@ -170,9 +159,7 @@ def test_every_request_names_the_owner(
         "HeadBucket",
         "DeleteObjects",
     }
-    without = {
-        name for name, headers in requests if headers.get("x-amz-expected-bucket-owner") != "111122223333"
-    }
+    without = {name for name, headers in requests if headers.get("x-amz-expected-bucket-owner") != "111122223333"}
     assert without == set()
 
 
@@ -193,9 +180,7 @@ def test_another_owner_is_refused(moto_server: MotoServer) -> None:
 def test_object_lock(server: MinioWithKms, mode: str) -> None:
     bucket = new_bucket(server, object_lock=True)
     store = open_store(
-        f"s3://{bucket}/p",
-        options_of(server, object_lock_mode=mode, object_lock_days=2),
-        key_class=layout.key_class,
+        f"s3://{bucket}/p", options_of(server, object_lock_mode=mode, object_lock_days=2), key_class=layout.key_class
     )
     client: Any = server.client()
     check_conditional_writes(store, "check/probe")
@@ -221,9 +206,7 @@ def test_object_lock(server: MinioWithKms, mode: str) -> None:
     assert store.delete(["large"]) == []
     with pytest.raises(NotFoundError):
         store.get("large")
-    (marker,) = [
-        m for m in client.list_object_versions(Bucket=bucket)["DeleteMarkers"] if m["Key"] == "p/large"
-    ]
+    (marker,) = [m for m in client.list_object_versions(Bucket=bucket)["DeleteMarkers"] if m["Key"] == "p/large"]
     client.delete_object(Bucket=bucket, Key="p/large", VersionId=marker["VersionId"])
     assert store.stat("large").size == 2 * PART + 5
 
@@ -266,9 +249,7 @@ def role(server: MinioWithKms, name: str, bucket: str, **options: Any) -> Store:
     """Open the archive at `p` of the bucket with the rights of one policy alone."""
     policy = (POLICIES / f"{name}.json").read_text().replace("BUCKET", bucket).replace("PREFIX", "p")
     return open_store(
-        f"s3://{bucket}/p",
-        options_of(server, **server.credentials(policy), **options),
-        key_class=layout.key_class,
+        f"s3://{bucket}/p", options_of(server, **server.credentials(policy), **options), key_class=layout.key_class
     )
 
 
@@ -443,9 +424,7 @@ def test_policies_stay_within_the_prefix(path: Path) -> None:
         assert not any("*" in action for action in statement["Action"])
         inside = all(resource.startswith("arn:aws:s3:::BUCKET/PREFIX/") for resource in statement["Resource"])
         only_lists = statement["Action"] == ["s3:ListBucket"]
-        assert inside or (
-            only_lists and statement["Condition"] == {"StringLike": {"s3:prefix": ["PREFIX/*"]}}
-        )
+        assert inside or (only_lists and statement["Condition"] == {"StringLike": {"s3:prefix": ["PREFIX/*"]}})
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in POLICIES.glob("*.json")))

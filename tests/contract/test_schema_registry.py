@@ -29,21 +29,13 @@ def ask(registry: FakeRegistry, schema_id: int | str = 1, **options: str) -> Sch
 
 def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
     running.register("deep", {"schema": "deepest"})
-    running.register(
-        "money/eu", {"schema": "money", "references": [{"name": "deep", "subject": "deep", "version": 1}]}
-    )
-    both = [
-        {"name": "money", "subject": "money/eu", "version": 1},
-        {"name": "deep", "subject": "deep", "version": 1},
-    ]
+    running.register("money/eu", {"schema": "money", "references": [{"name": "deep", "subject": "deep", "version": 1}]})
+    both = [{"name": "money", "subject": "money/eu", "version": 1}, {"name": "deep", "subject": "deep", "version": 1}]
     answer = running.register("order", {"schema": "order", "schemaType": "PROTOBUF", "references": both})
     client = CachedRegistry(RegistryOptions(url=running.url + "/"))
     due = client.schema(3)
     assert (due.kind, due.text, due.name) == ("PROTOBUF", "order", "schema 3")
-    assert [r for r in due.references if r[0] in ("deep", "money")] == [
-        ("deep", "deepest"),
-        ("money", "money"),
-    ]
+    assert [r for r in due.references if r[0] in ("deep", "money")] == [("deep", "deepest"), ("money", "money")]
     asked = len(running.asked)
     assert client.schema(3) == due
     assert len(running.asked) == asked == 3
@@ -82,10 +74,7 @@ def test_credentials(running: FakeRegistry) -> None:
     password, token = make("a registry's password"), make("a registry's token")
     running.register("a", {"schema": "x"})
     for authorization, options in (
-        (
-            f"Basic {base64.b64encode(f'me:{password}'.encode()).decode()}",
-            {"user": "me", "password": password},
-        ),
+        (f"Basic {base64.b64encode(f'me:{password}'.encode()).decode()}", {"user": "me", "password": password}),
         (f"Bearer {token}", {"token": token}),
     ):
         running.authorization = authorization

@@ -30,8 +30,7 @@ def test_get_returns_the_bytes_and_etag_of_put(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", bytearray(b"ab"), memoryview(b"xabc")[1:], np.arange(200, dtype=np.uint8), np.empty(0, np.uint8)],
+    "data", [b"", bytearray(b"ab"), memoryview(b"xabc")[1:], np.arange(200, dtype=np.uint8), np.empty(0, np.uint8)]
 )
 def test_any_buffer_can_be_put(store: Store, data: Buffer) -> None:
     store.put("a", data)
@@ -195,9 +194,7 @@ def test_the_probe_passes(store: Store) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1000, 2 * PART + 1])
-def test_a_kept_checksum_is_that_of_the_bytes(
-    store: Store, size: int, request: pytest.FixtureRequest
-) -> None:
+def test_a_kept_checksum_is_that_of_the_bytes(store: Store, size: int, request: pytest.FixtureRequest) -> None:
     data = data_of(size)
     store.put("whole", data)
     with store.upload("streamed") as upload:

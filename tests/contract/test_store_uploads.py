@@ -135,9 +135,7 @@ def test_an_upload_takes_data_over_and_lets_it_go(store: Store) -> None:
     assert store.get("key") == b"".join(bytes([n]) * pool.size for n in range(9))
 
 
-@pytest.mark.parametrize(
-    "sizes", [[100] * 3000, [70_000] * 200, [PART - 1, 1, 3 * PART, 5, PART // 2, 2 * PART]]
-)
+@pytest.mark.parametrize("sizes", [[100] * 3000, [70_000] * 200, [PART - 1, 1, 3 * PART, 5, PART // 2, 2 * PART]])
 def test_writes_of_any_size_make_an_upload(location: Location, store: Store, sizes: list[int]) -> None:
     data = data_of(sum(sizes))
     at = 0

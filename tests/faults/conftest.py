@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 SHORT_LEASE = 10
 """s, for tests where a lease runs out; elsewhere it holds, however busy the machine is."""
-_SETTINGS: dict[str, Any] = {
-    "segment_bytes": 8 << 10,
-    "split_records": 150,
-    "pack_records": 60,
-    "lease_seconds": 120,
-}
+_SETTINGS: dict[str, Any] = {"segment_bytes": 8 << 10, "split_records": 150, "pack_records": 60, "lease_seconds": 120}
 """Partitions are cut, the small one is alone, each has several segments."""
 
 
@@ -59,15 +54,7 @@ def backup_arguments(shop: Shop, archive: str, **other: int | str) -> list[str]:
     named = [f"--topic={t}" for t in shop.topics] + [f"--group={shop.group}"]
     settings = [f"--set=backup.{name}={value}" for name, value in {**_SETTINGS, **other}.items()]
     server = f"--bootstrap-server={shop.broker.bootstrap}"
-    return [
-        "backup",
-        "--json",
-        f"--archive={archive}",
-        server,
-        "--set=spark.master=local[2]",
-        *named,
-        *settings,
-    ]
+    return ["backup", "--json", f"--archive={archive}", server, "--set=spark.master=local[2]", *named, *settings]
 
 
 def outwait_lease(store: Store) -> None:

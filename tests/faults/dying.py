@@ -29,14 +29,7 @@ from kbackup.store.s3 import S3Store
 _WISH, _COUNTER, _GROUP = "DYING_WISH", "DYING_COUNTER", "DYING_GROUP"
 
 Act = Literal[
-    "kill job",
-    "kill worker",
-    "kill executor",
-    "pause worker",
-    "pause",
-    "interrupt",
-    "terminate",
-    "terminate all",
+    "kill job", "kill worker", "kill executor", "pause worker", "pause", "interrupt", "terminate", "terminate all"
 ]
 When = Literal["before", "after"]
 

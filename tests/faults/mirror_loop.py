@@ -101,9 +101,7 @@ class MirrorLoop:
 
     def _kill_apply(self, half: Half) -> float:
         """While restore points come in. A worker's death is made good by Spark, while the process goes on."""
-        again = {
-            slot_of(tp, SLOTS) for tp in self.mirror.held()
-        }  # their positions are committed at the start
+        again = {slot_of(tp, SLOTS) for tp in self.mirror.held()}  # their positions are committed at the start
         wish = Wish("kill worker", self._random.choice(("before", "after")), "transaction", len(again) + 2)
         arguments, module = ["mirror", str(self._file()), "--apply"], None
         if half != "apply":
@@ -131,9 +129,7 @@ class MirrorLoop:
         lines = "".join(f"{alias}->Z.enabled = true\n" for alias in aliases)
         archives = f"{self.store.url.rpartition('/')[0]}/several/{{source}}"
         file = self._write_file("several.properties", (*aliases, "Z"), archives, lines)
-        with Kbackup(
-            self._next_folder(), ["mirror", str(file), "--interval=300ms"], None, self.env
-        ) as process:
+        with Kbackup(self._next_folder(), ["mirror", str(file), "--interval=300ms"], None, self.env) as process:
             end = time.monotonic() + _LONGEST + moment
             while time.monotonic() < end:
                 sell(self.shop, self._random.randrange(5, 30))
@@ -146,9 +142,7 @@ class MirrorLoop:
             assert ended.code == 0, ended.err
         due = records(in_cluster(self.shop.broker.bootstrap, self.shop.topics))
         for alias in aliases:
-            there = records(
-                in_cluster(self.shop.broker.bootstrap, [f"{alias}.{t}" for t in self.shop.topics])
-            )
+            there = records(in_cluster(self.shop.broker.bootstrap, [f"{alias}.{t}" for t in self.shop.topics]))
             remote = {TopicPartition(f"{alias}.{tp.topic}", tp.partition): rows for tp, rows in due.items()}
             assert there == remote, f"what {alias}->Z has applied"
         return moment
@@ -175,9 +169,7 @@ class MirrorLoop:
     def _file(self) -> Path:
         """The flow's properties."""
         alias = self.mirror.flow.source
-        return self._write_file(
-            "mm2.properties", (alias, "B"), self.store.url, f"{alias}->B.enabled = true\n"
-        )
+        return self._write_file("mm2.properties", (alias, "B"), self.store.url, f"{alias}->B.enabled = true\n")
 
     def _write_file(self, name: str, aliases: Sequence[str], archive: str, lines: str) -> Path:
         """Properties of clusters that are all the shop's."""

@@ -65,19 +65,9 @@ class Mirror:
         made[topic.remote].result(30)
 
     def applier(
-        self,
-        spark: Callable[[], SparkSession] = _no_spark,
-        flow: Flow | None = None,
-        state: Store | None = None,
+        self, spark: Callable[[], SparkSession] = _no_spark, flow: Flow | None = None, state: Store | None = None
     ) -> Applier:
-        return Applier(
-            flow or self.flow,
-            self.client,
-            state or self.store,
-            spark,
-            Counting(),
-            transaction_bytes=20_000,
-        )
+        return Applier(flow or self.flow, self.client, state or self.store, spark, Counting(), transaction_bytes=20_000)
 
     def round(
         self, applier: Applier, archive: Archive | None = None, topics: Sequence[RemoteTopic] | None = None

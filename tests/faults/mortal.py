@@ -42,11 +42,7 @@ class Life:
         if self.over:
             raise Crash
         wish = self.wish
-        if (
-            when == wish.when
-            and fnmatchcase(event, wish.event)
-            and count(self.folder / "moments") == wish.nth
-        ):
+        if when == wish.when and fnmatchcase(event, wish.event) and count(self.folder / "moments") == wish.nth:
             (self.folder / "dead").touch()
             raise Crash
 

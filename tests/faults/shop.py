@@ -79,13 +79,9 @@ def check_archive(store: Store, shop: Shop) -> Archive:
     there = {e.key for e in store.list(layout.TOPICS) if _is_segment(e.key)}
     assert there == promised, f"leftovers {sorted(there - promised)}, missing {sorted(promised - there)}"
     for tp, rows in archived.items():
-        state = next(
-            p for t in head.topics if t.name == tp.topic for p in t.partitions if p.partition == tp.partition
-        )
+        state = next(p for t in head.topics if t.name == tp.topic for p in t.partitions if p.partition == tp.partition)
         assert state.records == len(rows)
-    offsets = {
-        TopicPartition(o.topic, o.partition): o.offset for g in archive.groups(head).groups for o in g.offsets
-    }
+    offsets = {TopicPartition(o.topic, o.partition): o.offset for g in archive.groups(head).groups for o in g.offsets}
     assert offsets == shop.committed
     _check_derived(archive, head)
     return archive
@@ -94,9 +90,7 @@ def check_archive(store: Store, shop: Shop) -> Archive:
 def _check_derived(archive: Archive, head: Manifest) -> None:
     for topic in head.topics:
         for partition in topic.partitions:
-            key = layout.partition_index_key(
-                layout.topic_dir(topic.name, topic.incarnation), partition.partition
-            )
+            key = layout.partition_index_key(layout.topic_dir(topic.name, topic.incarnation), partition.partition)
             starts = [entry.start_offset for entry in decode_partition_index(archive.store.get(key), key)]
             own = [s for s in archive.segments(head, [topic]) if s.partition == partition.partition]
             assert starts == [s.first for s in own]

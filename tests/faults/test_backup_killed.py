@@ -25,20 +25,8 @@ from tests.support.truth import PartitionRecords, in_archive
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_STEPS = (
-    "connect",
-    "discover",
-    "capture groups",
-    "resolve ranges",
-    "plan",
-    "run",
-    "commit",
-    "refresh derived files",
-)
-UNBORN = [
-    Wish("kill job", "before", "write archive.json"),
-    Wish("kill job", "after", "write archive.json"),
-]
+_STEPS = ("connect", "discover", "capture groups", "resolve ranges", "plan", "run", "commit", "refresh derived files")
+UNBORN = [Wish("kill job", "before", "write archive.json"), Wish("kill job", "after", "write archive.json")]
 UNCOMMITTED = [
     *(Wish("kill job", "before", f"phase {step}") for step in _STEPS[:-1]),
     Wish("kill job", "after", "phase connect"),  # without the lease yet
@@ -142,9 +130,7 @@ def test_killed_before_the_commit(wish: Wish, dead: Dead, shop: Shop, back_up: B
     assert in_archive(store, archive.restore_point(1)) == archived, "the first restore point must not change"
     assert report.restore_point == 2, "an interrupted run takes no number"
     added = {s.key: s for s in archive.added(1, 2)}
-    assert {key: store.stat(key).etag for key in strays} == strays, (
-        "whole segments are taken over as they are"
-    )
+    assert {key: store.stat(key).etag for key in strays} == strays, "whole segments are taken over as they are"
     assert strays.keys() <= added.keys()
     taken_over = sum(added[key].count for key in strays)
     assert read == _count(in_archive(store)) - _count(archived) - taken_over, "and not read again"

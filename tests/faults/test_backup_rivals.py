@@ -37,9 +37,7 @@ def test_the_second_writer_is_told_who_holds_the_archive(
 ) -> None:
     store = FileStore(archive)
     first_step = Wish("pause", "before", "phase discover")
-    with Kbackup(
-        tmp_path / "first", backup_arguments(shop, str(archive), lease_seconds=600), first_step
-    ) as first:
+    with Kbackup(tmp_path / "first", backup_arguments(shop, str(archive), lease_seconds=600), first_step) as first:
         first.wait_paused()
         second = run(tmp_path / "second", backup_arguments(shop, str(archive)))
         assert second.code == 11
@@ -65,9 +63,7 @@ def test_the_second_writer_is_told_who_holds_the_archive(
     ],
     ids=lambda wish: wish.name,
 )
-def test_a_sleeper_changes_nothing(
-    asleep: Wish, archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp
-) -> None:
+def test_a_sleeper_changes_nothing(asleep: Wish, archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp) -> None:
     store, arguments = FileStore(archive), backup_arguments(shop, str(archive), lease_seconds=SHORT_LEASE)
     with Kbackup(tmp_path / "run", arguments, asleep) as sleeper:
         sleeper.wait_paused()
@@ -90,9 +86,7 @@ def test_a_sleeper_changes_nothing(
     check_archive(store, shop)
 
 
-def test_a_sleeper_leaves_newer_derived_files_alone(
-    archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp
-) -> None:
+def test_a_sleeper_leaves_newer_derived_files_alone(archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp) -> None:
     """A paused run has committed; derived files that it would write after the pause are outdated."""
     store = FileStore(archive)
     asleep = Wish("pause", "before", "write topics/*/consumer_offsets_*")
@@ -113,15 +107,10 @@ def test_a_sleeper_leaves_newer_derived_files_alone(
 
 @pytest.mark.parametrize(
     "wish",
-    [
-        Wish("kill worker", "before", "write topics/*_index", 2),
-        Wish("kill worker", "after", "write topics/*_index", 1),
-    ],
+    [Wish("kill worker", "before", "write topics/*_index", 2), Wish("kill worker", "after", "write topics/*_index", 1)],
     ids=lambda wish: wish.name,
 )
-def test_spark_tries_a_task_again_whose_worker_died(
-    wish: Wish, archive: Path, tmp_path: Path, shop: Shop
-) -> None:
+def test_spark_tries_a_task_again_whose_worker_died(wish: Wish, archive: Path, tmp_path: Path, shop: Shop) -> None:
     ended = run(tmp_path / "run", backup_arguments(shop, str(archive)), wish)
     assert ended.code == 0, ended.err
     assert (tmp_path / "run" / "moments").stat().st_size >= wish.nth, "nothing was killed"

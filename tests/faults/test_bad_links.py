@@ -87,9 +87,7 @@ def far() -> Iterator[tuple[Shop, KafkaTrouble]]:
         yield shop, link
 
 
-def test_a_broker_behind_a_bad_link(
-    far: tuple[Shop, KafkaTrouble], tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_broker_behind_a_bad_link(far: tuple[Shop, KafkaTrouble], tmp_path: Path, spark: SparkSession) -> None:
     shop, link = far
     store = FileStore(tmp_path / "archive")
     link.trouble(0.02)

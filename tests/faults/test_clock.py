@@ -30,10 +30,7 @@ def stepped(by: timedelta) -> Iterator[None]:
             moved = datetime.now(tz) + by
             return cls.fromisoformat(moved.isoformat())
 
-    with (
-        mock.patch("kbackup.util.times.datetime", Stepped),
-        mock.patch("kbackup.archive.lease.datetime", Stepped),
-    ):
+    with mock.patch("kbackup.util.times.datetime", Stepped), mock.patch("kbackup.archive.lease.datetime", Stepped):
         yield
 
 

@@ -39,10 +39,7 @@ def _on(cluster: SparkCluster, wish: Wish, counter: Path, conf: dict[str, str]) 
         **{f"spark.executorEnv.{name}": value for name, value in wish.environment(str(counter)).items()},
         **conf,
     }
-    return [
-        f"--master={cluster.url}",
-        *(f"--set=spark.conf.{name}={value}" for name, value in settings.items()),
-    ]
+    return [f"--master={cluster.url}", *(f"--set=spark.conf.{name}={value}" for name, value in settings.items())]
 
 
 def _env() -> dict[str, str]:
@@ -68,9 +65,7 @@ def test_a_backup_whose_executor(
     check_archive(FileStore(archive), shop)
 
 
-def test_a_restore_whose_executor_is_killed(
-    cluster: SparkCluster, shop: Shop, archive: Path, tmp_path: Path
-) -> None:
+def test_a_restore_whose_executor_is_killed(cluster: SparkCluster, shop: Shop, archive: Path, tmp_path: Path) -> None:
     wish, counter = Wish("kill executor", "after", "transaction", 2), tmp_path / "moments"
     trip = Trip(shop, FileStore(archive))
     ended = run(tmp_path / "run", [*trip.arguments, *_on(cluster, wish, counter, {})], wish, _env())

@@ -35,16 +35,11 @@ def names(shop: Shop) -> set[str]:
     """Of all topics and groups that there are."""
     admin = AdminClient(shop.broker.client())
     groups = admin.list_consumer_groups().result(30).valid
-    topics = {
-        name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")
-    }  # the broker's own
+    topics = {name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")}  # the broker's own
     return topics | {g.group_id for g in groups}
 
 
-@pytest.mark.parametrize(
-    ("act", "event", "nth"),
-    [("interrupt", "transaction", 2), ("terminate", "phase groups", 1)],
-)
+@pytest.mark.parametrize(("act", "event", "nth"), [("interrupt", "transaction", 2), ("terminate", "phase groups", 1)])
 def test_an_interrupted_drill_leaves_nothing(
     act: Act, event: str, nth: int, archive: Path, tmp_path: Path, shop: Shop
 ) -> None:

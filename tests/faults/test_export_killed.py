@@ -51,9 +51,7 @@ def config(tmp_path: Path) -> Path:
 
 def held(archive: Path) -> Exported:
     records = {(topic, 1): archive_records(FileStore(archive), topic) for topic in TOPICS}
-    return {
-        key: {p: rows for p, rows in by_partition.items() if rows} for key, by_partition in records.items()
-    }
+    return {key: {p: rows for p, rows in by_partition.items() if rows} for key, by_partition in records.items()}
 
 
 def free_destination(folder: Path) -> None:
@@ -65,9 +63,7 @@ def free_destination(folder: Path) -> None:
     ("wish", "appended"),
     [
         (Wish("kill job", "before", "rows", 5), 46),  # in the middle of the first commit of orders
-        pytest.param(
-            Wish("kill job", "after", "delta commit", 2), 24, marks=pytest.mark.soak
-        ),  # orders lags one
+        pytest.param(Wish("kill job", "after", "delta commit", 2), 24, marks=pytest.mark.soak),  # orders lags one
     ],
     ids=lambda value: value.name if isinstance(value, Wish) else str(value),
 )
@@ -78,8 +74,7 @@ def test_delta_tables(wish: Wish, appended: int, config: Path, tmp_path: Path, s
     free_destination(tables)
     repeated = export_delta(
         ExportJob(
-            *(Export(), str(tables), FileStore(tmp_path / "archive"), S3Options()),
-            *(lambda: spark, Silent(), 60),
+            *(Export(), str(tables), FileStore(tmp_path / "archive"), S3Options()), *(lambda: spark, Silent(), 60)
         )
     )
     assert repeated.records == appended
@@ -96,10 +91,7 @@ def test_parquet_files(config: Path, tmp_path: Path, spark: SparkSession) -> Non
     assert len(list(files.rglob("*.parquet"))) == 3
     free_destination(files)
     repeated = export_parquet(
-        ExportJob(
-            *(Export(), str(files), FileStore(tmp_path / "archive"), S3Options()),
-            *(lambda: spark, Silent(), 60),
-        )
+        ExportJob(*(Export(), str(files), FileStore(tmp_path / "archive"), S3Options()), *(lambda: spark, Silent(), 60))
     )
     assert repeated.tables[0].restore_points == (1, 2)
     assert exported(parquet_table(FileStore(files))) == held(tmp_path / "archive")

@@ -120,9 +120,7 @@ def scrape(port: int) -> dict[str, float]:
     """Series without labels of their own."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         families = text_string_to_metric_families(answer.read().decode())
-        return {
-            s.name: s.value for f in families for s in f.samples if set(s.labels) == {"command", "archive"}
-        }
+        return {s.name: s.value for f in families for s in f.samples if set(s.labels) == {"command", "archive"}}
 
 
 def points(store: Store) -> int:

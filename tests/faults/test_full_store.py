@@ -35,13 +35,7 @@ def test_a_file_system_that_runs_full(shop: Shop, tmp_path: Path) -> None:
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _SCRIPT, "sh", *command],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PLACE": str(small_disk),
-            "OUT": str(out),
-            "LOCK": layout.LOCK,
-            "PYTHONPATH": str(ROOT),
-        },
+        env={**os.environ, "PLACE": str(small_disk), "OUT": str(out), "LOCK": layout.LOCK, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=240,

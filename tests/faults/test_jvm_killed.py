@@ -33,9 +33,7 @@ def test_a_backup_whose_jvm_is_killed_names_that(shop: Shop, archive: Path, tmp_
     assert points(FileStore(archive)) == 1, "nothing was committed"
 
 
-def test_a_follower_whose_jvm_is_killed_goes_on_until_the_third_time(
-    archive: Path, tmp_path: Path, shop: Shop
-) -> None:
+def test_a_follower_whose_jvm_is_killed_goes_on_until_the_third_time(archive: Path, tmp_path: Path, shop: Shop) -> None:
     store, (port,) = FileStore(archive), free_ports(1)
     with Kbackup(tmp_path / "run", follow_arguments(shop, archive, port)) as process:
         eventually(lambda: points(store) == 2, process)

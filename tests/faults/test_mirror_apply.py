@@ -56,12 +56,7 @@ def test_round_after_round(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
 
 
 def test_large_rounds_go_through_spark(
-    mirror: Mirror,
-    broker: Broker,
-    shop: Shop,
-    back_up: BackUp,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    mirror: Mirror, broker: Broker, shop: Shop, back_up: BackUp, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mirror.applier(lambda: spark) as applier:
         monkeypatch.setattr(applier_module, "SMALL_BYTES", 0)
@@ -97,9 +92,7 @@ def test_killed_and_applied_again(wish: Wish, mirror: Mirror, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_applier_goes_on_after_a_commit_of_unknown_outcome(
-    when: When, mirror: Mirror, broker: Broker
-) -> None:
+def test_applier_goes_on_after_a_commit_of_unknown_outcome(when: When, mirror: Mirror, broker: Broker) -> None:
     """The map gets the part that was committed, whoever hears of it."""
     with mirror.applier() as applier:
         with dying_commits(when, 3), pytest.raises(Crash):
@@ -115,9 +108,7 @@ def test_of_two_processes_the_older_ends(mirror: Mirror, shop: Shop, back_up: Ba
         mirror.check(mirror.round(newer))
         sell(shop, 60)
         back_up(mirror.store)
-        with pytest.raises(
-            FencedError, match=f"another process applies the flow {mirror.flow.source}->B now"
-        ):
+        with pytest.raises(FencedError, match=f"another process applies the flow {mirror.flow.source}->B now"):
             mirror.round(older)
         mirror.check(mirror.round(newer))
 
@@ -153,9 +144,7 @@ def test_positions_are_read_back_though_the_last_transaction_is_in_doubt(
     back_up(mirror.store)
     with mirror.applier() as applier, dying_commits(when, 6), pytest.raises(Crash):
         mirror.round(applier)
-    Cluster(mirror.client, "target").groups.delete(
-        [layout.mirror_group(mirror.flow.source, mirror.flow.target)]
-    )
+    Cluster(mirror.client, "target").groups.delete([layout.mirror_group(mirror.flow.source, mirror.flow.target)])
     mirror.check(mirror.apply())
 
 

@@ -68,9 +68,7 @@ def test_a_remote_topic_that_is_deleted_between_two_rounds_is_applied_anew(
     assert own.apply().deleted == ()
 
 
-def test_a_flow_that_starts_at_the_end_leaves_out_what_was_there(
-    own: Mirror, own_shop: Shop, take: Take
-) -> None:
+def test_a_flow_that_starts_at_the_end_leaves_out_what_was_there(own: Mirror, own_shop: Shop, take: Take) -> None:
     """Also in the next process. A topic that comes later begins with the round that finds it."""
     own.flow = dataclasses.replace(own.flow, starts_at_end=True)
     take()
@@ -89,9 +87,7 @@ def test_a_flow_that_starts_at_the_end_leaves_out_what_was_there(
     assert own.apply().records == 0
 
 
-def test_a_process_that_applies_a_deleted_topic_anew_is_killed(
-    mirror: Mirror, shop: Shop, tmp_path: Path
-) -> None:
+def test_a_process_that_applies_a_deleted_topic_anew_is_killed(mirror: Mirror, shop: Shop, tmp_path: Path) -> None:
     """Before or after one of its partitions is committed. The first transaction of each process commits the positions
     of the other topic."""
     remote = mirror.remote(TopicPartition(shop.orders, 0)).topic
@@ -108,9 +104,7 @@ def test_a_process_that_applies_a_deleted_topic_anew_is_killed(
         mirror.check(mirror.apply())
 
 
-def test_a_recreated_topic_goes_on_in_its_remote_topic(
-    own: Mirror, own_shop: Shop, take: Take, broker: Broker
-) -> None:
+def test_a_recreated_topic_goes_on_in_its_remote_topic(own: Mirror, own_shop: Shop, take: Take, broker: Broker) -> None:
     """Records of the old incarnation are applied first, although the new one already existed at that round."""
     take()
     own.apply()
@@ -132,9 +126,7 @@ def test_a_recreated_topic_goes_on_in_its_remote_topic(
     existing = in_cluster(broker.bootstrap, [remote])
     new = {own.remote(tp): rows for tp, rows in in_archive(own.store).items() if tp.topic == name}
     assert records(existing) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
-    flow_map = open_map(
-        own.store, *own.names, read_heads(Cluster(own.client, "target"), own.store, *own.names)
-    )
+    flow_map = open_map(own.store, *own.names, read_heads(Cluster(own.client, "target"), own.store, *own.names))
     for tp, rows in new.items():
         at = len(old[tp])
         due = dict(zip([r.offset for r in rows], [r.offset for r in existing[tp][at:]], strict=True))
@@ -171,9 +163,7 @@ def test_a_topic_is_created_again_with_fewer_partitions_and_then_with_more(
         applied = apply(own, killed=killed)
         assert records(in_cluster(broker.bootstrap, [remote])) == due
         if not killed:
-            assert [(r.remote, r.kind, r.held_back) for r in applied.recreated] == [
-                (remote, "recreated", False)
-            ]
+            assert [(r.remote, r.kind, r.held_back) for r in applied.recreated] == [(remote, "recreated", False)]
         assert applied.too_late == ()
         again = own.apply()
         assert (again.records, again.recreated, again.too_late) == (0, (), ())

@@ -98,9 +98,7 @@ def test_resumed_from_another_archive(
         restore(trip.options, shop.broker.client(), other, state, lambda: spark, Counting())
 
 
-def test_a_resume_after_its_progress_is_gone_is_refused(
-    trip: Trip, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_resume_after_its_progress_is_gone_is_refused(trip: Trip, tmp_path: Path, spark: SparkSession) -> None:
     """As after the target's offsets.retention.minutes: what is committed would be there twice."""
     trip.die(Wish("kill job", "after", "transaction", 2), tmp_path / "dead", spark)
     cluster = Cluster(trip.broker.client(), "target")

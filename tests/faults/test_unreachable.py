@@ -51,10 +51,7 @@ def test_no_bucket_of_that_name(bucket: Bucket, shop: Shop, tmp_path: Path) -> N
 
 def test_a_cluster_that_goes_away_never_gives_a_restore_point(fragile: Shop, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
-    arguments = [
-        *backup_arguments(fragile, str(archive), poll_timeout_seconds=3),
-        "--set=spark.task_attempts=2",
-    ]
+    arguments = [*backup_arguments(fragile, str(archive), poll_timeout_seconds=3), "--set=spark.task_attempts=2"]
     wish = Wish("pause", "after", "write tables/*")
     with Kbackup(tmp_path / "run", arguments, wish) as process:
         process.wait_paused()
@@ -108,14 +105,7 @@ def test_resumed_into_another_cluster(fragile: Shop, shop: Shop, archive: Path, 
 
     def arguments(broker: Broker) -> list[str]:
         server = f"--bootstrap-server={broker.bootstrap}"
-        return [
-            "restore",
-            str(archive),
-            server,
-            f"--map-regex=^={name}-",
-            "--no-groups",
-            f"--restore-id={name}",
-        ]
+        return ["restore", str(archive), server, f"--map-regex=^={name}-", "--no-groups", f"--restore-id={name}"]
 
     wish = Wish("kill job", "after", "write restores/*/plan.json")
     assert run(tmp_path / "dead", arguments(shop.broker), wish).code == -9

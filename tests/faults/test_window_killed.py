@@ -32,9 +32,7 @@ LOW, HIGH = 10**12 + 37, 10**12 + 480
     ],
     ids=lambda wish: wish.name,
 )
-def test_killed_and_resumed(
-    wish: Wish, shop: Shop, archive: Path, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_killed_and_resumed(wish: Wish, shop: Shop, archive: Path, tmp_path: Path, spark: SparkSession) -> None:
     store, id_ = FileStore(archive), f"window-{secrets.token_hex(4)}"
     arguments = [
         *("restore", "--json", store.url, f"--bootstrap-server={shop.broker.bootstrap}", "--no-groups"),

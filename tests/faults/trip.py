@@ -70,19 +70,12 @@ class Trip:
             wish,
             folder,
             lambda mortal: restore(
-                self.options,
-                target,
-                mortal if state is None else self.store,
-                mortal,
-                lambda: spark,
-                Counting(),
+                self.options, target, mortal if state is None else self.store, mortal, lambda: spark, Counting()
             ),
         )
 
     def resume(self, spark: SparkSession) -> None:
-        report = restore(
-            self.options, self.broker.client(), self.store, self.store, lambda: spark, Counting()
-        )
+        report = restore(self.options, self.broker.client(), self.store, self.store, lambda: spark, Counting())
         assert report.status == "restored"
 
     def check(self) -> None:

@@ -49,12 +49,7 @@ def _octets(text: str | None) -> bytes | None:
 
 
 def _record(
-    offset: int,
-    kind: int,
-    timestamp: int,
-    key: str | None,
-    value: str | None,
-    headers: list[tuple[str, str | None]],
+    offset: int, kind: int, timestamp: int, key: str | None, value: str | None, headers: list[tuple[str, str | None]]
 ) -> Record:
     pairs = [(name, _octets(content)) for name, content in headers]
     return Record(offset, kind, timestamp if kind >= 0 else None, _octets(key), _octets(value), pairs)

@@ -47,9 +47,7 @@ def data_keys(text: bytes, kek: bytes) -> dict[bytes, bytes]:
     assert (file["format"], file["version"], file["kek"]) == ("kbackup-keys", 2, kek_name(kek))
     bound, archive = b"kbackup-data-key-2", file["archive_id"].encode()
     wrapped = {bytes.fromhex(name): b64decode(value) for name, value in file["keys"].items()}
-    return {
-        name: gcm_open(kek, value[:12], value[12:], bound + name + archive) for name, value in wrapped.items()
-    }
+    return {name: gcm_open(kek, value[:12], value[12:], bound + name + archive) for name, value in wrapped.items()}
 
 
 def _nonce(number: int, last: bool) -> bytes:
@@ -63,8 +61,7 @@ def unseal(archive: str, name: str, stored: bytes, find: Callable[[bytes], bytes
     bound = archive.encode() + b"\0" + name.encode()
     frames = [stored[at : at + FRAME + TAG] for at in range(56, len(stored), FRAME + TAG)]
     return b"".join(
-        gcm_open(key, _nonce(number, number == len(frames) - 1), frame, bound)
-        for number, frame in enumerate(frames)
+        gcm_open(key, _nonce(number, number == len(frames) - 1), frame, bound) for number, frame in enumerate(frames)
     )
 
 
@@ -73,7 +70,6 @@ def seal(archive: str, name: str, plain: bytes, key_id: bytes, data_key: bytes, 
     bound = archive.encode() + b"\0" + name.encode()
     frames = [plain[at : at + FRAME] for at in range(0, max(1, len(plain)), FRAME)]
     sealed = [
-        gcm_seal(key, _nonce(number, number == len(frames) - 1), frame, bound)
-        for number, frame in enumerate(frames)
+        gcm_seal(key, _nonce(number, number == len(frames) - 1), frame, bound) for number, frame in enumerate(frames)
     ]
     return b"KBCRYPT\x02" + key_id + salt + b"".join(sealed)

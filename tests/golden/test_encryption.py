@@ -39,9 +39,7 @@ def stored_of(vector: dict[str, Any]) -> bytes:
     """Return the encrypted object, made by the specification alone."""
     ((key_id, data_key),) = sealed.data_keys(KEY_FILE, KEY).items()
     assert data_key.hex() == VECTOR["data_key"]
-    return sealed.seal(
-        ARCHIVE, vector["name"], plain_of(vector), key_id, data_key, bytes.fromhex(vector["salt"])
-    )
+    return sealed.seal(ARCHIVE, vector["name"], plain_of(vector), key_id, data_key, bytes.fromhex(vector["salt"]))
 
 
 @each_object

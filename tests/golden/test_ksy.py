@@ -88,9 +88,7 @@ def check_refused(description: str, data: bytes, name: str) -> None:
     if name in BEYOND:
         read(description, data)
         return
-    with pytest.raises(
-        (compiled(description).kaitaistruct.ValidationFailedError, EOFError, UnicodeDecodeError)
-    ):
+    with pytest.raises((compiled(description).kaitaistruct.ValidationFailedError, EOFError, UnicodeDecodeError)):
         read(description, data)
 
 
@@ -105,7 +103,5 @@ def test_refused_indexes(data: bytes, vector: dict[str, Any], request: pytest.Fi
 
 
 @each("partition_index", good=False)
-def test_refused_partition_indexes(
-    data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
+def test_refused_partition_indexes(data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest) -> None:
     check_refused("partition_index", data, request.node.callspec.id)

@@ -54,9 +54,7 @@ def test_credentials_are_those_of_the_passwords(log: Path) -> None:
     assert [user.user for user in users] == sorted(passwords)
     for user in users:
         digest = user.mechanism.removeprefix("SCRAM-").replace("-", "").lower()
-        salt, stored, server = (
-            b64decode(text or "") for text in (user.salt, user.stored_key, user.server_key)
-        )
+        salt, stored, server = (b64decode(text or "") for text in (user.salt, user.stored_key, user.server_key))
         salted = hashlib.pbkdf2_hmac(digest, passwords[user.user].encode(), salt, user.iterations)
         client_key = hmac.digest(salted, b"Client Key", digest)
         assert hashlib.new(digest, client_key).digest() == stored

@@ -109,9 +109,7 @@ def test_group_offsets_refused(data: bytes, vector: Vector) -> None:
         decode_group_offsets(data, "file")
 
 
-@pytest.mark.parametrize(
-    "text", ['{"a":-1}', '{"a":1.5}', '["a",1]', '{"a":null}', '{"a":9223372036854775808}']
-)
+@pytest.mark.parametrize("text", ['{"a":-1}', '{"a":1.5}', '["a",1]', '{"a":null}', '{"a":9223372036854775808}'])
 def test_the_schema_of_group_offsets_refuses(text: str) -> None:
     assert not group_schema().is_valid(json.loads(text))
 
@@ -135,9 +133,7 @@ def test_zst_refused(data: bytes, vector: Vector) -> None:
         list(frames.decompress([data], "file"))
 
 
-@pytest.mark.parametrize(
-    "case", json.loads((VECTORS / "rotation.json").read_text()), ids=lambda c: str(c["why"])
-)
+@pytest.mark.parametrize("case", json.loads((VECTORS / "rotation.json").read_text()), ids=lambda c: str(c["why"]))
 def test_rotation(case: Vector) -> None:
     rest = np.array(case["lengths"], np.int64)
     counts = []

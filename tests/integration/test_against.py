@@ -35,10 +35,7 @@ def made(
 
 @pytest.fixture
 def run(
-    made: BackedUp,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    made: BackedUp, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
     """A command on the session that is there; its exit code and JSON document."""
 
@@ -113,9 +110,7 @@ def _raw(records: Records, partition: int) -> list[RawRecord]:
     ]
 
 
-def _copy(
-    broker: Broker, source: str, to: str, change: Callable[[list[RawRecord]], None], **config: str
-) -> None:
+def _copy(broker: Broker, source: str, to: str, change: Callable[[list[RawRecord]], None], **config: str) -> None:
     """`source` as `to`, its partition 0 changed on the way."""
     held = read_topic(broker.bootstrap, source)
     broker.create_topic(to, 3, config=config)

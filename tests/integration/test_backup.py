@@ -112,9 +112,7 @@ def test_runs_add_only_what_is_new(zoo: Zoo) -> None:
     archive = open_archive(zoo.archive.store)
     old, new_ = archive.restore_point(2), archive.restore_point(3)
     assert new_.topics == tuple(
-        type(t)(**{f: getattr(t, f) for f in t.__struct_fields__} | {"captured": 3})
-        if t.state == "present"
-        else t
+        type(t)(**{f: getattr(t, f) for f in t.__struct_fields__} | {"captured": 3}) if t.state == "present" else t
         for t in old.topics
     )
 
@@ -133,9 +131,7 @@ def test_losses_are_reported(zoo: Zoo) -> None:
 
 def test_recreated_topic_never_mixes_with_the_old_one(zoo: Zoo) -> None:
     store, archive = zoo.archive.store, open_archive(zoo.archive.store)
-    old, new = (
-        next(t for t in archive.restore_point(n).topics if t.name == zoo.topic("reborn")) for n in (1, 2)
-    )
+    old, new = (next(t for t in archive.restore_point(n).topics if t.name == zoo.topic("reborn")) for n in (1, 2))
     assert (old.incarnation, new.incarnation) == (1, 2)
     assert old.id != new.id
     assert len(new.partitions) == 1
@@ -165,8 +161,7 @@ def test_group_files_have_each_partition(zoo: Zoo, name: str) -> None:
     for partition in zoo.held(name, 2):
         key = layout.group_offsets_key(folder, partition)
         expected = {
-            zoo.group(position): at[zoo.topic(name), partition].offset
-            for position, at in zoo.moments[2].groups.items()
+            zoo.group(position): at[zoo.topic(name), partition].offset for position, at in zoo.moments[2].groups.items()
         }
         assert decode_group_offsets(zoo.archive.store.get(key), key) == expected
 

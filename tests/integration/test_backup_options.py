@@ -16,9 +16,7 @@ from tests.support.truth import archive_records, log_ends, read_topic
 PARTITIONS = 200
 
 
-def test_small_partitions_share_tasks(
-    broker: Broker, kbackup: Kbackup, tmp_path: Path, topic_name: str
-) -> None:
+def test_small_partitions_share_tasks(broker: Broker, kbackup: Kbackup, tmp_path: Path, topic_name: str) -> None:
     broker.create_topic(topic_name, PARTITIONS)
     for partition in range(0, PARTITIONS, 4):
         topics.produce(broker, topic_name, partition, topics.numbered(partition % 7 + 1))
@@ -49,8 +47,7 @@ def test_read_uncommitted_takes_open_and_aborted_transactions(
         assert [len(records) for records in uncommitted.values()] == [48, 19, 9]
         assert archive_records(archive.store, topic_name) == uncommitted
         assert (
-            log_ends(broker.bootstrap, topic_name)[1]
-            < log_ends(broker.bootstrap, topic_name, "read_uncommitted")[1]
+            log_ends(broker.bootstrap, topic_name)[1] < log_ends(broker.bootstrap, topic_name, "read_uncommitted")[1]
         ), "the transaction is not open any more"
     finally:
         unfinished.abort_transaction(60)

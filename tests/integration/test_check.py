@@ -107,9 +107,7 @@ def test_a_held_lease_and_a_target_that_is_not_there(
 ) -> None:
     store = open_store(f"{url}/some/prefix", options_of(minio_server))
     with HeldLease(store, "kbackup backup", 60):
-        code, steps = told(
-            capsys, config, "-t", topic, "--target", "--set", "target.bootstrap.servers=127.0.0.1:9"
-        )
+        code, steps = told(capsys, config, "-t", topic, "--target", "--set", "target.bootstrap.servers=127.0.0.1:9")
     assert code == 11, "the first failure counts"
     assert "is locked by kbackup backup on" in steps["archive: lease"]["detail"]
     assert steps["target: reach"]["exit_code"] == 14

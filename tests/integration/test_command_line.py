@@ -119,9 +119,7 @@ def test_backup_by_file_and_restore_by_environment(
 
 def _check_shown(lines: list[str], broker: Broker) -> None:
     """Check that progress is shown from the first moment on, and then as a bar with the remaining time."""
-    before = [
-        line for line in lines if "━" not in line and line != "starting Spark"
-    ]  # it may have started by then
+    before = [line for line in lines if "━" not in line and line != "starting Spark"]  # it may have started by then
     assert before == [
         f"connecting to the source cluster at {broker.bootstrap}",
         "1 topic, 2 partitions, up to 80 new records",

@@ -83,9 +83,7 @@ def test_every_record_of_every_restore_point_by_time_travel(
     table = DeltaTable(session, zoo_table, hadoop)
     jvm: Any = session._jvm
     history = (
-        jvm.io.delta.tables.DeltaTable.forPath(session._jsparkSession, table.path, hadoop)
-        .history()
-        .collectAsList()
+        jvm.io.delta.tables.DeltaTable.forPath(session._jsparkSession, table.path, hadoop).history().collectAsList()
     )
     notes = {row.getAs("version"): json.loads(row.getAs("userMetadata")) for row in history}
     assert {version: note["restorePoint"] for version, note in notes.items()} == {0: 1, 1: 2}
@@ -139,12 +137,7 @@ def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, optio
 
 
 def test_a_table_for_each_topic_in_a_directory(
-    kbackup: Kbackup,
-    spark: SparkSession,
-    session: SparkSession,
-    broker: Broker,
-    topic_name: str,
-    tmp_path: Path,
+    kbackup: Kbackup, spark: SparkSession, session: SparkSession, broker: Broker, topic_name: str, tmp_path: Path
 ) -> None:
     """Kept in step by the backup itself; one that fails leaves the restore point, and the next one makes it good."""
     hidden = f"_{topic_name}"
@@ -152,17 +145,7 @@ def test_a_table_for_each_topic_in_a_directory(
         broker.create_topic(topic, 2)
         topics.produce(broker, topic, 0, [b"first"])
     store, url = FileStore(tmp_path / "archive"), str(tmp_path / "tables of mine")
-    backup = (
-        "backup",
-        "--archive",
-        str(tmp_path / "archive"),
-        "-t",
-        topic_name,
-        "-t",
-        hidden,
-        "--delta",
-        url,
-    )
+    backup = ("backup", "--archive", str(tmp_path / "archive"), "-t", topic_name, "-t", hidden, "--delta", url)
     assert kbackup(*backup).code == 0
     topics.produce(broker, topic_name, 1, [b"second", None])
     with HeldLease(Destination.at(url, S3Options()).own, "kbackup export", 60):
@@ -172,18 +155,14 @@ def test_a_table_for_each_topic_in_a_directory(
     assert "restore point 2 is committed, but an export to the Delta tables" in behind.err
     topics.produce(broker, hidden, 0, [b"third"])
     assert kbackup(*backup).code == 0
-    tables = {
-        topic: DeltaTable(session, f"{url}/{topic}", {}).rows().toArrow() for topic in (topic_name, hidden)
-    }
+    tables = {topic: DeltaTable(session, f"{url}/{topic}", {}).rows().toArrow() for topic in (topic_name, hidden)}
     assert exported(pa.concat_tables(tables.values())) == held(store, 3)
     assert sorted(map(str, tables[topic_name].column("restorePoint").to_pylist())) == ["1", "2", "2"]
     assert set(tables[topic_name].column("partitions").to_pylist()) == {2}
     session.sql(f"OPTIMIZE delta.`{url}/{topic_name}`")  # other files, the same rows
 
 
-def test_unusable_arguments_fail_with_their_exit_codes(
-    kbackup: Kbackup, zoo_table: str, tmp_path: Path
-) -> None:
+def test_unusable_arguments_fail_with_their_exit_codes(kbackup: Kbackup, zoo_table: str, tmp_path: Path) -> None:
     for arguments, code in (
         (("export", "--archive", str(tmp_path)), 2),
         (("export", "--archive", str(tmp_path), "--delta", str(tmp_path / "d")), 10),

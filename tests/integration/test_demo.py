@@ -23,9 +23,7 @@ def demo(scratch: Path) -> Iterator[subprocess.Popen[str]]:
         "PYTHONUNBUFFERED": "1",
     }
     argv = [sys.executable, "-m", "scripts.demo"]
-    with subprocess.Popen(
-        argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as run:
+    with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
         try:
             yield run
         finally:

@@ -51,9 +51,7 @@ def run(
     def runner(*args: str) -> tuple[int, Any]:
         capsys.readouterr()
         folder = str(tmp_path / "reports")
-        code = cli.main(
-            ["drill", "--on-source", "--json", "--config", str(made.config), "--report", folder, *args]
-        )
+        code = cli.main(["drill", "--on-source", "--json", "--config", str(made.config), "--report", folder, *args])
         out = capsys.readouterr().out
         return code, json.loads(out)
 
@@ -71,9 +69,7 @@ def nothing_is_left(broker: Broker) -> Iterator[None]:
 def _names(broker: Broker) -> set[str]:
     admin = AdminClient(broker.client())
     groups = admin.list_consumer_groups().result(30).valid
-    topics = {
-        name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")
-    }  # the broker's own
+    topics = {name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")}  # the broker's own
     return topics | {g.group_id for g in groups}
 
 
@@ -171,9 +167,7 @@ def test_a_record_that_nobody_restored(
     assert "1 after the last restored one" in report["findings"][0]
 
 
-def test_an_error_on_the_way(
-    run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_error_on_the_way(run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fails(*args: Any, **more: Any) -> Any:
         restore(*args, **more)
         raise ClusterError("the target <gave> up", "look after it")
@@ -186,9 +180,7 @@ def test_an_error_on_the_way(
     assert "the target &lt;gave&gt; up" in _only_page(tmp_path)
 
 
-def test_an_interrupt_cleans_up(
-    run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_interrupt_cleans_up(run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupted(*args: Any, **more: Any) -> Any:
         restore(*args, **more)
         raise KeyboardInterrupt

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run(
-    zoo: Zoo,
-    kbackup: Kbackup,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    zoo: Zoo, kbackup: Kbackup, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
     on_session(spark, monkeypatch, "verify", "drill.command", "restore")
 

@@ -58,9 +58,7 @@ def fill(broker: Broker, topic: str, numbers: range) -> None:
     for n in numbers:
         value = None if n % 10 == 0 else f"{MARKER} {n} ".encode() * (n % 50)
         headers: list[tuple[str, str | bytes | None]] = [(MARKER, str(n).encode())]
-        producer.produce(
-            topic, value, f"{MARKER}-{n}", n % 2, headers=headers, timestamp=1_700_000_000_000 + n
-        )
+        producer.produce(topic, value, f"{MARKER}-{n}", n % 2, headers=headers, timestamp=1_700_000_000_000 + n)
     assert producer.flush(30) == 0
 
 
@@ -101,9 +99,7 @@ def test_nothing_of_it_is_readable(encrypted: Encrypted) -> None:
     assert len(plain) > 20
     assert all(stored[key].startswith(b"KBCRYPT\x02") for key in plain)
     assert not any(encrypted.topic.encode() in stored[key] for key in plain)
-    assert MARKER.encode() in b"".join(
-        encrypted.store.get(key) for key in plain
-    )  # a reader with the key has it
+    assert MARKER.encode() in b"".join(encrypted.store.get(key) for key in plain)  # a reader with the key has it
     assert len([key for key in stored if key.startswith("keys/")]) == 2  # a data key a run
     assert len({stored[key][8:24] for key in plain}) == 2
 
@@ -151,9 +147,7 @@ def test_without_the_key_nothing_begins(encrypted: Encrypted, kbackup: Kbackup, 
 def test_encrypted_archive_can_be_browsed(encrypted: Encrypted, kbackup: Kbackup) -> None:
     listed = kbackup("list", encrypted.archive.url, "--encryption-key", f"env:{KEY}")
     assert [point["number"] for point in listed.document["restore_points"]] == [1, 2]
-    shown = kbackup(
-        "info", "--archive", encrypted.archive.url, encrypted.topic, "--encryption-key", f"env:{KEY}"
-    )
+    shown = kbackup("info", "--archive", encrypted.archive.url, encrypted.topic, "--encryption-key", f"env:{KEY}")
     assert shown.code == 0
     assert encrypted.topic in str(shown.document)
 

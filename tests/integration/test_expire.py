@@ -42,9 +42,7 @@ def check_whole(archive: Archive, spark: SparkSession) -> None:
 
 def restored(kbackup: Kbackup, archive: Archive, *arguments: str) -> str:
     prefix = f"back-{secrets.token_hex(4)}"
-    report = kbackup.restore(
-        archive, *arguments, "--map-regex", rf"^(.*)$={prefix}.\1", "--restore-id", prefix
-    )
+    report = kbackup.restore(archive, *arguments, "--map-regex", rf"^(.*)$={prefix}.\1", "--restore-id", prefix)
     assert report["missing"] == []
     return prefix
 
@@ -67,9 +65,7 @@ def test_retained_points_are_restored_and_backups_go_on(
         if round_ == 1:
             assert kbackup("copy", copy.url, "--archive", archive.url).code == 0
     points = open_archive(archive.store)
-    before = {
-        number: archive_records(archive.store, topic, points.restore_point(number)) for number in (3, 4)
-    }
+    before = {number: archive_records(archive.store, topic, points.restore_point(number)) for number in (3, 4)}
 
     policy = [archive.url, "--keep-last", "2", "--older-than", "70d"]
     objects = archive.objects()
@@ -101,8 +97,7 @@ def test_retained_points_are_restored_and_backups_go_on(
         read_topic(broker.bootstrap, f"{prefix}.{topic}"),
     )
     assert_restored(
-        archive_records(archive.store, kept, whole.restore_point(3)),
-        read_topic(broker.bootstrap, f"{prefix}.{kept}"),
+        archive_records(archive.store, kept, whole.restore_point(3)), read_topic(broker.bootstrap, f"{prefix}.{kept}")
     )
     stand = positions(broker.bootstrap, group)
     assert stand[f"{prefix}.{topic}", 0].offset == 110 - 50

@@ -77,9 +77,7 @@ def test_every_round_adds_what_came_in_and_the_last_takes_the_rest(
     assert [(o.topic, o.partition, o.offset) for o in group.offsets] == [(first, 0, 40)]
 
 
-def test_small_partitions_wait(
-    broker: Broker, spark: SparkSession, archive: Archive, kbackup: Kbackup
-) -> None:
+def test_small_partitions_wait(broker: Broker, spark: SparkSession, archive: Archive, kbackup: Kbackup) -> None:
     name, store = f"waiting-{secrets.token_hex(4)}", archive.store
     broker.create_topic(name, 2)
     produce(broker, name, 0, range(50))
@@ -100,9 +98,7 @@ def test_small_partitions_wait(
         assert (state.end, state.log_end, state.records) == (50, 60, 50)
         (group,) = opened.groups(opened.restore_point("latest")).groups
         assert [o.offset for o in group.offsets] == [57]
-        assert group_offsets(store, name) == {name: 50}, (
-            "the Java tool finds no group ahead of what is archived"
-        )
+        assert group_offsets(store, name) == {name: 50}, "the Java tool finds no group ahead of what is archived"
         commit(broker.bootstrap, name, {TopicPartition(name, 0): Position(58)})
         following.another_round(2)
         assert len(following.commits) == 2, "a group that moves on in what waits is no news"

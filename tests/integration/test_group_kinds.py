@@ -63,9 +63,7 @@ def _back_up(kbackup: Kbackup, archive: Archive, name: str) -> dict[str, Any]:
     return {"warnings": report["warnings"], "groups": groups, "not_carried": outcome.document["not_carried"]}
 
 
-def test_every_kind_is_captured_or_named(
-    broker: Broker, kbackup: Kbackup, archive: Archive, named: str
-) -> None:
+def test_every_kind_is_captured_or_named(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
     bootstrap, cluster = broker.bootstrap, Cluster(broker.client(), "target")
     for kind in ("classic", "streams"):
         put(cluster, f"{named}-{kind}", {(named, 1): (7, None, kind)})
@@ -99,9 +97,7 @@ def test_every_kind_is_captured_or_named(
     assert expected in captured["warnings"]
 
 
-def test_any_name_and_any_metadata_come_back(
-    broker: Broker, kbackup: Kbackup, archive: Archive, named: str
-) -> None:
+def test_any_name_and_any_metadata_come_back(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
     cluster = Cluster(broker.client(), "target")
     stood: dict[str, Stand] = {f"{named}{odd}": {(named, 0): (5, 0, odd[:999])} for odd in HOSTILE}
     for size in METADATA_SIZES:
@@ -116,20 +112,14 @@ def test_any_name_and_any_metadata_come_back(
     report = kbackup.restore(archive, "--map", f"{named}={copy}", "--restore-id", restore_id)
     assert {g["status"] for g in report["groups"]} == {"applied"}
     for group, stands in stood.items():
-        assert raw_positions(broker.bootstrap, group) == stands | {
-            (copy, p): held for (_, p), held in stands.items()
-        }
+        assert raw_positions(broker.bootstrap, group) == stands | {(copy, p): held for (_, p), held in stands.items()}
     one = kbackup("groups", "show", f"{named}{HOSTILE[0]}", "--archive", archive.url)
     assert one.document["group"]["offsets"][0]["metadata"] == HOSTILE[0]
 
 
-def test_a_thousand_groups_there_and_back(
-    broker: Broker, kbackup: Kbackup, archive: Archive, named: str
-) -> None:
+def test_a_thousand_groups_there_and_back(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
     cluster = Cluster(broker.client(), "target")
-    stood = {
-        f"{named}-{n:04}": {(named, p): (n % 20, None, f"{n} of {p}") for p in range(3)} for n in range(1000)
-    }
+    stood = {f"{named}-{n:04}": {(named, p): (n % 20, None, f"{n} of {p}") for p in range(3)} for n in range(1000)}
     refused = cluster.groups.commit_all(
         {
             group: [CommittedOffset(TopicPartition(*place), *archived) for place, archived in stands.items()]

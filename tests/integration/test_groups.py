@@ -28,14 +28,7 @@ from tests.support.truth import Records, log_ends, read_topic
 
 FOREIGN_EPOCH = 5  # of a log that had six leaders; those of the tests have one
 LONGEST_METADATA = "ü" * 2048  # 4 KiB is what brokers take (offset.metadata.max.bytes)
-ODD_METADATA = [
-    "",
-    "AgAAAYvPpSGA",
-    "line\nfeed\ttab \x1b[31m",
-    'a "quote" and \\',
-    "你好 🎉",
-    LONGEST_METADATA,
-]
+ODD_METADATA = ["", "AgAAAYvPpSGA", "line\nfeed\ttab \x1b[31m", 'a "quote" and \\', "你好 🎉", LONGEST_METADATA]
 
 
 @dataclass(frozen=True)
@@ -96,9 +89,7 @@ def made(broker: Broker, kbackup: Kbackup, new_archive: Any) -> Made:
         made.stood[group] = {(t, p): (at, epoch, metadata) for t, parts in records.items() for p in parts}
         put(made.cluster, group, made.stood[group])
     kbackup.backup(made.archive, "-t", f"/{name}-.*/", "-g", f"/{name}-.*/")
-    kbackup.restore(
-        made.archive, "--map-regex", "^=restored.", "--no-groups", "--restore-id", made.restore_id
-    )
+    kbackup.restore(made.archive, "--map-regex", "^=restored.", "--no-groups", "--restore-id", made.restore_id)
     return made
 
 
@@ -127,8 +118,7 @@ def test_archive_shows_what_groups_had(made: Made) -> None:
     for group, stood in list(made.stood.items())[::6]:
         one = made.groups("show", "--restore-point", "1", group)["group"]
         assert {
-            (o["topic"], o["partition"]): (o["offset"], o["leader_epoch"], o["metadata"])
-            for o in one["offsets"]
+            (o["topic"], o["partition"]): (o["offset"], o["leader_epoch"], o["metadata"]) for o in one["offsets"]
         } == stood
         assert one["lag"] == sum(max(0, ends[t][p] - stood[t, p][0]) for t, p in stood)
 
@@ -179,9 +169,7 @@ def test_group_with_a_live_member_is_left_alone(made: Made, protocol: str) -> No
         report = made.apply("-g", old, "--map-group", f"{old}={new}", code=3)
         assert [(g["status"], g["why"]) for g in report["groups"]] == [("left alone", "it has 1 live member")]
         assert (report["capture"], made.stand(new)) == (0, before)
-        plan = made.groups(
-            "plan", "--restore-id", made.restore_id, "-g", old, "--map-group", f"{old}={new}", code=3
-        )
+        plan = made.groups("plan", "--restore-id", made.restore_id, "-g", old, "--map-group", f"{old}={new}", code=3)
         assert plan["groups"][0]["hindered"] == "it has 1 live member"
 
 
@@ -279,8 +267,7 @@ def test_restore_itself_can_be_undone(made: Made, topic_name: str) -> None:
     topic, group = f"{made.name}-ledger", f"{made.name}-at-09"
     before, restore_id = made.stand(group), f"{made.name}-with-groups"
     report = made.kbackup.restore(
-        made.archive,
-        *("-t", topic, "--map", f"{topic}={topic_name}", "-g", group, "--restore-id", restore_id),
+        made.archive, *("-t", topic, "--map", f"{topic}={topic_name}", "-g", group, "--restore-id", restore_id)
     )
     assert [g["status"] for g in report["groups"]] == ["applied"]
     assert {topic for topic, _ in made.stand(group)} > {topic_name}

@@ -57,15 +57,7 @@ class Kept:
         copy, restore_id = f"{self.topic}.{name}", f"{self.topic}-{name}"
         self.kbackup.restore(
             self.archive,
-            *(
-                "--restore-point",
-                "1",
-                "--map",
-                f"{self.topic}={copy}",
-                "--no-groups",
-                "--restore-id",
-                restore_id,
-            ),
+            *("--restore-point", "1", "--map", f"{self.topic}={copy}", "--no-groups", "--restore-id", restore_id),
         )
         return copy, ["--restore-id", restore_id]
 
@@ -179,10 +171,7 @@ def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> No
         (["apply", "--same-offsets", "-g", "nobody"], "there is no group nobody to be set"),
         (["show", "nobody"], "there is no group nobody in restore point 2"),
         (["show", "--to-time", "yesterday"], "--to-time yesterday is not a time"),
-        (
-            ["show", "--to-time", "now", "--restore-point", "1"],
-            "--restore-point and --to-time exclude each other",
-        ),
+        (["show", "--to-time", "now", "--restore-point", "1"], "--restore-point and --to-time exclude each other"),
     ],
 )
 def test_unusable_arguments_are_refused(kept_once: Kept, arguments: list[str], message: str) -> None:

@@ -44,9 +44,7 @@ def test_hostile_names_come_back_and_steer_nothing(
     groups = Cluster(broker.client(log_level="0"), "source").groups
     mine = {name: f"{name}{topic_name}" for name in EVIL}
     for number, (name, group) in enumerate(mine.items()):
-        assert (
-            groups.commit(group, [CommittedOffset(TopicPartition(topic_name, 0), number, None, name)]) == ""
-        )
+        assert groups.commit(group, [CommittedOffset(TopicPartition(topic_name, 0), number, None, name)]) == ""
 
     def stands(group: str, topic: str) -> tuple[int, str]:
         (place,) = [c for c in groups.committed([group])[0][group] if c.tp.topic == topic]
@@ -74,11 +72,7 @@ def test_hostile_names_come_back_and_steer_nothing(
         topic_name,
         "--map",
         f"{topic_name}={again}",
-        *[
-            f"--set=restore.map_group.{group}={shown[name]}"
-            for name, group in mine.items()
-            if "=" not in group
-        ],
+        *[f"--set=restore.map_group.{group}={shown[name]}" for name, group in mine.items() if "=" not in group],
     )
     assert_restored(read_topic(broker.bootstrap, topic_name), read_topic(broker.bootstrap, again))
     for name, group in mine.items():
@@ -98,9 +92,7 @@ def test_commands_of_the_page_restore_what_it_computes(
     groups = Cluster(broker.client(log_level="0"), "source").groups
     mine = [f"{name}{topic_name}" for name in EVIL]
     for number, group in enumerate(mine):
-        assert (
-            groups.commit(group, [CommittedOffset(TopicPartition(topic_name, 0), number + 4, None, "")]) == ""
-        )
+        assert groups.commit(group, [CommittedOffset(TopicPartition(topic_name, 0), number + 4, None, "")]) == ""
     kbackup.backup(archive, "-t", topic_name)
     client = visit(archive.store)
     query = [("range", f"{topic_name}:0:5-15"), *(("group", exact_entry(group)) for group in mine)]

@@ -74,7 +74,5 @@ def test_client_cuts_header_keys_at_nul_and_fails_on_other_encodings(broker: Bro
 
 def test_refusal_is_an_error(broker: Broker, topic_name: str) -> None:
     broker.create_topic(topic_name, config={"message.timestamp.after.max.ms": "1000"})
-    with pytest.raises(
-        RuntimeError, match=f"{topic_name}-0: the broker refused the batch with error code 32"
-    ):
+    with pytest.raises(RuntimeError, match=f"{topic_name}-0: the broker refused the batch with error code 32"):
         raw_produce(broker.bootstrap, topic_name, 0, [(None, None, 1 << 45, [])])

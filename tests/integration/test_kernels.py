@@ -48,9 +48,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choose]:
     kernel.selected_kernel.cache_clear()
 
 
-def read(
-    broker: Broker, ranges: list[OffsetRange], isolation: str = "read_committed"
-) -> dict[TopicPartition, Held]:
+def read(broker: Broker, ranges: list[OffsetRange], isolation: str = "read_committed") -> dict[TopicPartition, Held]:
     reader = RangeReader(broker.client(), isolation, "kernels", 20.0, len(ranges))
     blocks: dict[TopicPartition, list[Held]] = {}
     try:
@@ -149,9 +147,7 @@ def test_many_small_records_fill_the_index_first(broker: Broker, topic_name: str
     assert sum(len(h.offsets) for h in both(broker, choose, whole(broker, topic_name)).values()) == 600_000
 
 
-def test_header_names_with_nul_bytes_or_no_utf8_stay_whole(
-    broker: Broker, topic_name: str, choose: Choose
-) -> None:
+def test_header_names_with_nul_bytes_or_no_utf8_stay_whole(broker: Broker, topic_name: str, choose: Choose) -> None:
     broker.create_topic(topic_name, 1)
     names = [b"a\0b", b"\0", b"a\0", b"\xff\xfe", b"plain", b""]
     raw_produce(broker.bootstrap, topic_name, 0, [(b"k", b"v", 5, [(n, None), (n, b"\0x")]) for n in names])
@@ -178,9 +174,7 @@ records: st.SearchStrategy[Record] = st.tuples(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_size=4))
-def test_any_records(
-    broker: Broker, property_topic: str, choose: Choose, batches: list[list[Record]]
-) -> None:
+def test_any_records(broker: Broker, property_topic: str, choose: Choose, batches: list[list[Record]]) -> None:
     start = log_ends(broker.bootstrap, property_topic)[0]
     for batch in batches:
         raw_produce(broker.bootstrap, property_topic, 0, batch)

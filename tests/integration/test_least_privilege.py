@@ -108,10 +108,7 @@ def topic(secured_broker: SecuredBroker) -> str:
     name = f"orders-{secrets.token_hex(4)}"
     fill(secured_broker, name)
     places = [CommittedOffset(TopicPartition(name, partition), 5, None, "") for partition in range(2)]
-    assert (
-        Cluster(secured_broker.client(log_level="0"), "source").groups.commit(f"shipping-{name}", places)
-        == ""
-    )
+    assert Cluster(secured_broker.client(log_level="0"), "source").groups.commit(f"shipping-{name}", places) == ""
     return name
 
 
@@ -144,9 +141,7 @@ def test_a_restore_needs_no_more(kbackup: Command, secured_broker: SecuredBroker
     outcome = restore(kbackup, topic, "new.")
     assert outcome.code == 0, f"{outcome.err}\n{outcome.document}"
     restored = f"new.{topic}"
-    assert_restored(
-        read_topic(secured_broker.bootstrap, topic), read_topic(secured_broker.bootstrap, restored)
-    )
+    assert_restored(read_topic(secured_broker.bootstrap, topic), read_topic(secured_broker.bootstrap, restored))
     stand = positions(secured_broker.bootstrap, f"new.shipping-{topic}")
     assert {tp: at.offset for tp, at in stand.items()} == {(restored, 0): 5, (restored, 1): 5}
     left = AdminClient(secured_broker.client(log_level=0)).list_consumer_groups().result(60).valid
@@ -158,9 +153,7 @@ def test_a_restore_needs_no_more(kbackup: Command, secured_broker: SecuredBroker
 
 def restore(kbackup: Command, topic: str, prefix: str) -> Outcome:
     group = f"shipping-{topic}"
-    return kbackup(
-        "restore", kbackup.archive, "--map-regex", f"^={prefix}", "--map-group", f"{group}={prefix}{group}"
-    )
+    return kbackup("restore", kbackup.archive, "--map-regex", f"^={prefix}", "--map-group", f"{group}={prefix}{group}")
 
 
 def steps(outcome: Outcome) -> dict[str, Any]:
@@ -173,11 +166,7 @@ LACKED_BY_A_BACKUP = [
     (Right("describe", "group", "*", False), "source: groups", "Describe on the group"),
     (Right("describe_configs", "group", "*", False), "source: settings", "group configs: "),
     (Right("describe", "broker", "kafka-cluster", False), "source: settings", "ACLs: "),
-    (
-        Right("describe_configs", "broker", "kafka-cluster", False),
-        "source: settings",
-        "broker configs",
-    ),
+    (Right("describe_configs", "broker", "kafka-cluster", False), "source: settings", "broker configs"),
 ]
 
 
@@ -219,9 +208,7 @@ def test_a_restore_names_the_right_that_it_lacks(
 
 
 def drill(kbackup: Command, driller: User) -> Outcome:
-    user = [
-        f"--set=target.{name}={value}" for name, value in driller.properties.items() if "password" not in name
-    ]
+    user = [f"--set=target.{name}={value}" for name, value in driller.properties.items() if "password" not in name]
     (kbackup.folder / "password.secret").write_text(driller.password)
     user.append(f"--set=target.sasl.password=${{file:{kbackup.folder}/password.secret}}")
     return kbackup("drill", kbackup.archive, "--on-source", *user)
@@ -243,9 +230,7 @@ LACKED_BY_A_DRILL = [
 
 
 @pytest.mark.parametrize(("missing", "message"), LACKED_BY_A_DRILL, ids=str)
-def test_a_drill_names_what_it_could_not_remove(
-    missing: Right, message: str, driller: User, kbackup: Command
-) -> None:
+def test_a_drill_names_what_it_could_not_remove(missing: Right, message: str, driller: User, kbackup: Command) -> None:
     with driller.without(missing):
         outcome = drill(kbackup, driller)
     assert outcome.code != 0

@@ -27,9 +27,7 @@ def test_a_record_of_20_megabytes(
     assert found == [b"before", value, b"after"]
 
 
-def test_300_partitions(
-    broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], topic_name: str
-) -> None:
+def test_300_partitions(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], topic_name: str) -> None:
     broker.create_topic(topic_name, PARTITIONS)
     for partition in range(0, PARTITIONS, 30):
         produce(broker, topic_name, partition, [b"%d" % partition])

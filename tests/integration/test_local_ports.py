@@ -62,12 +62,7 @@ def _driver(conf: dict[str, str]) -> list[str]:
     read, and the bits of Spark's own secret, if there is one."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "SOME_SECRET": "hunter2-of-the-driver"}
     done = subprocess.run(
-        [sys.executable, "-c", _DRIVER, repr(conf)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        [sys.executable, "-c", _DRIVER, repr(conf)], env=env, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -81,11 +76,7 @@ def test_a_stranger_gets_nothing_of_a_local_session() -> None:
 
 def test_a_stranger_gets_the_tasks_of_a_session_without_authentication() -> None:
     """The probes themselves work."""
-    without = {
-        "spark.authenticate": "false",
-        "spark.network.crypto.enabled": "false",
-        "spark.local.dir": "/tmp",
-    }
+    without = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false", "spark.local.dir": "/tmp"}
     block, call, files, _ = _driver(without)
     assert (block, call) == ("True", "True")
     assert int(files) > 0

@@ -40,9 +40,7 @@ def wait_compacted_away(broker: Broker, name: str, offset: int) -> None:
     topics.wait_until(lambda: offset not in {r.offset for r in read_topic(broker.bootstrap, name)[0]})
 
 
-def test_a_disk_that_was_rolled_back(
-    alone: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path
-) -> None:
+def test_a_disk_that_was_rolled_back(alone: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path) -> None:
     for name in ("cut", "same-end", "quiet"):
         alone.create_topic(name)
         grow(alone, name, 100, "before")
@@ -92,9 +90,7 @@ def test_a_disk_that_was_rolled_back(
     opened = open_archive(archive.store)
     for name in KEPT:
         assert archive_records(archive.store, name, opened.restore_point(2)) == first[name]
-        assert archive_records(archive.store, name, opened.restore_point(3)) == read_topic(
-            alone.bootstrap, name
-        )
+        assert archive_records(archive.store, name, opened.restore_point(3)) == read_topic(alone.bootstrap, name)
     assert kbackup.backup(archive, *source)["losses"] == [], "once told, it is the new history"
 
 
@@ -132,9 +128,7 @@ def test_a_cut_where_compaction_took_the_last_archived_record(
     )
 
 
-def test_another_cluster(
-    alone: Broker, broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
-) -> None:
+def test_another_cluster(alone: Broker, broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str) -> None:
     for each in (alone, broker):
         each.create_topic(topic_name)
         grow(each, topic_name, 10, "of its own")

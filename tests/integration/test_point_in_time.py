@@ -57,9 +57,7 @@ class History:
     def fill(self, name: str, partition: int, count: int, low: int, high: int) -> None:
         """Records with timestamps of any order, in batches."""
         dice = random.Random(f"{name} {partition} {count}")
-        rows: list[RawRecord] = [
-            (b"k%d" % n, b"value %d " % n * 4, dice.randint(low, high), []) for n in range(count)
-        ]
+        rows: list[RawRecord] = [(b"k%d" % n, b"value %d " % n * 4, dice.randint(low, high), []) for n in range(count)]
         for at in range(0, count, 50):
             raw_produce(self.broker.bootstrap, self.topic(name), partition, rows[at : at + 50])
 
@@ -120,17 +118,13 @@ def _second(made: History) -> None:
     made.around("new", 0, 50)
     broker.create_topic(topic("future"), 1, config=topics.ANY_FUTURE)
     made.fill("future", 0, 20, made.moment + SPREAD, made.moment + 2 * SPREAD)
-    commit(
-        broker.bootstrap, made.group, {(topic("events"), 0): Position(500), (topic("new"), 0): Position(3)}
-    )
+    commit(broker.bootstrap, made.group, {(topic("events"), 0): Position(500), (topic("new"), 0): Position(3)})
 
 
 def _third(made: History) -> None:
     """Segments of the future, and within them one record that comes very late."""
     made.fill("events", 0, 200, made.moment + SPREAD, made.moment + 2 * SPREAD)
-    raw_produce(
-        made.broker.bootstrap, made.topic("events"), 0, [(b"late", b"v", made.began - 2 * SPREAD, [])]
-    )
+    raw_produce(made.broker.bootstrap, made.topic("events"), 0, [(b"late", b"v", made.began - 2 * SPREAD, [])])
     made.fill("events", 0, 150, made.moment + SPREAD, made.moment + 2 * SPREAD)
 
 
@@ -202,16 +196,13 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
     arguments = ["--from-time", str(low), "--to-time", str(high), *_arguments(history, "window.")]
     report = kbackup.restore(history.archive, *arguments, "--set=restore.transaction_bytes=2000")
     selected = {
-        name: _cut(history.held[name], lambda _, r: _in_time(r, low, high))
-        for name in ("again", "events", "gone")
+        name: _cut(history.held[name], lambda _, r: _in_time(r, low, high)) for name in ("again", "events", "gone")
     }
     selected["events"] = {p: selected["events"][p] for p in (0, 1, 2)}
     for name, held in selected.items():
         assert_restored(held, read_topic(history.broker.bootstrap, f"window.{history.topic(name)}"))
     assert report["groups"] == []
-    assert [
-        n for n in report["choice"]["notes"] if n.startswith("no restore point was captured at or before")
-    ]
+    assert [n for n in report["choice"]["notes"] if n.startswith("no restore point was captured at or before")]
     assert [w for w in report["warnings"] if f"topic {history.topic('new')} was first captured later" in w]
 
     key = layout.restore_key(report["restore_id"], layout.PLAN)
@@ -221,9 +212,7 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
     windows = {(p.window.from_time, p.window.to_time) for unit in plan.units for p in unit if p.window}
     assert windows == {(low, high)}
     store = history.archive.store
-    request = CompareRequest(
-        "target", Restore(restore_id=report["restore_id"]), groups=False, exact=True, show=5
-    )
+    request = CompareRequest("target", Restore(restore_id=report["restore_id"]), groups=False, exact=True, show=5)
     session = lambda: kbackup.spark.session  # noqa: E731
     compared = verify_against(request, history.broker.client(), store, store, session, Counting())
     assert (compared.findings, compared.records, compared.same) == ((), report["records"], report["records"])
@@ -273,9 +262,7 @@ def _names(report: dict[str, Any]) -> Sequence[str]:
 
 
 def test_a_restore_point_has_no_topic_that_came_later(history: History, kbackup: Kbackup) -> None:
-    planned = kbackup.restore(
-        history.archive, "--restore-point", "1", *_arguments(history, "one."), "--dry-run"
-    )
+    planned = kbackup.restore(history.archive, "--restore-point", "1", *_arguments(history, "one."), "--dry-run")
     assert _names(planned) == [history.topic(name) for name in ("again", "events", "gone")]
     assert planned["choice"] is None
 

@@ -29,9 +29,7 @@ def test_dry_run_shows_the_plan_and_touches_nothing(zoo: Zoo, kbackup: Kbackup) 
     planned = {t["target"]: t["records"] for t in outcome.document["topics"]}
     assert planned == {f"dry.{zoo.topic(n)}": sum(map(len, zoo.held(n, 3).values())) for n in SECOND}
     assert _all_topics(zoo.broker) == existing
-    assert {
-        position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS
-    } == before
+    assert {position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS} == before
     assert zoo.archive.objects() == objects
     assert len(kbackup.spark.tasks) == tasks
 
@@ -56,9 +54,7 @@ def test_refusal_lists_every_problem_and_writes_nothing(
     ends = {t: log_ends(zoo.broker.bootstrap, t) for t in unfit.values()}
     arguments = [f"--map={zoo.topic(name)}={target}" for name, target in unfit.items()]
     arguments += [f"--topic={zoo.topic(name)}" for name in [*unfit, "late"]]
-    outcome = kbackup(
-        "restore", zoo.archive.url, *arguments, "--map", f"{zoo.topic('late')}=new", *["--dry-run"] * dry
-    )
+    outcome = kbackup("restore", zoo.archive.url, *arguments, "--map", f"{zoo.topic('late')}=new", *["--dry-run"] * dry)
     assert outcome.code == 1
     assert "restore point 3" not in outcome.err, "one answer: no plan beside the refusal"
     message = outcome.document["error"]["message"]
@@ -85,14 +81,7 @@ def test_replication_factor_of_more_brokers_than_there_are(zoo: Zoo, kbackup: Kb
 
 
 def test_record_too_large_for_a_new_topic(zoo: Zoo, kbackup: Kbackup) -> None:
-    arguments = [
-        "-t",
-        zoo.topic("big"),
-        "--map-regex",
-        "^=small.",
-        "--topic-config",
-        "max.message.bytes=1000000",
-    ]
+    arguments = ["-t", zoo.topic("big"), "--map-regex", "^=small.", "--topic-config", "max.message.bytes=1000000"]
     message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
     assert "takes records of up to 1000000 bytes, the archive has one of 52" in message
 
@@ -181,8 +170,7 @@ def test_topics_are_selected_by_name_regex_and_exclusion(zoo: Zoo, kbackup: Kbac
 def test_a_topic_that_could_take_no_record_is_refused(zoo: Zoo, kbackup: Kbackup) -> None:
     topic, config = zoo.topic("late"), "min.insync.replicas=2"
     outcome = kbackup(
-        *("restore", zoo.archive.url, "--dry-run", "-t", topic),
-        *("--map-regex", "^=sync.", "--topic-config", config),
+        *("restore", zoo.archive.url, "--dry-run", "-t", topic), *("--map-regex", "^=sync.", "--topic-config", config)
     )
     assert outcome.code == 1
     error = outcome.document["error"]

@@ -36,9 +36,7 @@ HOSTILE = [
     Plain(b"k", b"of no create time", -2),
     Plain(b"k", b"of the first moment", 0, 0),
     Plain(b"k", b"of the last year", 0, FAR_FUTURE),
-    Plain(
-        b"k", b"v", headers=((b"h", None), (b"h", b""), (b"", b"x"), (b"h", bytes(range(256))), (b"h", None))
-    ),
+    Plain(b"k", b"v", headers=((b"h", None), (b"h", b""), (b"", b"x"), (b"h", bytes(range(256))), (b"h", None))),
     Plain("schlüssel".encode(), "🎉".encode(), headers=(("键".encode(), b"\0\xff"),)),
     Plain(bytes(range(256)), bytes(range(256)) * 9, headers=tuple((b"h%d" % n, bytes(n)) for n in range(60))),
 ]
@@ -68,9 +66,7 @@ def expanded(runs: Runs) -> dict[int, int]:
     return {s + i: t + i for s, t, n in every for i in range(n)}
 
 
-def held(
-    broker: Broker, topic: str, isolation: str = "read_committed"
-) -> dict[TopicPartition, dict[int, bytes]]:
+def held(broker: Broker, topic: str, isolation: str = "read_committed") -> dict[TopicPartition, dict[int, bytes]]:
     """Every record of the topic as it would be archived, by offset."""
     ends = log_ends(broker.bootstrap, topic, "read_uncommitted")
     reader = RangeReader(broker.client(), isolation, "producing", 30.0, len(ends))
@@ -119,9 +115,7 @@ def cut(records: Sequence[tuple[int, Plain]], size: int) -> Iterator[RecordBlock
         yield block_of([record for _, record in part], [source for source, _ in part])
 
 
-def test_records_of_all_kinds(
-    broker: Broker, topic_name: str, way: str, transactional_id: str | None
-) -> None:
+def test_records_of_all_kinds(broker: Broker, topic_name: str, way: str, transactional_id: str | None) -> None:
     """Several partitions in turns, in several transactions, with gaps in their source offsets."""
     broker.create_topic(topic_name, 4, config={**ANY_FUTURE, "max.message.bytes": str(2 << 20)})
     sent = {
@@ -209,9 +203,7 @@ def test_a_second_producer_takes_over(broker: Broker, topic_name: str, way: str)
     check(broker, topic_name, {tp: list(enumerate(HOSTILE[:3]))}, {tp: went})
 
 
-def test_a_second_producer_takes_over_while_records_are_sent(
-    broker: Broker, topic_name: str, way: str
-) -> None:
+def test_a_second_producer_takes_over_while_records_are_sent(broker: Broker, topic_name: str, way: str) -> None:
     tp, first, second = two_of_one_id(broker, topic_name)
     second.start([tp])
 

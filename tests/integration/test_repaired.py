@@ -36,9 +36,7 @@ def whole(kbackup: Kbackup, archive: Archive) -> bool:
     return outcome.code == 0
 
 
-def check_restored(
-    broker: Broker, kbackup: Kbackup, archive: Archive, topic: str, name: str, group: str
-) -> None:
+def check_restored(broker: Broker, kbackup: Kbackup, archive: Archive, topic: str, name: str, group: str) -> None:
     kbackup.restore(archive, "-t", topic, "--map", f"{topic}={name}", "--restore-id", name)
     assert_restored(read_topic(broker.bootstrap, topic), read_topic(broker.bootstrap, name))
     stood = positions(broker.bootstrap, group)
@@ -46,11 +44,7 @@ def check_restored(
 
 
 def test_restore_points_that_were_lost(
-    broker: Broker,
-    kbackup: Kbackup,
-    archive: Archive,
-    topic_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A manifest first, then everything but the topics' folders; compressed segments, and tasks on Spark."""
     monkeypatch.setattr("kbackup.jobs.repair.rebuild.HERE_BYTES", 0)
@@ -110,15 +104,11 @@ def test_lost_segments_cost_no_restore_point(
     kbackup.restore(archive, *only, "--strict", code=1)
     restored = kbackup.restore(archive, *only, code=3)
     assert (restored["records"], len(restored["missing"])) == (20, 2)
-    values = [
-        [r.value for r in read_topic(broker.bootstrap, name)[0]] for name in (topic_name, f"{topic_name}-c")
-    ]
+    values = [[r.value for r in read_topic(broker.bootstrap, name)[0]] for name in (topic_name, f"{topic_name}-c")]
     assert values[1] == [*values[0][:10], *values[0][30:]]
 
 
-def test_an_adopted_folder(
-    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path
-) -> None:
+def test_an_adopted_folder(broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path) -> None:
     """A folder as the Java tool has it, made of what a backup wrote in the same format."""
     broker.create_topic(topic_name, partitions=3)
     produce(broker, topic_name, 0, range(100))

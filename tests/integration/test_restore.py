@@ -21,10 +21,7 @@ from tests.support.truth import Records, archive_records, log_ends, positions, r
 
 # What would change restored records under the tests' eyes: the broker's own times, and its cleaner
 # (which finds every key a second time once the restore's markers have closed the last log segment).
-AS_THEY_ARE = [
-    "--topic-config=message.timestamp.type=CreateTime",
-    "--topic-config=min.cleanable.dirty.ratio=1.0",
-]
+AS_THEY_ARE = ["--topic-config=message.timestamp.type=CreateTime", "--topic-config=min.cleanable.dirty.ratio=1.0"]
 
 
 @dataclass(frozen=True)
@@ -70,9 +67,7 @@ def test_older_restore_point_is_what_it_was(oldest: Restored, name: str) -> None
 
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("fixture", ["latest", "oldest"])
-def test_groups_stand_on_the_same_records(
-    fixture: str, position: str, request: pytest.FixtureRequest
-) -> None:
+def test_groups_stand_on_the_same_records(fixture: str, position: str, request: pytest.FixtureRequest) -> None:
     restored: Restored = request.getfixturevalue(fixture)
     zoo = restored.zoo
     stood = zoo.moments[restored.moment - 1].groups[position]
@@ -153,9 +148,7 @@ def test_same_id_again_says_so_and_changes_nothing(latest: Restored, kbackup: Kb
     assert [w for w in again.report["warnings"] if "was finished before" in w]
     assert again.report["topics"] == latest.report["topics"]
     assert {name: log_ends(zoo.broker.bootstrap, latest.topic(name)) for name in SECOND} == ends
-    assert {
-        position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS
-    } == before
+    assert {position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS} == before
     assert zoo.archive.objects() == objects
 
 
@@ -170,9 +163,7 @@ def test_finished_restore_is_not_taken_for_another_one(zoo: Zoo, kbackup: Kbacku
         return str(kbackup.restore(zoo.archive, *arguments, code=10)["error"]["message"])
 
     assert 'with other options: restore_point was "latest", now 1' in refused(*line, "--restore-point", "1")
-    assert "with other options: no_groups was true, now unset" in refused(
-        *(o for o in line if o != "--no-groups")
-    )
+    assert "with other options: no_groups was true, now unset" in refused(*(o for o in line if o != "--no-groups"))
     assert "with other options" in refused("--restore-id", topic_name, "--dry-run")
     topics.delete_records(zoo.broker, topic_name, {0: 10})
     gone = refused(*line)
@@ -196,9 +187,7 @@ def test_finished_restore_into_another_cluster_is_not_done_here(oldest: Restored
     assert "was begun into cluster other" in refused["error"]["message"]
 
 
-def test_deleted_topic_comes_back_where_it_is_named(
-    latest: Restored, kbackup: Kbackup, topic_name: str
-) -> None:
+def test_deleted_topic_comes_back_where_it_is_named(latest: Restored, kbackup: Kbackup, topic_name: str) -> None:
     zoo = latest.zoo
     assert zoo.topic("gone") not in {t["source"] for t in latest.report["topics"]}
     kbackup.restore(zoo.archive, "-t", zoo.topic("gone"), "--map", f"{zoo.topic('gone')}={topic_name}")
@@ -238,9 +227,7 @@ def test_an_archive_in_the_form_of_the_java_tool_is_the_same_and_restores(
         assert_restored(zoo.held(name, 3), read_topic(zoo.broker.bootstrap, f"plain.{zoo.topic(name)}"))
 
 
-def test_log_append_time_topic_takes_the_time_of_the_restore(
-    zoo: Zoo, kbackup: Kbackup, topic_name: str
-) -> None:
+def test_log_append_time_topic_takes_the_time_of_the_restore(zoo: Zoo, kbackup: Kbackup, topic_name: str) -> None:
     source = zoo.topic("stamped")
     report = kbackup.restore(zoo.archive, "-t", source, "--map", f"{source}={topic_name}", "--no-groups")
     assert [w for w in report["warnings"] if "LogAppendTime" in w and "CreateTime to keep theirs" in w]

@@ -60,36 +60,23 @@ class Vault:
 
     def options(self, role: str) -> S3Options:
         name = "writer-locked" if role == "writer" else role
-        policy = (
-            (POLICIES / f"{name}.json").read_text().replace("BUCKET", self.bucket).replace("PREFIX", "vault")
-        )
-        locked: dict[str, Any] = (
-            {"object_lock_mode": "GOVERNANCE", "object_lock_days": 2} if role == "writer" else {}
-        )
+        policy = (POLICIES / f"{name}.json").read_text().replace("BUCKET", self.bucket).replace("PREFIX", "vault")
+        locked: dict[str, Any] = {"object_lock_mode": "GOVERNANCE", "object_lock_days": 2} if role == "writer" else {}
         given = self.server.credentials(policy)
         know(f"the {role}'s secret key", given["secret_access_key"])
-        return S3Options(
-            endpoint_url=self.server.endpoint_url,
-            region=self.server.region,
-            **given,
-            **locked,
-        )
+        return S3Options(endpoint_url=self.server.endpoint_url, region=self.server.region, **given, **locked)
 
     def store(self, role: str) -> Store:
         return open_store(self.url, self.options(role), self.key, key_class=layout.key_class)
 
     def versions(self) -> list[dict[str, Any]]:
         client: Any = self.server.client()
-        found: list[dict[str, Any]] = client.list_object_versions(Bucket=self.bucket, Prefix="vault/")[
-            "Versions"
-        ]
+        found: list[dict[str, Any]] = client.list_object_versions(Bucket=self.bucket, Prefix="vault/")["Versions"]
         return found
 
 
 @pytest.fixture(scope="module")
-def vault(
-    broker: Broker, server: MinioWithKms, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Vault:
+def vault(broker: Broker, server: MinioWithKms, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Vault:
     """A run that broke off before its commit, one that took over what it left, and one after more records."""
     name = f"locked-{secrets.token_hex(6)}"
     server.create_bucket(name, object_lock=True)
@@ -173,9 +160,7 @@ def test_a_reader_restores(vault: Vault, broker: Broker, spark: SparkSession, tm
     state = open_store(str(tmp_path / "state"))
     report = restore(options, target, vault.store("reader"), state, lambda: spark, Silent())
     assert report.records == 190
-    assert_restored(
-        read_topic(broker.bootstrap, vault.topic), read_topic(broker.bootstrap, f"{vault.topic}-back")
-    )
+    assert_restored(read_topic(broker.bootstrap, vault.topic), read_topic(broker.bootstrap, f"{vault.topic}-back"))
     assert vault.versions() == before
 
 

@@ -77,10 +77,7 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def shop(
-    broker: Broker,
-    kbackup: Kbackup,
-    new_archive: Callable[[], Archive],
-    tmp_path_factory: pytest.TempPathFactory,
+    broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("schemas")
     password = make("the shop's registry password")
@@ -186,9 +183,7 @@ def test_nothing_is_decoded_unasked(shop: Shop, capsys: Capture) -> None:
 def test_searching_what_is_decoded(shop: Shop, capsys: Capture) -> None:
     shop.registry.asked.clear()
     expression = '.value.item? == "ink" or (.value.price? == "1.20")'
-    out, err = run(
-        shop, capsys, "find", "--jq", expression, "--decode", "value", "--format", r"%t:%o %s\n", "-q"
-    )
+    out, err = run(shop, capsys, "find", "--jq", expression, "--decode", "value", "--format", r"%t:%o %s\n", "-q")
     assert [line.partition(" ")[0].removeprefix(f"{shop.name}-") for line in out.splitlines()] == [
         "avro:0",
         "headers:0",
@@ -213,9 +208,7 @@ def test_by_files(shop: Shop, capsys: Capture) -> None:
         ("headers:0:1", "shop.proto", ("--message", "Cart.Line")),
     ):
         address = f"{shop.name}-{topic}"
-        out, err = run(
-            shop, capsys, "cat", address, "--value-schema", str(shop.protos / file), *args, "--json"
-        )
+        out, err = run(shop, capsys, "cat", address, "--value-schema", str(shop.protos / file), *args, "--json")
         name, _, offset = address.partition(":0:")
         assert shown(out)[0]["value"] == shop.values[name][int(offset)], (address, err)
 

@@ -83,10 +83,7 @@ def topic(secured_broker: SecuredBroker) -> str:
 
 def serves(kbackup: Command, broker: SecuredBroker, topic: str, *config: str) -> None:
     """Every command does its work."""
-    source, target = (
-        [f"--source-config={file}" for file in config],
-        [f"--target-config={file}" for file in config],
-    )
+    source, target = ([f"--source-config={file}" for file in config], [f"--target-config={file}" for file in config])
     only = ("--topic", topic)
     prefix = f"{secrets.token_hex(3)}."
     checked = kbackup.must("check", "--target", *only, *source, *target)
@@ -160,26 +157,17 @@ def wrong_authority(operator: Operator, folder: Path) -> Mapping[str, str]:
 def wrong_name(operator: Operator, folder: Path) -> Mapping[str, str]:
     """The broker's certificate has its address alone."""
     properties = operator.scram(folder)
-    return {
-        **properties,
-        "bootstrap.servers": properties["bootstrap.servers"].replace("127.0.0.1", "localhost"),
-    }
+    return {**properties, "bootstrap.servers": properties["bootstrap.servers"].replace("127.0.0.1", "localhost")}
 
 
 def strange_certificate(operator: Operator, folder: Path) -> Mapping[str, str]:
     issued = Authority("somebody else").issue(USER)
-    return {
-        **operator.certificate(folder),
-        "ssl.certificate.pem": issued.certificate,
-        "ssl.key.pem": issued.key,
-    }
+    return {**operator.certificate(folder), "ssl.certificate.pem": issued.certificate, "ssl.key.pem": issued.key}
 
 
 def no_certificate(operator: Operator, folder: Path) -> Mapping[str, str]:
     properties = operator.certificate(folder)
-    return {
-        name: value for name, value in properties.items() if "certificate" not in name and "key" not in name
-    }
+    return {name: value for name, value in properties.items() if "certificate" not in name and "key" not in name}
 
 
 def no_tls(operator: Operator, folder: Path) -> Mapping[str, str]:
@@ -206,18 +194,14 @@ CALLBACK_HINT = "check the function that [source] kbackup.oauth.callback names"
         pytest.param(strange_certificate, "SSL", TLS_HINT, id="certificate of another authority"),
         pytest.param(no_certificate, "SSL", TLS_HINT, id="no certificate"),
         pytest.param(callback("lying"), "invalid_token", PASSWORD_HINT, id="expired token"),
-        pytest.param(
-            callback("out_of_date"), "its token expired 60 s ago", CALLBACK_HINT, id="known to be expired"
-        ),
+        pytest.param(callback("out_of_date"), "its token expired 60 s ago", CALLBACK_HINT, id="known to be expired"),
         pytest.param(
             callback("failing"),
             "raised PermissionError: the identity provider says no",
             CALLBACK_HINT,
             id="failing function",
         ),
-        pytest.param(
-            callback("strange"), "its answer is not (token, expiry", CALLBACK_HINT, id="strange function"
-        ),
+        pytest.param(callback("strange"), "its answer is not (token, expiry", CALLBACK_HINT, id="strange function"),
     ],
 )
 def test_denied_access_names_its_cause(

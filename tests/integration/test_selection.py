@@ -37,23 +37,15 @@ def prefix(broker: Broker) -> str:
     ],
     ids=["names", "whole-regex", "never-internal", "exclude", "internal-by-name", "all-but"],
 )
-def test_topics(
-    kbackup: Kbackup, archive: Archive, prefix: str, arguments: list[str], expected: list[str]
-) -> None:
+def test_topics(kbackup: Kbackup, archive: Archive, prefix: str, arguments: list[str], expected: list[str]) -> None:
     report = kbackup.backup(archive, *(a.replace("{}", prefix) for a in arguments))
     assert [t["name"] for t in report["topics"]] == [name.replace("{}", prefix) for name in expected]
     assert report["totals"]["records"] == len(expected)
 
 
-def test_a_selection_that_matches_nothing_is_a_usage_error(
-    kbackup: Kbackup, archive: Archive, prefix: str
-) -> None:
+def test_a_selection_that_matches_nothing_is_a_usage_error(kbackup: Kbackup, archive: Archive, prefix: str) -> None:
     for arguments, message, hint in (
-        (
-            ["-t", f"{prefix}a", "-t", f"{prefix}x"],
-            f"no topic {prefix}x in the source",
-            f"did you mean {prefix}",
-        ),
+        (["-t", f"{prefix}a", "-t", f"{prefix}x"], f"no topic {prefix}x in the source", f"did you mean {prefix}"),
         (["-t", "zzz"], "there is no topic zzz", "regular expressions go between slashes"),
         (["-t", "/zzz.*/"], "no topic in the source cluster matches /zzz.*/", "must match the whole name"),
         (["-t", f"{prefix}a", "-g", "zzz"], "there is no group zzz in the source cluster", "check the name"),
@@ -91,12 +83,7 @@ def grouped(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]
     [(["-g", "{}g1"], ["g1"]), (["-g", "/{}g.*/", "--exclude-group", "/.*[12]/"], ["g0", "g3"])],
 )
 def test_groups_of_a_backup(
-    kbackup: Kbackup,
-    archive: Archive,
-    grouped: Archive,
-    prefix: str,
-    arguments: list[str],
-    expected: list[str],
+    kbackup: Kbackup, archive: Archive, grouped: Archive, prefix: str, arguments: list[str], expected: list[str]
 ) -> None:
     kbackup.backup(archive, "-t", f"{prefix}a", *(a.replace("{}", prefix) for a in arguments))
     opened = open_archive(archive.store)
@@ -121,9 +108,7 @@ def test_groups_renamed_and_left_out(
     assert {g["source"]: g["group"] for g in report["groups"]}[f"{prefix}g0"] == f"{prefix}renamed"
 
 
-def test_only_some_groups(
-    broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str
-) -> None:
+def test_only_some_groups(broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str) -> None:
     kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", "-g", f"/{prefix}g[23]/")
     assert _stand(broker, prefix, topic_name) == {"g2": "meta 2", "g3": "meta 3"}
 
@@ -133,9 +118,7 @@ def test_no_groups(broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: s
     assert _stand(broker, prefix, topic_name) == {}
 
 
-def test_two_groups_never_become_one(
-    kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str
-) -> None:
+def test_two_groups_never_become_one(kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str) -> None:
     arguments = ["--map", f"{prefix}a={topic_name}", "--map-group", f"{prefix}g0={prefix}g1"]
     assert "would both become" in kbackup.restore(grouped, *arguments, code=1)["error"]["message"]
 

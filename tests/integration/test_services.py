@@ -59,9 +59,7 @@ def test_bucket_is_fresh(bucket: Bucket) -> None:
 
 
 def test_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
-    script = (
-        "from scripts.dev.s3 import MotoServer as M\nwith M() as s:\n  print(s.pid, flush=True)\n  input()"
-    )
+    script = "from scripts.dev.s3 import MotoServer as M\nwith M() as s:\n  print(s.pid, flush=True)\n  input()"
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to remove its folder
     with subprocess.Popen(
         [sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -82,10 +80,7 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     # A zombie that nobody has reaped yet (an orphan in a container without an init) is dead too.
-    return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True).stdout[:1] not in (
-        b"",
-        b"Z",
-    )
+    return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True).stdout[:1] not in (b"", b"Z")
 
 
 def test_spark_runs_arrow_tasks(spark: SparkSession) -> None:

@@ -88,9 +88,7 @@ class Clusters:
         found = self.run("diff", a, b, "-a", self.archive, *arguments, code=code)
         assert {*found["not_compared"]} - {"topic ids"} == NOT_HERE
         del found["not_compared"]
-        return {
-            name: part for name, part in found.items() if part and name not in ("a", "b", "same", "exit_code")
-        }
+        return {name: part for name, part in found.items() if part and name not in ("a", "b", "same", "exit_code")}
 
 
 @pytest.fixture(scope="module")
@@ -118,15 +116,10 @@ def _furnish(broker: Broker) -> None:
     _make_user(broker, "b b'", ScramMechanism.SCRAM_SHA_256, 4096)
     _set(broker, ConfigResource(ResourceType.BROKER, "1"), "log.cleaner.threads", "2")
     _set(
-        broker,
-        ConfigResource(ResourceType.BROKER, "1"),
-        "listener.name.client.ssl.keystore.password",
-        "not-to-be-seen",
+        broker, ConfigResource(ResourceType.BROKER, "1"), "listener.name.client.ssl.keystore.password", "not-to-be-seen"
     )
     _set(broker, ConfigResource(ResourceType.GROUP, GROUP), "consumer.session.timeout.ms", "50000")
-    _kafka_configs(
-        broker, "--alter", "--entity-type brokers --entity-default --add-config log.segment.bytes=2097152"
-    )
+    _kafka_configs(broker, "--alter", "--entity-type brokers --entity-default --add-config log.segment.bytes=2097152")
 
 
 def _commit(broker: Broker, offset: int) -> None:
@@ -226,13 +219,7 @@ def dry(clusters: Clusters) -> dict[str, Any]:
     return clusters.run("restore", clusters.archive, *ARGUMENTS, "--dry-run")
 
 
-ARGUMENTS = (
-    "--topic=orders",
-    "--map=orders=back",
-    f"--map-group={GROUP}=drill",
-    "--with",
-    "acls,configs,users",
-)
+ARGUMENTS = ("--topic=orders", "--map=orders=back", f"--map-group={GROUP}=drill", "--with", "acls,configs,users")
 
 
 def test_a_dry_run_shows_and_sets_nothing(clusters: Clusters, dry: dict[str, Any]) -> None:
@@ -272,7 +259,7 @@ def test_settings_are_set_before_the_diff_is_empty(clusters: Clusters, dry: dict
     found = clusters.diff("1", "target", "--topic=orders", "--topic=back")
     assert "users" not in found
     assert {(v["owner"], v["name"], v["change"]) for v in found["broker_configs"]} == {
-        ("broker 1", "listener.name.client.ssl.keystore.password", "gone"),
+        ("broker 1", "listener.name.client.ssl.keystore.password", "gone")
     }
 
 
@@ -287,10 +274,7 @@ def test_a_diff_says_exactly_what_was_changed(clusters: Clusters) -> None:
     late = AclBinding("topic", "new", "literal", "User:carol", "*", "read", "allow")
     _make_acls(source, [late])
     diff = clusters.diff("1", "source", "--exit-code", code=3)
-    assert [(t["topic"], t["change"]) for t in diff.pop("topics")] == [
-        ("clicks", "changed"),
-        ("new", "appeared"),
-    ]
+    assert [(t["topic"], t["change"]) for t in diff.pop("topics")] == [("clicks", "changed"), ("new", "appeared")]
     assert diff == {
         "offsets": [{"topic": "orders", "partition": 1, "start": [0, 0], "end": [0, 2], "added": 2}],
         "groups": [
@@ -300,18 +284,14 @@ def test_a_diff_says_exactly_what_was_changed(clusters: Clusters) -> None:
                 "moved": [{"topic": "orders", "partition": 0, "before": 2, "after": 3}],
             }
         ],
-        "acls": [
-            {"change": "appeared", "acl": {name: getattr(as_archived(late), name) for name in ACL_FIELDS}}
-        ],
+        "acls": [{"change": "appeared", "acl": {name: getattr(as_archived(late), name) for name in ACL_FIELDS}}],
         "users": [_value("carol", "SCRAM-SHA-256", "appeared", None, "4096 iterations")],
         "broker_configs": [_value("broker 1", "log.cleaner.threads", "changed", "2", "3")],
     }
     clusters.backup()
     assert clusters.diff("2", "source") == {}
     points = clusters.diff("1", "2")
-    assert points["offsets"] == [
-        {"topic": "orders", "partition": 1, "start": [0, 0], "end": [0, 2], "added": 2}
-    ]
+    assert points["offsets"] == [{"topic": "orders", "partition": 1, "start": [0, 0], "end": [0, 2], "added": 2}]
     assert {name: part for name, part in points.items() if name not in ("topics", "offsets")} == {
         name: part for name, part in diff.items() if name != "offsets"
     }
@@ -324,9 +304,7 @@ def _value(owner: str, name: str, change: str, before: str | None, after: str | 
     return {"owner": owner, "name": name, "change": change, "before": before, "after": after}
 
 
-def test_backup_succeeds_without_settings_that_it_may_not_describe(
-    clusters: Clusters, tmp_path: Path
-) -> None:
+def test_backup_succeeds_without_settings_that_it_may_not_describe(clusters: Clusters, tmp_path: Path) -> None:
     source, archive = clusters.source, str(tmp_path / "archive")
     source.add_user("watcher", "a password of the tests")
     for operation in ("read", "describe_configs"):
@@ -335,8 +313,7 @@ def test_backup_succeeds_without_settings_that_it_may_not_describe(
     watcher = tmp_path / "kbackup.toml"
     properties = source.scram("watcher", "a password of the tests")
     watcher.write_text(
-        "[source]\n"
-        + "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
+        "[source]\n" + "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
     )
     kbackup = Kbackup(clusters.kbackup.spark, watcher)
     outcome = kbackup("backup", "-a", archive, "--topic", "orders")
@@ -369,7 +346,5 @@ def test_a_cluster_without_authorizer_is_no_reason_to_warn(
     assert [n.reason for n in found.not_carried if n.what == "ACLs"] == ["not there"]
     # and its target takes none
     into = ("--bootstrap-server", broker.bootstrap)
-    refused = clusters.run(
-        "restore", clusters.archive, "--with", "acls", "--map-regex=^=refused.", *into, code=1
-    )
+    refused = clusters.run("restore", clusters.archive, "--with", "acls", "--map-regex=^=refused.", *into, code=1)
     assert "has no authorizer, so it takes no ACLs" in refused["error"]["message"]

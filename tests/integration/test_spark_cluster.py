@@ -116,9 +116,7 @@ def fill(broker: Broker, topic: str) -> None:
     broker.create_topic(topic, PARTITIONS, config={"retention.ms": "-1"})
     producer = Producer(broker.client())
     for number in range(RECORDS):
-        producer.produce(
-            topic, f"value-{number}", f"key-{number}", number % PARTITIONS, timestamp=1_000 + number
-        )
+        producer.produce(topic, f"value-{number}", f"key-{number}", number % PARTITIONS, timestamp=1_000 + number)
     assert producer.flush(30) == 0
 
 
@@ -201,20 +199,12 @@ def test_secrets_are_not_sent_over_an_open_channel(
 
 
 def test_a_worker_with_another_release_or_none_is_named(
-    broker: Broker,
-    plain_cluster: SparkCluster,
-    empty_cluster: SparkCluster,
-    topic_name: str,
-    tmp_path: Path,
+    broker: Broker, plain_cluster: SparkCluster, empty_cluster: SparkCluster, topic_name: str, tmp_path: Path
 ) -> None:
     fill(broker, topic_name)
     env = without_secrets(broker, tmp_path / "archive")
     message = refused(["check", "--spark", "-t", topic_name, "--master", plain_cluster.url], env)
-    assert f"worker {socket.gethostname()} has kbackup 0.0.1, the driver has {__version__}" in message, (
-        message
-    )
+    assert f"worker {socket.gethostname()} has kbackup 0.0.1, the driver has {__version__}" in message, message
     assert "PYSPARK_PYTHON and spark.archives" in message
     message = refused(["backup", "-t", topic_name, "--master", empty_cluster.url], env)
-    assert "worker 127.0.0.1 does not have the driver's kbackup and Python: No module named" in message, (
-        message
-    )
+    assert "worker 127.0.0.1 does not have the driver's kbackup and Python: No module named" in message, message

@@ -56,10 +56,7 @@ def collected(frame: DataFrame) -> list[dict[str, Any]]:
         micros = table.column("timestamp").cast(pa.int64())
         table = table.set_column(table.column_names.index("timestamp"), "timestamp", micros)
     rows = table.to_pylist()
-    return [
-        row | ({"timestamp": row["timestamp"] // 1000} if row.get("timestamp") is not None else {})
-        for row in rows
-    ]
+    return [row | ({"timestamp": row["timestamp"] // 1000} if row.get("timestamp") is not None else {}) for row in rows]
 
 
 def by_partition(frame: DataFrame) -> Rows:
@@ -67,9 +64,7 @@ def by_partition(frame: DataFrame) -> Rows:
     for row in collected(frame):
         headers = [(h["key"], h["value"]) for h in row["headers"] or []]
         assert row["segment"].startswith((f"topics/{row['topic']}", f"{row['topic']}/"))
-        record = Record(
-            row["offset"], row["timestampType"], row["timestamp"], row["key"], row["value"], headers
-        )
+        record = Record(row["offset"], row["timestampType"], row["timestamp"], row["key"], row["value"], headers)
         rows.setdefault((row["topic"], row["partition"]), []).append(record)
     return {tp: sorted(records, key=lambda r: r.offset) for tp, records in rows.items()}
 
@@ -134,11 +129,7 @@ def test_options_and_columns(reading: SparkSession, archive: Path) -> None:
     assert offsets(frame) == [row for row in ORDERS if 5 <= row[2] <= 20]
     frame = load(reading, archive, ranges="orders:0:8-18,clicks:0:-2", columns="offset,topic,partition")
     assert frame.columns == ["offset", "topic", "partition"]
-    assert offsets(frame) == [
-        ("clicks", 0, 0),
-        ("clicks", 0, 1),
-        *(r for r in FIRST_ORDERS if 8 <= r[2] < 18),
-    ]
+    assert offsets(frame) == [("clicks", 0, 0), ("clicks", 0, 1), *(r for r in FIRST_ORDERS if 8 <= r[2] < 18)]
     assert load(reading, archive, includeHeaders="false").columns == [
         "key",
         "value",
@@ -159,9 +150,7 @@ def test_filters_leave_segments_unread(reading: SparkSession, archive: Path) -> 
     segments = opened.segments(opened.restore_point("latest"))
     frame = read(reading, str(archive))
     condition = "topic = 'orders' and partition = 0 and offset >= 20 and offset < 23"
-    needed = [
-        s for s in segments if (s.topic, s.partition) == ("orders", 0) and s.first < 23 and s.last >= 20
-    ]
+    needed = [s for s in segments if (s.topic, s.partition) == ("orders", 0) and s.first < 23 and s.last >= 20]
     for s in segments:
         if s not in needed:
             (archive / s.key).unlink()
@@ -178,9 +167,7 @@ def test_filters_leave_segments_unread(reading: SparkSession, archive: Path) -> 
 
 
 @pytest.mark.parametrize("pushing", [False, True])
-def test_queries_of_one_table_don_t_change_one_another(
-    reading: SparkSession, archive: Path, pushing: bool
-) -> None:
+def test_queries_of_one_table_don_t_change_one_another(reading: SparkSession, archive: Path, pushing: bool) -> None:
     """Spark keeps what one of them had pushed for all of them."""
     frame = read(reading, str(archive)) if pushing else load(reading, archive)
     everything = CLICKS + ORDERS

@@ -40,17 +40,13 @@ def hostile(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "hostile"
     folder.mkdir()
     for name in ("socket", "pyarrow", "kbackup"):
-        (folder / f"{name}.py").write_text(
-            f"open({str(folder / 'ran')!r}, 'a').write({name!r})\nraise ImportError"
-        )
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'ran')!r}, 'a').write({name!r})\nraise ImportError")
     yield folder
     assert not (folder / "ran").exists()
 
 
 @pytest.mark.parametrize("scripts", [False, True])
-def test_tasks_run_in_workers_that_have_imported_what_they_need(
-    tmp_path: Path, hostile: Path, scripts: bool
-) -> None:
+def test_tasks_run_in_workers_that_have_imported_what_they_need(tmp_path: Path, hostile: Path, scripts: bool) -> None:
     """Whether the JVM is started by Spark's scripts or not, quietly; and nothing is kept for the next start."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     if scripts:

@@ -42,9 +42,7 @@ def test_a_task_that_fails_is_tried_again_and_counted(spark: SparkSession, tmp_p
     assert retries() - before == 3
 
 
-def test_one_that_goes_on_failing_fails_the_job_with_its_own_error(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_one_that_goes_on_failing_fails_the_job_with_its_own_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="task 9 fails"):
         run_tasks(spark, [9], Flaky(tmp_path))
 

@@ -92,13 +92,7 @@ def test_progress_is_told(made: BackedUp, spark: SparkSession) -> None:
     report = verify(made.store, "1", False, lambda: spark, listener)
     assert (report.read_records, report.findings) == (130, ())
     assert listener.last == (130, 130)
-    assert listener.phases == [
-        "list objects",
-        "restore points",
-        "objects",
-        "derived files",
-        "read segments",
-    ]
+    assert listener.phases == ["list objects", "restore points", "objects", "derived files", "read segments"]
 
 
 def test_a_folder_of_the_java_tool(run: Callable[..., tuple[int, Any]]) -> None:

@@ -149,16 +149,7 @@ def no_wider_than_the_screen(page: Page) -> bool:
 
 
 EVERY_PAGE = [
-    *(
-        "/",
-        "/points/1",
-        "/points/7",
-        "/topics",
-        "/topics?point=2",
-        "/topics/orders",
-        "/topics/odd",
-        "/topics/orders/1",
-    ),
+    *("/", "/points/1", "/points/7", "/topics", "/topics?point=2", "/topics/orders", "/topics/odd", "/topics/orders/1"),
     *(f"/topics/odd/0/records?view={view}" for view in ("lines", "auto", "text", "json", "hex")),
     *(f"/topics/odd/0/records/{n}?view={view}" for n in (0, 4, 5, 6) for view in ("auto", "hex")),
     *(
@@ -185,10 +176,7 @@ EVERY_PAGE = [
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"viewport": {"width": 1400, "height": 900}},
-        {"viewport": PHONE, "color_scheme": "dark", "has_touch": True},
-    ],
+    [{"viewport": {"width": 1400, "height": 900}}, {"viewport": PHONE, "color_scheme": "dark", "has_touch": True}],
     ids=["wide", "phone"],
 )
 def test_every_page_on_every_screen(browser: Browser, page_url: str, how: dict[str, object]) -> None:
@@ -246,9 +234,7 @@ def test_charts_have_axes(browser: Browser, page_url: str, width: int) -> None:
         expect(page.locator("figure.chart figcaption").nth(3)).to_contain_text("longest")
         frame = box(chart)
         labels = [box(label) for label in chart.locator("text").all() if label.is_visible()]
-        assert all(
-            frame["x"] <= at["x"] <= at["x"] + at["width"] <= frame["x"] + frame["width"] for at in labels
-        )
+        assert all(frame["x"] <= at["x"] <= at["x"] + at["width"] <= frame["x"] + frame["width"] for at in labels)
         dates = [box(label) for label in chart.locator(".axis text").all() if label.is_visible()]
         assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(dates))
 
@@ -360,9 +346,7 @@ def test_injected_scripts_do_not_run(browser: Browser, page_url: str) -> None:
     page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=/x onerror=alert(1)><b style=\"x:y\">b</b>')"
     )
-    page.evaluate(
-        "const s = document.createElement('script'); s.textContent = 'alert(2)'; document.body.append(s)"
-    )
+    page.evaluate("const s = document.createElement('script'); s.textContent = 'alert(2)'; document.body.append(s)")
     page.evaluate(  # to wait for a function would take the eval that the policy forbids
         "new Promise(done => document.images[0].complete ? done() : document.images[0].addEventListener('error', done))"
     )
@@ -511,10 +495,7 @@ def test_topics_of_a_java_folder(browser: Browser, tmp_path: Path) -> None:
     topic = next(iter(source.list_dirs()))
     for entry in source.list(f"{topic}/"):
         store.put(f"{name}/{entry.key.rpartition('/')[2]}", source.get(entry.key))
-    with (
-        served(store.url, "--no-token", cwd=tmp_path) as running,
-        opened(browser, running.url.rstrip("/")) as page,
-    ):
+    with served(store.url, "--no-token", cwd=tmp_path) as running, opened(browser, running.url.rstrip("/")) as page:
         page.goto(f"{running.url}topics")
         page.get_by_role("link", name=name, exact=True).click()
         expect(page.locator("h1")).to_have_text(name)
@@ -544,11 +525,7 @@ def test_the_token(browser: Browser, rich: Store, tmp_path: Path) -> None:
                 expect(page.get_by_role("heading", name="Restore points")).to_be_visible()
                 assert token not in sent.value.url + page.url, "nor in a history or a proxy's log"
             (cookie,) = context.cookies()
-            assert (cookie["httpOnly"], cookie["sameSite"], token in cookie["value"]) == (
-                True,
-                "Strict",
-                False,
-            )
+            assert (cookie["httpOnly"], cookie["sameSite"], token in cookie["value"]) == (True, "Strict", False)
             page.get_by_role("link", name="Groups", exact=True).click()
             expect(page.get_by_role("heading", name="Consumer groups")).to_be_visible()
             context.close()

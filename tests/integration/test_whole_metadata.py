@@ -34,10 +34,7 @@ from tests.integration.topics import produce
 from tests.support.metadata_entities import acl_of
 
 PASSWORD = "a password of the tests"
-ROOT = {
-    "super.users": "User:ANONYMOUS;User:root",
-    "delegation.token.secret.key": "a secret of the tests",
-}
+ROOT = {"super.users": "User:ANONYMOUS;User:root", "delegation.token.secret.key": "a secret of the tests"}
 GUARDED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",

@@ -28,12 +28,7 @@ ODD_RECORDS: list[Record] = [
     (b"k", b"v", 1, [(b"h", b"")]),
     (b"k", b"v", 1_600_000_000_002, [(b"", b"x"), (b"", None)]),
     (b"k", b"v", 1_600_000_000_002, [(b"h", b"1"), (b"h", b"2"), (b"g", BINARY), (b"h", b"1")]),
-    (
-        "schlüssel".encode(),
-        "Größe 你好 🎉".encode(),
-        1_600_000_000_003,
-        [("schlüssel-键-🎉".encode(), b"\0\xff")],
-    ),
+    ("schlüssel".encode(), "Größe 你好 🎉".encode(), 1_600_000_000_003, [("schlüssel-键-🎉".encode(), b"\0\xff")]),
     (BINARY, BINARY * 9, 1_600_000_000_004, [(f"h{n}".encode(), bytes(n)) for n in range(60)]),
 ]
 
@@ -41,9 +36,7 @@ ODD_RECORDS: list[Record] = [
 _QUEUED = 50_000  # records: librdkafka's queue takes 100,000
 
 
-def produce(
-    broker: Broker, topic: str, partition: int, values: Iterable[bytes | None], **more: int | bytes
-) -> None:
+def produce(broker: Broker, topic: str, partition: int, values: Iterable[bytes | None], **more: int | bytes) -> None:
     """Records with `values`; `timestamp` and `key` as confluent-kafka's produce() has them."""
     producer = Producer(broker.client(**{"message.max.bytes": 20 * MIB, "linger.ms": 5}))
     options: dict[str, int | bytes] = {"timestamp": 1_700_000_000_000, **more}

@@ -30,9 +30,7 @@ def test_restored_as_it_is(broker: Broker, kbackup: Kbackup, archive: Archive, t
     report = kbackup.restore(java, "--map-regex", "^=java.", "--state", archive.url, *_KEEP)
 
     targets = {p: read_topic(broker.bootstrap, f"java.{p.topic}")[p.number] for p in PARTITIONS}
-    assert_restored(
-        {n: p.truth() for n, p in enumerate(PARTITIONS)}, {n: targets[p] for n, p in enumerate(PARTITIONS)}
-    )
+    assert_restored({n: p.truth() for n, p in enumerate(PARTITIONS)}, {n: targets[p] for n, p in enumerate(PARTITIONS)})
     compared = 0
     for partition, target in targets.items():
         end = log_ends(broker.bootstrap, f"java.{partition.topic}")[partition.number]
@@ -47,9 +45,7 @@ def test_restored_as_it_is(broker: Broker, kbackup: Kbackup, archive: Archive, t
     assert report_key in archive.objects()
 
 
-def test_a_folder_that_a_killed_sink_left(
-    broker: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path
-) -> None:
+def test_a_folder_that_a_killed_sink_left(broker: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path) -> None:
     """The same plan, when the restore is gone on with, reads the same."""
     folder = torn_folder(tmp_path / "java")
     java = Archive(f"file://{folder}", FileStore(folder))
@@ -63,9 +59,7 @@ def test_a_folder_that_a_killed_sink_left(
     assert all(f"file {file} {what}" in told for file, what in FLAWS.items())
 
 
-def test_records_too_far_ahead_are_refused_before_anything_is_written(
-    kbackup: Kbackup, tmp_path: Path
-) -> None:
+def test_records_too_far_ahead_are_refused_before_anything_is_written(kbackup: Kbackup, tmp_path: Path) -> None:
     """Its indexes know no timestamps: they are read from the records."""
     java = Archive(f"file://{ROOT}/archive", FileStore(ROOT / "archive"))
     arguments = ["-t", "orders.v1", "--map-regex", "^=future.", "--state", str(tmp_path), "--no-groups"]

@@ -11,9 +11,7 @@ import pytest
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.errors import (
-    KbackupError,
-)
+from kbackup.errors import KbackupError
 from kbackup.jobs import common as pauses
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.apply.pending import Applied, Lost, Recreated
@@ -48,12 +46,7 @@ class Script:
             raise outcome
         positions = {TopicPartition("A.orders", 0): AppliedPosition(1, 7)}
         applied = Applied(
-            point=point.number,
-            records=2,
-            bytes=20,
-            positions=positions,
-            too_late=outcome,
-            held_back=self.held_back,
+            point=point.number, records=2, bytes=20, positions=positions, too_late=outcome, held_back=self.held_back
         )
         return RoundReport("A->B", point.number, (ORDERS,), (), applied)
 
@@ -78,9 +71,7 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Ap
     def rounds(*_: Any) -> Any:
         script.opened += 1
         plan = MirrorTopicPlan((ORDERS,), ())
-        return SimpleNamespace(
-            plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[])
-        )
+        return SimpleNamespace(plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[]))
 
     monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(apply, "LOOK_SECONDS", 0.001)

@@ -13,16 +13,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import (
-    Capture,
-    Group,
-    GroupOffset,
-    Groups,
-    Loss,
-    Metadata,
-    PartitionState,
-    TopicState,
-)
+from kbackup.archive.models import Capture, Group, GroupOffset, Groups, Loss, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import begin_writing, open_or_create
@@ -84,12 +75,8 @@ def make_archive(store: Store) -> Archive:
         archive,
         2,
         [
-            TopicState(
-                **{n: getattr(old_clicks, n) for n in old_clicks.__struct_fields__} | {"state": "deleted"}
-            ),
-            topic_state(
-                "orders", 2, "present", [(0, 41, [*first[0], *second]), (0, 12, first[1]), (0, 0, [])]
-            ),
+            TopicState(**{n: getattr(old_clicks, n) for n in old_clicks.__struct_fields__} | {"state": "deleted"}),
+            topic_state("orders", 2, "present", [(0, 41, [*first[0], *second]), (0, 12, first[1]), (0, 0, [])]),
         ],
         second,
         [group_at("billing", ("orders", 0, 17), ("orders", 1, 12)), group_at("late", ("orders", 0, 41))],
@@ -130,13 +117,7 @@ def topic_of(
 def partition_state(number: int, start: int, end: int, records: int = 0, size: int = 0) -> PartitionState:
     """A partition whose log is archived wholly."""
     return PartitionState(
-        partition=number,
-        start=start,
-        end=end,
-        log_start=start,
-        log_end=end,
-        records=records,
-        bytes=size,
+        partition=number, start=start, end=end, log_start=start, log_end=end, records=records, bytes=size
     )
 
 

@@ -32,11 +32,7 @@ class Counting(FaultyStore):
 
     def of_topics(self) -> list[tuple[str, str]]:
         """(operation, what of a segment) for every request that is not for metadata."""
-        return [
-            (operation, key.rpartition("_")[2])
-            for operation, key in self.calls
-            if key.startswith(layout.TOPICS)
-        ]
+        return [(operation, key.rpartition("_")[2]) for operation, key in self.calls if key.startswith(layout.TOPICS)]
 
 
 def encrypting(inner: Store, folder: Path) -> CryptStore:

@@ -10,9 +10,7 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import open_archive
-from kbackup.errors import (
-    NoArchiveError,
-)
+from kbackup.errors import NoArchiveError
 from kbackup.jobs.copy import CopyReport, copy_archive
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify.job import verify

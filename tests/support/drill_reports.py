@@ -95,13 +95,7 @@ def report(**changes: Any) -> DrillReport:
         kept=(),
         error=None,
         versions={"kbackup": "0.1.0"},
-        seconds={
-            "connect": 0.2,
-            "restore: run": 250.0,
-            "restore: groups": 2.0,
-            "verify": 60.0,
-            "clean up": 3.0,
-        },
+        seconds={"connect": 0.2, "restore: run": 250.0, "restore: groups": 2.0, "verify": 60.0, "clean up": 3.0},
     )
     return msgspec.structs.replace(made, **changes)
 

@@ -62,9 +62,7 @@ def _mark_examples(item: pytest.Item) -> None:
     if selected.max_examples >= _MANY:
         item.add_marker(pytest.mark.exhaustive(keep=1))
     if _Run.sampled:
-        test._hypothesis_internal_use_settings = settings(
-            selected, max_examples=min(selected.max_examples, _EXAMPLES)
-        )
+        test._hypothesis_internal_use_settings = settings(selected, max_examples=min(selected.max_examples, _EXAMPLES))
 
 
 def _beyond_the_sample(items: list[pytest.Item]) -> dict[pytest.Item, None]:

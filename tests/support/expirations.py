@@ -26,12 +26,7 @@ LOSS = Loss(kind="retention", topic="a", partition=0, start=1, end=2, message="o
 
 
 def expired(
-    store: Store,
-    *,
-    last: int = 0,
-    days: int | None = None,
-    grace: timedelta = NOW,
-    confirm: bool = True,
+    store: Store, *, last: int = 0, days: int | None = None, grace: timedelta = NOW, confirm: bool = True
 ) -> ExpireReport:
     older_than = None if days is None else timedelta(days=days)
     expiry = Expiry(Policy(last=last), older_than, grace)

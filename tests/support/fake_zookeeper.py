@@ -18,9 +18,7 @@ class FakeZooKeeper:
     deleted: list[str] = field(default_factory=list)
 
     def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
-        return {
-            p: ZnodeData(_bytes(self.znodes[p]), 0, p in self.ephemeral) for p in paths if p in self.znodes
-        }
+        return {p: ZnodeData(_bytes(self.znodes[p]), 0, p in self.ephemeral) for p in paths if p in self.znodes}
 
     def read(self, paths: Collection[str], *, children: bool = False) -> Answers:
         if children:

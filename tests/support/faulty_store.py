@@ -62,9 +62,7 @@ class FaultyStore(DelegatingStore):
         there = self.short.get(key, start + length)
         yield from self.inner.open_range(key, start, min(length, there - start))
         if there < start + length:
-            raise CorruptError(
-                f"file {key} has {there} bytes, wanted up to byte {start + length}", "it was cut"
-            )
+            raise CorruptError(f"file {key} has {there} bytes, wanted up to byte {start + length}", "it was cut")
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         at = 0

@@ -28,9 +28,7 @@ _PATIENCE = 240.0  # s; only ends what hangs
 class Following:
     """A context manager; leaving it asks the follower to stop, waits, and raises what it raised."""
 
-    def __init__(
-        self, options: Backup, rhythm: Follow, broker: Broker, store: Store, spark: SparkSession
-    ) -> None:
+    def __init__(self, options: Backup, rhythm: Follow, broker: Broker, store: Store, spark: SparkSession) -> None:
         self.commits: list[BackupReport] = []
         self.rounds = 0
         self.errors: list[KbackupError] = []

@@ -73,10 +73,7 @@ def findings() -> MigrationFindings:
     return MigrationFindings(
         BrokerFindings(CLUSTER, brokers, frozenset({1, 2}), (), ()),
         ZooKeeperFindings(CLUSTER, frozenset({1, 2}), frozenset({1, 2}), (), (), {KEYSTORE: ENCRYPTED}),
-        tuple(
-            Controller(f"c{n}.properties", {**CONTROLLER, "node.id": str(n)}, CLUSTER, 21)
-            for n in (3000, 3001)
-        ),
+        tuple(Controller(f"c{n}.properties", {**CONTROLLER, "node.id": str(n)}, CLUSTER, 21) for n in (3000, 3001)),
         ArchiveFindings(7, NOW - 600, CLUSTER, ()),
         NOW,
         {"controller-1:9093": "answers"},

@@ -67,16 +67,12 @@ class History:
                 self.topics[name] = _left_out(before)
             elif change != "out":
                 anew = change == "anew" or before is None
-                made, added = self._captured(
-                    name, seq, None if anew else before, 2 if change == "anew" else change
-                )
+                made, added = self._captured(name, seq, None if anew else before, 2 if change == "anew" else change)
                 self.topics[name] = made
                 segments += added
         self._commit(archive, seq, segments, tuple(losses))
 
-    def _captured(
-        self, name: str, seq: int, before: TopicState | None, count: int
-    ) -> tuple[TopicState, list[Segment]]:
+    def _captured(self, name: str, seq: int, before: TopicState | None, count: int) -> tuple[TopicState, list[Segment]]:
         known = self.topics.get(name)
         incarnation = known.incarnation if known is not None and before is not None else 1
         if known is not None and before is None:
@@ -100,9 +96,7 @@ class History:
         state = topic_of(name, seq, partitions, incarnation, f"{name} {incarnation}")
         return state, segments
 
-    def _commit(
-        self, archive: Archive, number: int, segments: Sequence[Segment], losses: tuple[Loss, ...]
-    ) -> None:
+    def _commit(self, archive: Archive, number: int, segments: Sequence[Segment], losses: tuple[Loss, ...]) -> None:
         topics = tuple(self.topics[name] for name in sorted(self.topics))
         captured = [t for t in topics if t.captured == number]
         group = group_at("g", *((t.name, p.partition, p.end // 2) for t in captured for p in t.partitions))

@@ -99,14 +99,7 @@ def record_batch(records: Sequence[Record], attributes: int = 0) -> bytes:
 
 def _record(number: int, base: int, record: Record) -> bytes:
     key, value, timestamp, headers = record
-    body = (
-        b"\0"
-        + _varint(timestamp - base)
-        + _varint(number)
-        + _bytes(key)
-        + _bytes(value)
-        + _varint(len(headers))
-    )
+    body = b"\0" + _varint(timestamp - base) + _varint(number) + _bytes(key) + _bytes(value) + _varint(len(headers))
     body += b"".join(_bytes(name) + _bytes(content) for name, content in headers)
     return _varint(len(body)) + body
 

@@ -20,9 +20,7 @@ TOPIC = "orders"
 TOPIC_ID = "id-of-orders"
 
 
-def target(
-    partition: int = 0, threshold: int = 400, compression: str = "none", incarnation: int = 1
-) -> SegmentTarget:
+def target(partition: int = 0, threshold: int = 400, compression: str = "none", incarnation: int = 1) -> SegmentTarget:
     return SegmentTarget(TOPIC, incarnation, partition, threshold, compression)
 
 
@@ -38,9 +36,7 @@ def write(store: Store, to: SegmentTarget, offsets: Iterable[int]) -> list[Segme
     return write_block(store, to, block(offsets))
 
 
-def state(
-    *partitions: tuple[int, int, int], number: int, name: str = TOPIC, incarnation: int = 1
-) -> TopicState:
+def state(*partitions: tuple[int, int, int], number: int, name: str = TOPIC, incarnation: int = 1) -> TopicState:
     """`partitions` are (number, start, end)."""
     return topic_of(name, number, [partition_state(*p) for p in partitions], incarnation, TOPIC_ID)
 

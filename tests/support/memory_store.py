@@ -168,10 +168,7 @@ class MemoryStore:
         for at in range(0, len(data), CHUNK):
             yield data[at : at + CHUNK]
         if len(data) < length:
-            raise CorruptError(
-                f"object {key} has {len(cuts.data)} bytes, wanted up to byte {end}",
-                SHORTER,
-            )
+            raise CorruptError(f"object {key} has {len(cuts.data)} bytes, wanted up to byte {end}", SHORTER)
 
     def _next_parts(self, prefix: str) -> Iterator[str]:
         """Yield the names that follow `prefix` in keys, up to a '/', each once."""
@@ -226,6 +223,4 @@ def _of_number(number: int) -> MemoryStore:
     try:
         return _stores[number]
     except KeyError:
-        raise StoreError(
-            f"store memory://{number} is not in this process", "open it where it was made"
-        ) from None
+        raise StoreError(f"store memory://{number} is not in this process", "open it where it was made") from None

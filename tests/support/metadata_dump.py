@@ -107,9 +107,7 @@ def check_encoding(files: Sequence[Path]) -> None:
     for path in files:
         data = path.read_bytes()
         for batch in read_segment(path):
-            ours = encode_batch(
-                batch.base_offset, batch.epoch, batch.timestamp, [r.record for r in batch.records]
-            )
+            ours = encode_batch(batch.base_offset, batch.epoch, batch.timestamp, [r.record for r in batch.records])
             assert ours == data[batch.position : batch.position + len(ours)], (path.name, batch)
 
 

@@ -51,9 +51,7 @@ def acl(name: str = "orders", **changed: str) -> Acl:
 
 
 def user(name: str = "alice", key: str | None = "c3RvcmVk") -> ScramUser:
-    return ScramUser(
-        user=name, mechanism="SCRAM-SHA-512", iterations=4096, salt=key, stored_key=key, server_key=key
-    )
+    return ScramUser(user=name, mechanism="SCRAM-SHA-512", iterations=4096, salt=key, stored_key=key, server_key=key)
 
 
 def quota(name: str | None = "alice", rate: float = 1024.0) -> ClientQuota:
@@ -62,14 +60,7 @@ def quota(name: str | None = "alice", rate: float = 1024.0) -> ClientQuota:
 
 def token(hmac: str | None = "aG1hYw==") -> DelegationToken:
     return DelegationToken(
-        id="t1",
-        owner="User:a",
-        requester="User:a",
-        renewers=(),
-        issued_at=1,
-        expires_at=2,
-        max_at=3,
-        hmac=hmac,
+        id="t1", owner="User:a", requester="User:a", renewers=(), issued_at=1, expires_at=2, max_at=3, hmac=hmac
     )
 
 
@@ -114,9 +105,7 @@ def by_log(**changed: Any) -> Reading:
         "topics": (topic(replicas=((1, 2),)), topic("unselected")),
         "acls": (acl(),),
         "scram_users": (user(),),
-        "broker_configs": (
-            BrokerConfig(broker=1, name="listener.name.x.ssl.keystore.password", value="hush"),
-        ),
+        "broker_configs": (BrokerConfig(broker=1, name="listener.name.x.ssl.keystore.password", value="hush"),),
         "client_quotas": (quota(),),
         "delegation_tokens": (token(None),),
         "next_producer_id": 1000,

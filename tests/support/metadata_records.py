@@ -9,13 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kbackup.kafka.metadata_log.codec import (
-    CONTROL_RECORDS,
-    RECORDS,
-    MetadataRecord,
-    RecordSchema,
-    SchemaField,
-)
+from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord, RecordSchema, SchemaField
 from kbackup.kafka.metadata_log.log import encode_batch
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -62,9 +56,7 @@ BY_KIND = {
     for version in range(schema.newest + 1)
 }
 """By name and version."""
-HEADER = MetadataRecord(
-    "SnapshotHeaderRecord", 3, 0, {"version": 0, "lastContainedLogTimestamp": 0}, control=True
-)
+HEADER = MetadataRecord("SnapshotHeaderRecord", 3, 0, {"version": 0, "lastContainedLogTimestamp": 0}, control=True)
 FOOTER = MetadataRecord("SnapshotFooterRecord", 4, 0, {"version": 0}, control=True)
 
 

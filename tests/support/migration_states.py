@@ -23,9 +23,7 @@ BROKERS = frozenset({1, 2})
 NOBODY: frozenset[int] = frozenset()
 
 
-def metrics(
-    state: KafkaState | None, zk_brokers: int | None = 2, *, active: bool | None = True
-) -> MetricsWitness:
+def metrics(state: KafkaState | None, zk_brokers: int | None = 2, *, active: bool | None = True) -> MetricsWitness:
     return MetricsWitness(f"http://{state and state.name}", state, active, zk_brokers, 0)
 
 
@@ -34,8 +32,6 @@ def log(state: KafkaState, zk_brokers: frozenset[int] = BROKERS) -> LogWitness:
 
 
 def witnesses(
-    of_metrics: MetricsWitness | None = None,
-    znodes: ZnodesWitness | None = None,
-    of_log: LogWitness | None = None,
+    of_metrics: MetricsWitness | None = None, znodes: ZnodesWitness | None = None, of_log: LogWitness | None = None
 ) -> Witnesses:
     return Witnesses((of_metrics or UNREAD,), znodes or UNREAD, of_log or UNREAD)

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.properties import load_flows
 
-CLUSTERS = (
-    "clusters = A, B\nA.bootstrap.servers = a:9092\nB.bootstrap.servers = b:9092\nA->B.enabled = true\n"
-)
+CLUSTERS = "clusters = A, B\nA.bootstrap.servers = a:9092\nB.bootstrap.servers = b:9092\nA->B.enabled = true\n"
 
 
 def flow_of(text: str = "", *, archive: str | None = None, environ: Mapping[str, str] | None = None) -> Flow:

@@ -9,13 +9,7 @@ from kbackup.jobs.migrate import preflight as of_brokers
 from kbackup.jobs.migrate.preflight import Line, judge
 from kbackup.jobs.migrate.states import NotRead
 from kbackup.jobs.migrate.znodes import ArchiveFindings, MigrationFindings
-from tests.support.healthy_cluster import (
-    CLUSTER,
-    NOW,
-    broker_configs,
-    controller,
-    findings,
-)
+from tests.support.healthy_cluster import CLUSTER, NOW, broker_configs, controller, findings
 
 UNREAD = NotRead("nobody asked", "ask")
 MAP = "listener.security.protocol.map"
@@ -32,12 +26,7 @@ BROKEN_SHARED: list[tuple[str, MigrationFindings, str, str]] = [
         "3.9-IV0 in the storage of c3000.properties, inter.broker.protocol.version of broker 2: 3.7",
         "inter.broker.protocol.version=3.9-IV0",
     ),
-    (
-        of_brokers.VERSION,
-        controller({}, metadata_version=17),
-        "3.7-IV2 in the storage of c3001",
-        "--release-version",
-    ),
+    (of_brokers.VERSION, controller({}, metadata_version=17), "3.7-IV2 in the storage of c3001", "--release-version"),
     (
         preflight.AUTHORIZER,
         controller({"authorizer.class.name": None}),
@@ -50,24 +39,14 @@ BROKEN_SHARED: list[tuple[str, MigrationFindings, str, str]] = [
         "ACLs in ZooKeeper: c3001",
         "StandardAuthorizer",
     ),
-    (
-        preflight.SUPER_USERS,
-        controller({"super.users": None}),
-        "c3001.properties lacks User:ANONYMOUS",
-        "semicolons",
-    ),
+    (preflight.SUPER_USERS, controller({"super.users": None}), "c3001.properties lacks User:ANONYMOUS", "semicolons"),
     (
         preflight.SUPER_USERS,
         controller({"super.users": "User:kafka", MAP: "INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"}),
         "lacks User:ANONYMOUS",
         "super.users",
     ),
-    (
-        preflight.SUPER_USERS,
-        controller({**SASL, "super.users": "User:kafka"}),
-        "lacks User:quorum",
-        "super.users",
-    ),
+    (preflight.SUPER_USERS, controller({**SASL, "super.users": "User:kafka"}), "lacks User:quorum", "super.users"),
     (
         preflight.SUPER_USERS,
         controller({"ssl.client.auth": "required", "super.users": "User:ANONYMOUS"}),

@@ -123,9 +123,7 @@ def harm(store: Store, key: str, how: str) -> None:
         store.delete([key])
     else:
         at = len(data) // 2
-        store.put(
-            key, data[:at] + (bytes([data[at] ^ 1]) + data[at + 1 :] if how == "flip" and data else b"")
-        )
+        store.put(key, data[:at] + (bytes([data[at] ^ 1]) + data[at + 1 :] if how == "flip" and data else b""))
 
 
 def key_of(store: Store, number: int, name: str) -> str:

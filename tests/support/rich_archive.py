@@ -54,26 +54,17 @@ def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60)
             _write(store, topic, p, night, each, at, segments_by_partition[topic, p])
             for topic, p in segments_by_partition
         ]
-        ends = {
-            place: (segments[-1].last + 1 if segments else 0)
-            for place, segments in segments_by_partition.items()
-        }
+        ends = {place: (segments[-1].last + 1 if segments else 0) for place, segments in segments_by_partition.items()}
         commit_point(
             archive,
             seq,
             [
-                topic_state(
-                    t, seq, "present", [(0, ends[t, p], segments_by_partition[t, p]) for p in range(count)]
-                )
+                topic_state(t, seq, "present", [(0, ends[t, p], segments_by_partition[t, p]) for p in range(count)])
                 for t, count in names.items()
             ],
             [segment for some in added for segment in some],
             [
-                group_at(
-                    name,
-                    *(("orders", p, max(0, ends["orders", p] - 17 * n)) for p in range(3)),
-                    ("odd", 0, 2),
-                )
+                group_at(name, *(("orders", p, max(0, ends["orders", p] - 17 * n)) for p in range(3)), ("odd", 0, 2))
                 for n, name in enumerate(GROUPS)
             ],
             [_loss(seq)] if seq % 5 == 4 else (),
@@ -115,16 +106,13 @@ def _write_flows(archive: Archive, names: Mapping[str, int]) -> None:
             )
             for name, count in names.items()
         ),
-        incidents=(
-            Incident(at="2026-10-01T02:31:00.000Z", topic="orders", message=f"3 records lost {ATTACK}"),
-        ),
+        incidents=(Incident(at="2026-10-01T02:31:00.000Z", topic="orders", message=f"3 records lost {ATTACK}"),),
         refusals=(Refusal(subject="acls", reason=f"no authorizer {SCRIPT}"),),
         error=f"B did not answer {ATTACK}",
     )
     write_status(archive.store, troubled)
     done = tuple(
-        TopicStatus(source=name, remote=f"A.{name}"[:249], incarnation=1, applied=tuple(ends[name]))
-        for name in names
+        TopicStatus(source=name, remote=f"A.{name}"[:249], incarnation=1, applied=tuple(ends[name])) for name in names
     )
     even = msgspec.structs.replace(
         troubled, target="B", restore_point=newest.number, topics=done, incidents=(), refusals=(), error=""
@@ -183,11 +171,7 @@ def _rows(topic: str, partition: int, night: int, each: int, at: int) -> Iterato
 
 
 ODD = [
-    Plain(
-        ATTACK.encode(),
-        SCRIPT.encode(),
-        headers=((SCRIPT.encode(), ATTACK.encode()), (b"\xff\xfe", b"\0\x01")),
-    ),
+    Plain(ATTACK.encode(), SCRIPT.encode(), headers=((SCRIPT.encode(), ATTACK.encode()), (b"\xff\xfe", b"\0\x01"))),
     Plain(None, None),
     Plain(b"", b""),
     Plain("grüße 日本 🎉".encode(), b"zwei\nZeilen\tund\rmehr\x1b[31m"),

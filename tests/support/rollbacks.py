@@ -66,9 +66,7 @@ def situation(
         text = json.dumps({"brokerid": controller.id, "kraftControllerEpoch": controller.kraft_epoch})
         contents.append(ZnodeContent("/controller", text, 3, ephemeral=not controller.is_kraft))
     if migration is not None:
-        contents.append(
-            ZnodeContent("/migration", json.dumps({"kraft_metadata_offset": migration.offset}), 7, False)
-        )
+        contents.append(ZnodeContent("/migration", json.dumps({"kraft_metadata_offset": migration.offset}), 7, False))
     return Situation(
         report=judge(Witnesses((of_metrics or UNREAD,), witness, of_log or UNREAD)),
         witness=witness,

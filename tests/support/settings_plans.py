@@ -6,18 +6,13 @@ from typing import Any
 
 from kbackup.archive.models import Metadata
 from kbackup.jobs.settings.plan import ConfigChange, TargetNames, TargetSettings
-from kbackup.metadata.entities import (
-    Acl,
-    BrokerConfig,
-)
+from kbackup.metadata.entities import Acl, BrokerConfig
 
 SAME = TargetNames({"orders": "orders"}, frozenset(), {"billing": "billing"})
 
 
 RENAMED = TargetNames(
-    {"orders": "restored.orders", "swap": "other", "other": "swap"},
-    frozenset({"clicks"}),
-    {"billing": "drill"},
+    {"orders": "restored.orders", "swap": "other", "other": "swap"}, frozenset({"clicks"}), {"billing": "drill"}
 )
 
 

@@ -30,9 +30,7 @@ def visit(
     cache: ArchiveCache | None = None,
     decoder: FieldDecoder | None = None,
 ) -> TestClient:
-    app = make_app(
-        cache or ArchiveCache(store, clock), Access(HERE, token), partial(command_line, restore), decoder
-    )
+    app = make_app(cache or ArchiveCache(store, clock), Access(HERE, token), partial(command_line, restore), decoder)
     return TestClient(app, raise_server_exceptions=False, follow_redirects=False)
 
 

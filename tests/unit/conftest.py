@@ -26,9 +26,7 @@ def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of this process open a `MemoryStore` by its address."""
     plain = kbackup.store._plain_store
 
-    def open_plain(
-        url: str, options: kbackup.store.S3Options | None, key_class: KeyClasses
-    ) -> kbackup.store.Store:
+    def open_plain(url: str, options: kbackup.store.S3Options | None, key_class: KeyClasses) -> kbackup.store.Store:
         return open_memory(url) if url.startswith("memory://") else plain(url, options, key_class)
 
     monkeypatch.setattr(kbackup.store, "_plain_store", open_plain)

@@ -74,9 +74,7 @@ def test_failed_step_shows_the_end_of_its_output() -> None:
 @pytest.mark.parametrize(
     ("printed_version", "accepted"), [("17.0.1", True), ("21", True), ("11.0.2", False), ("1.8.0", False)]
 )
-def test_java_must_be_17(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed_version: str, accepted: bool
-) -> None:
+def test_java_must_be_17(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed_version: str, accepted: bool) -> None:
     fake = tmp_path / "bin" / "java"
     fake.parent.mkdir()
     fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{printed_version}\"' >&2\n")
@@ -100,11 +98,7 @@ def test_missing_tools_say_what_to_install(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("uid", "there", "expected"),
-    [
-        (0, ["apt-get"], "as root, later on"),
-        (0, ["apt-get", "chromium"], "nothing"),
-        (1000, ["apt-get"], "nothing"),
-    ],
+    [(0, ["apt-get"], "as root, later on"), (0, ["apt-get", "chromium"], "nothing"), (1000, ["apt-get"], "nothing")],
 )
 def test_packages_to_install_as_root_are_named_before(
     uid: int, there: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

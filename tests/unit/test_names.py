@@ -13,9 +13,7 @@ ROOT = Path(__file__).parents[2]
 _DOTTED = re.compile(r"(?<![\w./@-])kbackup(?:\.[A-Za-z_]\w*)+")
 
 
-@pytest.mark.parametrize(
-    "folder", ["kbackup", "tests", "scripts", "infra", "formats", "README.md", "pyproject.toml"]
-)
+@pytest.mark.parametrize("folder", ["kbackup", "tests", "scripts", "infra", "formats", "README.md", "pyproject.toml"])
 def test_dotted_names_exist(folder: str) -> None:
     top = ROOT / folder
     files = [top] if top.is_file() else [*top.rglob("*.py"), *top.rglob("*.md")]

@@ -38,9 +38,7 @@ def test_all_of_the_package_is_in_it(packed: set[str]) -> None:
     due = {
         str(path.relative_to(discovery if discovery in path.parents else ROOT))
         for path in ROOT.glob("kbackup/**/*")
-        if path.is_file()
-        and "__pycache__" not in path.parts
-        and path.name != "README.md"  # the map of the code
+        if path.is_file() and "__pycache__" not in path.parts and path.name != "README.md"  # the map of the code
     }
     assert packed == due
 

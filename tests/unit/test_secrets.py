@@ -67,20 +67,12 @@ LEAKS = {
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_that_leaks_fails(
-    workers: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_leaks_fails(workers: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = _run(pytester, monkeypatch, *LEAKS, workers=workers)
     ended.assert_outcomes(passed=len(LEAKS))
     assert ended.ret == pytest.ExitCode.TESTS_FAILED
     found = [line for line in ended.outlines if " holds the secret of " in line]
-    assert sorted(line.rpartition(" ")[2] for line in found) == [
-        "child",
-        "file",
-        "log",
-        "read_back",
-        "stdout",
-    ]
+    assert sorted(line.rpartition(" ")[2] for line in found) == ["child", "file", "log", "read_back", "stdout"]
     ended.stdout.no_fnmatch_line("*hush-*")
 
 
@@ -91,18 +83,12 @@ def test_a_run_that_leaks_nothing_passes(pytester: pytest.Pytester, monkeypatch:
     assert ended.ret == pytest.ExitCode.OK
 
 
-def _run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *leaks: str, workers: int = 0
-) -> pytest.RunResult:
+def _run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *leaks: str, workers: int = 0) -> pytest.RunResult:
     """A run of tests that leak so, in a process of its own."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     tests = [
         f"def test_{leak}(tmp_path, capsys):\n    secret = make('the secret of {leak}')\n    {LEAKS[leak]}\n"
         for leak in leaks
     ]
-    pytester.makepyfile(
-        "import logging, subprocess\nfrom tests.support.secrets import make\n" + "\n".join(tests)
-    )
-    return pytester.runpytest_subprocess(
-        "-n", str(workers), "-p", "tests.support.watching", "-p", "no:cacheprovider"
-    )
+    pytester.makepyfile("import logging, subprocess\nfrom tests.support.secrets import make\n" + "\n".join(tests))
+    return pytester.runpytest_subprocess("-n", str(workers), "-p", "tests.support.watching", "-p", "no:cacheprovider")

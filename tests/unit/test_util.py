@@ -68,12 +68,7 @@ def test_memory_returns_with_the_last_reference_and_not_before() -> None:
     where = address(lease)
     lease[:] = 7
     whole: Any = lease
-    holders: list[Any] = [
-        lease[8:20][2:],
-        memoryview(whole[5:])[3:],
-        pa.py_buffer(whole),
-        lease.view(">i8")[1:],
-    ]
+    holders: list[Any] = [lease[8:20][2:], memoryview(whole[5:])[3:], pa.py_buffer(whole), lease.view(">i8")[1:]]
     del lease, whole
     while holders:
         other = pool.take()
@@ -163,17 +158,7 @@ def test_impossible_pools(size: int, keep: int) -> None:
 
 HOSTILE = (
     *("orders", "", "-x", "=ls", "a b", "it's $(reboot) `reboot` \\", "$HOME", "gr\u00fc\u00dfe \U0001f389"),
-    *(
-        "a\nreboot\n",
-        "\r\x1b[1A",
-        "\x07" + "7",
-        "'\n\\'",
-        "\x7f",
-        "\u202eab",
-        "\U000e0001",
-        "$(x)\n",
-        "\udcff\n",
-    ),
+    *("a\nreboot\n", "\r\x1b[1A", "\x07" + "7", "'\n\\'", "\x7f", "\u202eab", "\U000e0001", "$(x)\n", "\udcff\n"),
 )
 
 
@@ -182,9 +167,7 @@ def test_a_shell_reads_the_word_that_was_meant(word: str) -> None:
     line = shell_line("printf", r"%s\0", word, f"{word}0")
     assert line.isprintable(), "a terminal shows it as it is"
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
-    assert done.stdout.split(b"\0")[:2] == [
-        each.encode("utf-8", "surrogateescape") for each in (word, f"{word}0")
-    ]
+    assert done.stdout.split(b"\0")[:2] == [each.encode("utf-8", "surrogateescape") for each in (word, f"{word}0")]
 
 
 def test_commands_with_hostile_names_show_no_control_character() -> None:
@@ -216,10 +199,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     write_own(path, b"new")
     assert (precious.read_bytes(), read_own(path)) == (b"mine", b"new")
     (tmp_path / "link").symlink_to(tmp_path / "own")
-    for work in (
-        lambda: write_own(tmp_path / "link" / "file", b"x"),
-        lambda: read_own(tmp_path / "link" / "file"),
-    ):
+    for work in (lambda: write_own(tmp_path / "link" / "file", b"x"), lambda: read_own(tmp_path / "link" / "file")):
         with pytest.raises(PermissionError, match="another user can write there, or it is a link"):
             work()
 
@@ -232,9 +212,7 @@ def test_a_folder_that_others_write_to_is_refused(mode: int, tmp_path: Path) -> 
         write_own(tmp_path / "own" / "file", b"x")
 
 
-def test_a_folder_below_that_of_another_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_below_that_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """He could put a link in its place."""
     other = os.getuid() + 1
     lstat = Path.lstat
@@ -275,11 +253,7 @@ print(use())
 
 def _run(**variables: str) -> tuple[str, int]:
     run = subprocess.run(
-        [sys.executable, "-c", _BLOCKS],
-        env=dict(os.environ) | variables,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", _BLOCKS], env=dict(os.environ) | variables, capture_output=True, text=True, check=True
     )
     kept, faults = run.stdout.split()
     return kept, int(faults)
@@ -301,8 +275,7 @@ def test_the_environment_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "0s"), (100, "1m40s"), (5400, "1h30m"), (93600, "26h"), (172800, "2d"), (190800, "2d5h")],
+    ("seconds", "text"), [(-5, "0s"), (100, "1m40s"), (5400, "1h30m"), (93600, "26h"), (172800, "2d"), (190800, "2d5h")]
 )
 def test_durations_are_in_their_two_largest_units(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text

@@ -18,14 +18,7 @@ from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import open_rows, write_rows
 from kbackup.archive.identity import REPAIR
 from kbackup.archive.models import dump, load
-from kbackup.errors import (
-    AlreadyExistsError,
-    CorruptError,
-    LeaseLostError,
-    NotFoundError,
-    StoreError,
-    UnreachableError,
-)
+from kbackup.errors import AlreadyExistsError, CorruptError, LeaseLostError, NotFoundError, StoreError, UnreachableError
 from kbackup.store.base import Store
 from kbackup.util.times import now
 
@@ -58,10 +51,7 @@ def open_newest(store: Store, archive_id: str) -> Committed:
     ]
     newest = max(numbers, default=0)
     if newest < hint:
-        raise CorruptError(
-            f"file {layout.catalog_key(hint)} is missing, {layout.LATEST} names it",
-            REPAIR,
-        )
+        raise CorruptError(f"file {layout.catalog_key(hint)} is missing, {layout.LATEST} names it", REPAIR)
     if not newest:
         return Committed(State(archive_id), None)
     catalog = _read_newest(store, sorted(numbers), hint, archive_id)
@@ -78,9 +68,7 @@ def _read_newest(store: Store, numbers: list[int], hint: int, archive_id: str) -
         except CorruptError as error:
             if not numbers or not far_numbers([number], max(hint, numbers[-1])):
                 raise
-            log.warning(
-                "%s is passed over, no run gave it that number: %s", layout.catalog_key(number), error
-            )
+            log.warning("%s is passed over, no run gave it that number: %s", layout.catalog_key(number), error)
 
 
 def far_numbers(numbers: Iterable[int], newest: int, most: int = FAR) -> set[int]:
@@ -132,10 +120,7 @@ def check_catalog(catalog: Catalog, number: int, archive_id: str) -> None:
 
 def check_archive(key: str, owner: str, archive_id: str) -> None:
     if owner != archive_id:
-        raise CorruptError(
-            f"file {key} belongs to archive {owner}, {layout.ARCHIVE} to {archive_id}",
-            _COPIED,
-        )
+        raise CorruptError(f"file {key} belongs to archive {owner}, {layout.ARCHIVE} to {archive_id}", _COPIED)
 
 
 def state_of(store: Store, catalog: Catalog, known: State | None = None) -> State:
@@ -182,12 +167,7 @@ class Author:
     summary: str
 
 
-def commit(
-    store: Store,
-    base: Committed,
-    operation: Callable[[State], State],
-    author: Author,
-) -> Committed:
+def commit(store: Store, base: Committed, operation: Callable[[State], State], author: Author) -> Committed:
     """Apply `operation` to the newest state and create the next catalog; `base` is the state to try first.
 
     `operation` may run more than once, on newer states. Where it returns the state itself nothing is written. Raises
@@ -204,9 +184,7 @@ def commit(
             return made
         base = open_newest(store, base.state.archive_id)
         token = uuid.uuid4().hex
-    raise StoreError(
-        f"archive {store.url} changed during each of {_ATTEMPTS} commits", "run the command again"
-    )
+    raise StoreError(f"archive {store.url} changed during each of {_ATTEMPTS} commits", "run the command again")
 
 
 def _write(store: Store, base: Committed, state: State, author: Author, token: str) -> Committed | None:
@@ -279,8 +257,7 @@ def _stands(store: Store, made: Committed) -> bool:
     recorded = newest.state.history.dicts()
     made_by = catalog.operation
     return any(
-        (row["catalog"], row["run"], row["by"], row["at"])
-        == (catalog.number, made_by.run, made_by.by, made_by.at)
+        (row["catalog"], row["run"], row["by"], row["at"]) == (catalog.number, made_by.run, made_by.by, made_by.at)
         for row in recorded
     )
 

@@ -19,9 +19,7 @@ from kbackup.types import IncarnationPartition
 def without_dropped(source: State, copy: State) -> State:
     """Return `source` without the restore points that the copy let go or never had, below its next number: nothing
     below the ends of a copy is sent again."""
-    gone = {
-        p.number for p in source.restore_points if p.number < copy.next_point and not copy.point(p.number)
-    }
+    gone = {p.number for p in source.restore_points if p.number < copy.next_point and not copy.point(p.number)}
     return lose_points(source, gone)
 
 
@@ -59,9 +57,7 @@ def with_whole_segments(source: State, copy: State) -> State:
         source,
         segments=source.segments.append(rows),
         losses=source.losses.where(
-            mask(
-                row["kind"] != "damaged" or lost_range(row)[:4] not in healed for row in source.losses.dicts()
-            )
+            mask(row["kind"] != "damaged" or lost_range(row)[:4] not in healed for row in source.losses.dicts())
         ),
     )
 
@@ -104,19 +100,13 @@ def with_retained(source: State, copy: State) -> State:
     kept = [point for point in copy.restore_points if source.point(point.number) is None]
     numbers = {point.number for point in kept}
     had = copy.last_points()
-    starts = {
-        place: start for place, start in copied.starts.items() if place in copy.starts or place[:2] not in had
-    }
+    starts = {place: start for place, start in copied.starts.items() if place in copy.starts or place[:2] not in had}
     starts |= {place: start for place, start in copy.starts.items() if place[:2] in had}
     holes = _expired_unseen(source, copy)
     known = {lost_range(row) for row in [*copied.losses.dicts(), *holes]}
     ours = set(copy.segments.columns("key")[0])
     state = rebuild(
-        replace(
-            copied,
-            log_starts=log_start_rows(copied, starts),
-            segments=copied.segments.without("key", ours),
-        ),
+        replace(copied, log_starts=log_start_rows(copied, starts), segments=copied.segments.without("key", ours)),
         kept,
         (),
         copy.segments.read(),
@@ -126,8 +116,7 @@ def with_retained(source: State, copy: State) -> State:
     lives = [_merged(copy.lives.get(key), source.lives.get(key), copy) for key in keys]
     last = _with_lives(state, lives).last_points()
     retired = [
-        life._replace(retired=life.first is not None and key not in last)
-        for key, life in zip(keys, lives, strict=True)
+        life._replace(retired=life.first is not None and key not in last) for key, life in zip(keys, lives, strict=True)
     ]
     return replace(
         _with_lives(state, drop_superseded(retired)),
@@ -268,9 +257,7 @@ def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) ->
         next_point=number + 1,
         points=source.points.where(mask(each <= number for each in source.points.columns("number")[0])),
         incarnations=source.incarnations.replace(lives),
-        segments=source.segments.where(
-            mask(point <= number for point in source.segments.columns("point")[0])
-        ),
+        segments=source.segments.where(mask(point <= number for point in source.segments.columns("point")[0])),
         losses=source.losses.where(mask(point <= number for point in source.losses.columns("point")[0])),
         pins={point: at for point, at in source.pins.items() if point == number},
         labels={name: point for name, point in source.labels.items() if point == number},
@@ -297,6 +284,4 @@ def promote(state: State) -> State:
     if state.origin is None:
         raise RefusedError("this archive is not a copy", "use it as it is: only a copy is promoted")
     levels: frozenset[IsolationLevel] = frozenset(("read_committed", "read_uncommitted"))
-    return replace(
-        state, origin=None, isolation_levels=state.isolation_levels if state.open_run is None else levels
-    )
+    return replace(state, origin=None, isolation_levels=state.isolation_levels if state.open_run is None else levels)

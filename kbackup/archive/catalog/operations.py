@@ -86,17 +86,13 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
     prefix = f"points/{number:010d}-"
     for key in new.point.documents:
         if key not in known and not key.startswith(prefix):
-            raise RefusedError(
-                f"restore point {number} refers to {key}, which the newest one does not", "run again"
-            )
+            raise RefusedError(f"restore point {number} refers to {key}, which the newest one does not", "run again")
     column = pa.array([number] * len(new.segments), pa.int64())
     return replace(
         state,
         next_point=number + 1,
         points=state.points.append([new.point]),
-        segments=state.segments.append(
-            new.segments.append_column(state.segments.schema.field("point"), column)
-        ),
+        segments=state.segments.append(new.segments.append_column(state.segments.schema.field("point"), column)),
         losses=state.losses.append([loss_row(number, incarnation, loss) for incarnation, loss in new.losses]),
         incarnations=_advance(state, number, new.incarnations),
     )

@@ -53,8 +53,7 @@ def drop_unreferenced(state: State) -> State:
     that have ended."""
     last = state.last_points()
     lives = [
-        life if life.first is None or key in last else life._replace(retired=True)
-        for key, life in state.lives.items()
+        life if life.first is None or key in last else life._replace(retired=True) for key, life in state.lives.items()
     ]
     kept = drop_superseded(lives)
     if kept != list(state.lives.values()):
@@ -124,9 +123,7 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
     sums: dict[IncarnationPartition, list[int]] = defaultdict(lambda: [0, 0])
     keep: list[bool] = []
     last, pinned = state.last_points(), sorted(state.pins)
-    for topic, incarnation, partition, end, count, size, point in zip(
-        *state.segments.columns(*names), strict=True
-    ):
+    for topic, incarnation, partition, end, count, size, point in zip(*state.segments.columns(*names), strict=True):
         key = (topic, incarnation, partition)
         goes = end < starts.get(key, 0)
         keep.append(not goes)
@@ -253,25 +250,15 @@ def undo_expiration(state: State, before: State, after: State) -> State:
     segments with what that expiration let go.
     """
     if state.origin is not None:
-        raise RefusedError(
-            "this archive is a copy", "undo the expiration at the source, then copy to an empty address"
-        )
+        raise RefusedError("this archive is a copy", "undo the expiration at the source, then copy to an empty address")
     if state.swept >= before.number:
-        raise RefusedError(
-            "objects of that expiration may be deleted already", "run --undo within the grace time"
-        )
+        raise RefusedError("objects of that expiration may be deleted already", "run --undo within the grace time")
     listed = {p.number for p in state.restore_points}
     numbers = {p.number for p in before.restore_points} - {p.number for p in after.restore_points}
     if numbers <= listed and state.starts == before.starts:
         return state  # another undo was faster
-    if (
-        numbers & listed
-        or state.starts != after.starts
-        or any(p.number not in listed for p in after.restore_points)
-    ):
-        raise RefusedError(
-            "restore points or records went since that expiration", "see 'kbackup log', then run again"
-        )
+    if numbers & listed or state.starts != after.starts or any(p.number not in listed for p in after.restore_points):
+        raise RefusedError("restore points or records went since that expiration", "see 'kbackup log', then run again")
     last = after.last_points()
     lives = {**state.lives, **{key: life for key, life in before.lives.items() if key not in last}}
     lives |= {key: life for key, life in state.lives.items() if not life.retired}
@@ -285,9 +272,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         points=state.points.append([p for p in before.restore_points if p.number in numbers]),
         past=state.past.without("number", numbers),
         segments=state.segments.append(before.segments.without("key", known).read()),
-        losses=state.losses.append(
-            [row for row in before.losses.dicts() if tuple(row.values()) not in losses]
-        ),
+        losses=state.losses.append([row for row in before.losses.dicts() if tuple(row.values()) not in losses]),
         incarnations=state.incarnations.replace(drop_superseded(lives.values())),
         log_starts=before.log_starts,
     )

@@ -36,9 +36,7 @@ class SeenCatalog:
         One LIST, and a GET for each of the two catalogs."""
         seen, numbers = self._read(), self._numbers()
         newest = self._newest(numbers, seen.number)
-        is_damaged = (
-            seen.number in numbers and newest.number < seen.number
-        )  # the command names it, and repair mends it
+        is_damaged = seen.number in numbers and newest.number < seen.number  # the command names it, and repair mends it
         if newest.number < seen.number and not is_damaged and not accept_rollback:
             raise MismatchError(
                 f"archive {self._store.url} went back: its newest catalog is {newest.number or 'missing'}, "

@@ -175,9 +175,7 @@ def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], en
     (topic, incarnation), name = place
     segment = layout.parse_segment(name)
     life = state.lives.get((topic, incarnation))
-    if incarnation < state.highest.get(topic, 0) or (
-        life is not None and (life.retired or life.last is not None)
-    ):
+    if incarnation < state.highest.get(topic, 0) or (life is not None and (life.retired or life.last is not None)):
         return segment is not None or _is_unused(name, (topic, incarnation), filled)
     return segment is not None and segment.start < ends.get((topic, incarnation, segment.partition), 0)
 

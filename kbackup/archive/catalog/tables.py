@@ -110,9 +110,7 @@ class Rows:
         total = len(self) + len(table)
         limits = (total, max(_MIDDLE, total // _RATIO), max(_SMALL, total // _RATIO**2))
         chunks, joined = [*self.chunks], [table]
-        while chunks and (
-            total <= _SMALL or len(chunks) == len(limits) or sum(map(len, joined)) > limits[len(chunks)]
-        ):
+        while chunks and (total <= _SMALL or len(chunks) == len(limits) or sum(map(len, joined)) > limits[len(chunks)]):
             joined.insert(0, chunks.pop().read())
         return Rows(self.schema, (*chunks, self._chunk(pa.concat_tables(joined))))
 
@@ -156,8 +154,7 @@ def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef], known: 
     """Return rows that are read from `store` when they are first needed; chunks of `known` rows are taken over."""
     chunks = {chunk.ref: chunk for chunk in known.chunks} if known is not None else {}
     return Rows(
-        schema,
-        tuple(chunks.get(ref) or Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs),
+        schema, tuple(chunks.get(ref) or Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs)
     )
 
 
@@ -167,9 +164,7 @@ def write_rows(store: Store, rows: Rows, name: Callable[[], str]) -> tuple[Rows,
     for chunk in rows.chunks:
         if chunk.ref is None:
             data = encode(chunk.read())
-            ref = TableRef(
-                key=name(), size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=chunk.rows
-            )
+            ref = TableRef(key=name(), size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=chunk.rows)
             store.put_new(ref.key, data)
             chunks.append(Chunk(chunk.schema, chunk.rows, chunk.source, ref))
         else:

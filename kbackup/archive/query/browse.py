@@ -56,9 +56,7 @@ class Catalogue:
         return f"restore point {self.restore_point}" if self.restore_point is not None else self.archive
 
 
-def catalogue(
-    store: Store, point_name: str = "latest", topic: str | None = None, at: int | None = None
-) -> Catalogue:
+def catalogue(store: Store, point_name: str = "latest", topic: str | None = None, at: int | None = None) -> Catalogue:
     """As of the restore point `point_name` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
     the epoch): what a restore of that moment would read, as `overview` has it.
 
@@ -106,9 +104,7 @@ def _chosen(names: Sequence[str], topic: str | None, location: str) -> Sequence[
         return names
     if topic in names:
         return [topic]
-    raise UsageError(
-        f"there is no topic {topic} in {location}", suggest_name(topic, names, "'kbackup ls' lists them")
-    )
+    raise UsageError(f"there is no topic {topic} in {location}", suggest_name(topic, names, "'kbackup ls' lists them"))
 
 
 class PartitionRecords(NamedTuple):
@@ -119,11 +115,7 @@ class PartitionRecords(NamedTuple):
 
 
 def records(
-    store: Store,
-    topic: str,
-    partition: ArchivedPartition,
-    window: Window = EVERYTHING,
-    most: int | None = None,
+    store: Store, topic: str, partition: ArchivedPartition, window: Window = EVERYTHING, most: int | None = None
 ) -> Iterator[PartitionRecords]:
     """Yield the first `most` records of a partition in `window`, in blocks of a few MiB. By offsets it reads just these
     records; by times all segments that may have some, until `most` are found. A page of n records from offset o on is
@@ -133,9 +125,7 @@ def records(
     for segment in filter(window.may_hold, partition.segments):
         ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
         for start, end in ranges:
-            for block in SegmentRanges(store, segment).between(
-                start, end, None if window.timed else remaining
-            ):
+            for block in SegmentRanges(store, segment).between(start, end, None if window.timed else remaining):
                 selected, _ = window.cut(block)
                 if remaining is not None:
                     selected = slice_block(selected, 0, min(remaining, len(selected)))

@@ -104,25 +104,14 @@ class Content:
 
 
 def content_of(
-    archive: Archive,
-    manifest: Manifest,
-    topics: Sequence[TopicState],
-    groups: Sequence[TopicState] | None = None,
+    archive: Archive, manifest: Manifest, topics: Sequence[TopicState], groups: Sequence[TopicState] | None = None
 ) -> Content:
     """Return `topics` with all segments up to a restore point. A topic that its run did not capture is as of the run
     that did. The groups' offsets are from the captures that `groups` names, by default from those of the topics."""
     segments = by_incarnation(archive.segments(manifest, topics))
-    metadata = {
-        number: {t.name: t for t in archive.metadata(number).topics}
-        for number in {t.captured for t in topics}
-    }
+    metadata = {number: {t.name: t for t in archive.metadata(number).topics} for number in {t.captured for t in topics}}
     archived = tuple(
-        topic_of(
-            t,
-            metadata[t.captured].get(t.name),
-            segments.get((t.name, t.incarnation), {}),
-            archive.state.starts,
-        )
+        topic_of(t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {}), archive.state.starts)
         for t in topics
     )
     chosen = {(t.name, t.incarnation) for t in topics}
@@ -152,13 +141,9 @@ def _damaged(archive: Archive, manifest: Manifest, topics: Container[Incarnation
     rows = [
         row
         for row in archive.state.losses.dicts()
-        if row["kind"] == "damaged"
-        and row["point"] <= manifest.number
-        and (row["topic"], row["incarnation"]) in topics
+        if row["kind"] == "damaged" and row["point"] <= manifest.number and (row["topic"], row["incarnation"]) in topics
     ]
-    return tuple(
-        loss_of(row) for row in sorted(rows, key=lambda row: (row["topic"], row["partition"], row["start"]))
-    )
+    return tuple(loss_of(row) for row in sorted(rows, key=lambda row: (row["topic"], row["partition"], row["start"])))
 
 
 def narrowed(
@@ -321,9 +306,7 @@ def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[
     )
 
 
-def captured_by(
-    archive: Archive, points: Sequence[Point], moment: int
-) -> tuple[Manifest | None, str | None, str]:
+def captured_by(archive: Archive, points: Sequence[Point], moment: int) -> tuple[Manifest | None, str | None, str]:
     """Return the newest of `points` whose groups were captured by `moment`, with the time of that capture, and both in
     words. Groups are captured before ends are looked up, so no offset of them is later than its records."""
     for point in reversed(points):
@@ -382,9 +365,7 @@ def _key(topic: TopicState) -> Incarnation:
     return topic.name, topic.incarnation
 
 
-def _with_records(
-    archive: Archive, upto: Manifest, topics: Iterable[TopicState], window: Window
-) -> list[Incarnation]:
+def _with_records(archive: Archive, upto: Manifest, topics: Iterable[TopicState], window: Window) -> list[Incarnation]:
     """Return the incarnations with segments that may hold a record of the window. A segment without timestamps doesn't
     count: it doesn't show when the topic existed."""
     keys = {

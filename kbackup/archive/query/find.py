@@ -116,11 +116,7 @@ class Searched(NamedTuple):
 
 
 def find(
-    store: Store,
-    partitions: Iterable[tuple[str, ArchivedPartition]],
-    matches: Matches,
-    window: Window,
-    seen: Seen,
+    store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], matches: Matches, window: Window, seen: Seen
 ) -> Generator[PartitionRecords, None, None]:
     """Yield the records in `window` of these partitions (each with its topic) that match, in order.
 

@@ -89,9 +89,7 @@ def _with(group: Group, offsets: tuple[GroupOffset, ...]) -> Group:
 
 def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
     found = java_content(store, topics).groups
-    groups = (
-        _with(Group(group=name, type="", state="", offsets=()), offsets) for name, offsets in found.items()
-    )
+    groups = (_with(Group(group=name, type="", state="", offsets=()), offsets) for name, offsets in found.items())
     return ArchivedGroups(0, None, tuple(groups), {})
 
 
@@ -118,9 +116,7 @@ def _overview(store: Store, archived: ArchivedGroups, ends: dict[tuple[str, int]
         stands = tuple(map(stand, group.offsets))
         lag = sum(s.lag for s in stands)
         groups.append(GroupOverview(group.group, group.type, group.state, len(stands), lag, stands))
-    return GroupsOverview(
-        store.url, archived.restore_point, archived.captured_at, tuple(groups), archived.not_carried
-    )
+    return GroupsOverview(store.url, archived.restore_point, archived.captured_at, tuple(groups), archived.not_carried)
 
 
 # Lag of consumer groups at a sample of restore points.

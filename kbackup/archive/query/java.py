@@ -92,11 +92,7 @@ def _files(store: Store, topic: str) -> list[ObjectInfo]:
     there = store.inner if isinstance(store, JavaFolder) else store
     for entry in there.list(f"{topic}/"):
         name = entry.key.removeprefix(f"{topic}/")
-        known = (
-            layout.parse_segment(name),
-            layout.parse_partition_index(name),
-            layout.parse_group_offsets(name),
-        )
+        known = (layout.parse_segment(name), layout.parse_partition_index(name), layout.parse_group_offsets(name))
         if any(k is not None for k in known):
             entries.append(entry)
     return entries
@@ -121,8 +117,7 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
         for a, b in pairwise(own):
             if b.first <= a.last:
                 raise CorruptError(
-                    f"file {b.key} begins within {a.key}",
-                    "split the folder by archive: it looks like a mix of two",
+                    f"file {b.key} begins within {a.key}", "split the folder by archive: it looks like a mix of two"
                 )
         end = own[-1].last + 1 if own else 0
         partitions.append(ArchivedPartition(number, own[0].first if own else 0, end, tuple(own)))

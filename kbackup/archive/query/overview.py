@@ -120,9 +120,7 @@ class PointOverview:
 def list_points(archive: Archive) -> list[PointOverview]:
     """Return every restore point, oldest first."""
     damage = damaged_segments(archive.state)
-    return [
-        point_overview(point, archive.state, damage.get(point.number, 0)) for point in archive.restore_points
-    ]
+    return [point_overview(point, archive.state, damage.get(point.number, 0)) for point in archive.restore_points]
 
 
 def damaged_segments(state: State) -> dict[int, int]:
@@ -185,10 +183,7 @@ def not_reached(
 
 def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
     """Yield a note for each run that began before the window ends and was the last to capture a topic."""
-    begun = {
-        number: archive.capture(number).started_at
-        for number in {s.captured for s in states} | {view.upto.number}
-    }
+    begun = {number: archive.capture(number).started_at for number in {s.captured for s in states} | {view.upto.number}}
     last = view.upto.number
     if ms_of(begun[last]) < to_time:
         yield f"restore point {last} was begun at {begun[last]}, before the window ends: it has no later records"
@@ -203,11 +198,7 @@ def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: i
 
 def _unarchived(topic: ArchivedTopic, seen: TopicState) -> list[tuple[ArchivedPartition, PartitionState]]:
     partitions = {p.partition: p for p in topic.partitions}
-    return [
-        (partitions[p.partition], p)
-        for p in seen.partitions
-        if p.end < p.log_end and p.partition in partitions
-    ]
+    return [(partitions[p.partition], p) for p in seen.partitions if p.end < p.log_end and p.partition in partitions]
 
 
 def _reaches(partition: ArchivedPartition, to_time: int) -> bool:
@@ -241,9 +232,7 @@ Growth = list[tuple[int, int]]
 """Pairs of a restore point's number and the stored bytes that it and earlier restore points added."""
 
 
-def growth_of(
-    archive: Archive, manifest: Manifest, topics: Collection[Incarnation]
-) -> dict[Incarnation, Growth]:
+def growth_of(archive: Archive, manifest: Manifest, topics: Collection[Incarnation]) -> dict[Incarnation, Growth]:
     """Return the growth of topics up to a restore point, of the segments that the archive still has.
 
     A number may be of an expired restore point."""
@@ -339,9 +328,7 @@ class ArchiveOverview:
     not_carried: tuple[NotCarried, ...] = ()
 
 
-def overview(
-    store: Store, point_name: str, at: int | None = None, named: str | None = None
-) -> ArchiveOverview:
+def overview(store: Store, point_name: str, at: int | None = None, named: str | None = None) -> ArchiveOverview:
     """Return the archive as of the restore point `point_name` (number, label, or 'latest'); a folder of the Java tool
     as it is.
 
@@ -370,9 +357,7 @@ def _settings(metadata: Metadata) -> dict[str, int]:
     return {name: len(each) for name, each in told.items() if isinstance(each, tuple)}
 
 
-def view_as_restored(
-    archive: Archive, point_name: str, at: int, named: str | None
-) -> tuple[View, list[TopicState]]:
+def view_as_restored(archive: Archive, point_name: str, at: int, named: str | None) -> tuple[View, list[TopicState]]:
     """Return the view of a restore with that end in time, and the topics that it selects: all, and `named`."""
     view = view_of(archive, point_name, Window(to_time=at))
     return view, [*view.topics, *(t for name, t in view.others.items() if name == named)]
@@ -394,11 +379,7 @@ def java_as_restored(content: Content, at: int) -> Content:
 
 
 def _overview(
-    store: Store,
-    content: Content,
-    manifest: Manifest | None,
-    state: State | None,
-    losses: Sequence[Loss],
+    store: Store, content: Content, manifest: Manifest | None, state: State | None, losses: Sequence[Loss]
 ) -> ArchiveOverview:
     topics = tuple(_topic(t, content, losses) for t in content.topics)
     oldest, newest = (state.oldest, state.newest) if state is not None else (None, None)
@@ -440,9 +421,7 @@ def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> To
 def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, ...]:
     ends = {p.partition: p.end for p in topic.partitions}
     positions = [
-        GroupPosition(
-            group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata
-        )
+        GroupPosition(group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata)
         for group, offsets in content.groups.items()
         for o in offsets
         if o.topic == topic.name

@@ -96,14 +96,11 @@ def check_selection(
         return
     first = unmatched[0]
     if first not in known and not _is_regex(first):
-        raise UsageError(
-            f"there is no {kind} {first} {where}", reasons.get(first) or suggest_name(first, known, hint)
-        )
+        raise UsageError(f"there is no {kind} {first} {where}", reasons.get(first) or suggest_name(first, known, hint))
     asked = ", ".join(unmatched)
     if selection.exclude and not Selection(selection.include).unmatched(kind, known, internal):
         raise UsageError(
-            f"the exclude patterns take away every {kind} {where} that {asked} selects",
-            "leave one of them out",
+            f"the exclude patterns take away every {kind} {where} that {asked} selects", "leave one of them out"
         )
     raise UsageError(
         f"no {kind} {where} matches {asked}", suggest_name(first.strip("/"), known, _pattern_hint(kind, hint))

@@ -79,10 +79,7 @@ def by_preference(segment: Segment) -> tuple[object, ...]:
 
 
 def _possible(
-    segment: Segment,
-    states: Sequence[tuple[int, PartitionState]],
-    lost: Sequence[int],
-    life: Life | None,
+    segment: Segment, states: Sequence[tuple[int, PartitionState]], lost: Sequence[int], life: Life | None
 ) -> list[int]:
     """Return the restore points that may have added a segment: the ones with `lost` manifests after the last restore
     point that ends before the segment, then the first that includes it, or 0 if none does."""
@@ -127,9 +124,7 @@ def _has_expired(state: State, manifests: Mapping[int, Manifest], number: int) -
     return any(start.start > ends.get(place, 0) for place, start in state.starts.items())
 
 
-def partitions_of(
-    manifests: Mapping[int, Manifest],
-) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:
+def partitions_of(manifests: Mapping[int, Manifest]) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:
     """Return the state of each partition at each restore point."""
     states: dict[IncarnationPartition, list[tuple[int, PartitionState]]] = defaultdict(list)
     for number, manifest in sorted(manifests.items()):

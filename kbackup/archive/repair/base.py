@@ -12,16 +12,7 @@ from kbackup.archive.catalog.commit import FAR, Committed, far_numbers, read_cat
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.tables import Rows, read_ref
-from kbackup.archive.models import (
-    Document,
-    DocumentRef,
-    Groups,
-    Manifest,
-    Metadata,
-    NewerError,
-    document_ref,
-    load,
-)
+from kbackup.archive.models import Document, DocumentRef, Groups, Manifest, Metadata, NewerError, document_ref, load
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 
@@ -173,11 +164,7 @@ def _refs(rows: Rows) -> list[object]:
     return [chunk.ref for chunk in rows.chunks]
 
 
-_KINDS: dict[str, type[Document]] = {
-    layout.MANIFEST: Manifest,
-    layout.GROUPS: Groups,
-    layout.METADATA: Metadata,
-}
+_KINDS: dict[str, type[Document]] = {layout.MANIFEST: Manifest, layout.GROUPS: Groups, layout.METADATA: Metadata}
 
 
 def read_documents(store: Store, sizes: Sizes) -> Documents:
@@ -186,9 +173,7 @@ def read_documents(store: Store, sizes: Sizes) -> Documents:
 
     def read(key: str) -> tuple[str, tuple[Document, DocumentRef]] | None:
         parsed = layout.parse_point_key(key)
-        kind = next(
-            (k for name, k in _KINDS.items() if parsed is not None and parsed[2].endswith(name)), None
-        )
+        kind = next((k for name, k in _KINDS.items() if parsed is not None and parsed[2].endswith(name)), None)
         if kind is None:
             return None
         try:

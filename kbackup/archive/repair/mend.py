@@ -15,17 +15,7 @@ from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.models import (
-    Capture,
-    Document,
-    DocumentRef,
-    Groups,
-    Manifest,
-    Metadata,
-    TopicState,
-    Totals,
-    load,
-)
+from kbackup.archive.models import Capture, Document, DocumentRef, Groups, Manifest, Metadata, TopicState, Totals, load
 from kbackup.archive.new_point import point_of
 from kbackup.archive.repair.base import Documents
 from kbackup.archive.repair.points import (
@@ -71,10 +61,7 @@ class Mender:
             if not notes:
                 continue
             made = msgspec.structs.replace(
-                manifest,
-                run=self.writing.run,
-                captures=tuple(captures),
-                not_known=(*manifest.not_known, *notes),
+                manifest, run=self.writing.run, captures=tuple(captures), not_known=(*manifest.not_known, *notes)
             )
             ref = self.writing.put_document(point.number, layout.MANIFEST, made)
             self.manifests[point.number] = load(Manifest, self.writing.store.get(ref.key), ref.key)
@@ -98,9 +85,7 @@ class Mender:
     def _replace(self, number: int, capture: Capture, lost: Sequence[str]) -> Capture:
         groups, metadata = capture.groups, capture.metadata
         if groups.key in lost:
-            groups = self._put(
-                number, capture, Groups(captured_at=capture.started_at, groups=()), layout.GROUPS
-            )
+            groups = self._put(number, capture, Groups(captured_at=capture.started_at, groups=()), layout.GROUPS)
         if metadata.key in lost:
             metadata = self._put(number, capture, empty_metadata(capture.started_at), layout.METADATA)
         self.losses += [f"restore point {capture.number}: {_not_known(key, capture.number)}" for key in lost]
@@ -142,17 +127,13 @@ class Mender:
             started_at=point.started_at,
             committed_at=point.committed_at,
             cluster_id=point.cluster_id,
-            isolation_level="read_uncommitted"
-            if point.isolation_level == "read_uncommitted"
-            else "read_committed",
+            isolation_level="read_uncommitted" if point.isolation_level == "read_uncommitted" else "read_committed",
             losses=tuple(
                 loss_of(row)
                 for row in state.losses.dicts()
                 if row["point"] == point.number and row["kind"] != "damaged"
             ),
-            totals=Totals(
-                **{name: getattr(point, name) for name in Totals.__struct_fields__},
-            ),
+            totals=Totals(**{name: getattr(point, name) for name in Totals.__struct_fields__}),
             captures=tuple(captures[n] for n in sorted({point.number, *(t.captured for t in topics)})),
             topics=tuple(topics),
             not_known=(partitions_not_known(unsure),) if unsure else (),

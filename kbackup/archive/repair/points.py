@@ -14,16 +14,7 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import drop_superseded, loss_row
 from kbackup.archive.catalog.state import Life, Point, State, mask
-from kbackup.archive.models import (
-    Group,
-    GroupOffset,
-    Groups,
-    Loss,
-    Manifest,
-    Metadata,
-    PartitionState,
-    TopicState,
-)
+from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Manifest, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, point_of, put_capture
 from kbackup.archive.repair.attribution import damaged_ranges
 from kbackup.archive.repair.base import Documents, RepairBase, Sizes
@@ -147,8 +138,7 @@ def lost_topic(
     """Return a topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0
     where no document has it: a partition that never had a record has no row."""
     before, after = (
-        next((t for t in m.topics if (t.name, t.incarnation) == key), None) if m is not None else None
-        for m in beside
+        next((t for t in m.topics if (t.name, t.incarnation) == key), None) if m is not None else None for m in beside
     )
     if after is not None and after.captured <= point.number:  # it was captured then, and not since
         is_own = after.captured == point.number
@@ -168,18 +158,13 @@ def lost_topic(
         captured=number,
         state=before.state if before is not None and is_carried else "present",
         partitions=tuple(
-            _lost_partition(state, (*key, n), [r for r in own if r[1] == n], before, after)
-            for n in sorted(numbers)
+            _lost_partition(state, (*key, n), [r for r in own if r[1] == n], before, after) for n in sorted(numbers)
         ),
     )
 
 
 def _lost_partition(
-    state: State,
-    key: IncarnationPartition,
-    rows: Iterable[Row],
-    before: TopicState | None,
-    after: TopicState | None,
+    state: State, key: IncarnationPartition, rows: Iterable[Row], before: TopicState | None, after: TopicState | None
 ) -> PartitionState:
     old, new = (
         next((p for p in topic.partitions if p.partition == key[2]), None) if topic is not None else None
@@ -224,14 +209,10 @@ def groups_of_files(
             continue
         with suppress(CorruptError, NotFoundError):
             for group, offset in decode_group_offsets(store.get(key), key).items():
-                offsets.setdefault(group, []).append(
-                    GroupOffset(topic=topic, partition=partition, offset=offset)
-                )
+                offsets.setdefault(group, []).append(GroupOffset(topic=topic, partition=partition, offset=offset))
     return Groups(
         captured_at=now(),
-        groups=tuple(
-            Group(group=name, type="", state="", offsets=tuple(o)) for name, o in sorted(offsets.items())
-        ),
+        groups=tuple(Group(group=name, type="", state="", offsets=tuple(o)) for name, o in sorted(offsets.items())),
     )
 
 
@@ -256,16 +237,12 @@ def draft_behind(
     before = {(*key, p.partition): p for key in new & old.keys() for p in old[key].partitions}
     groups = groups_of_files(writing.store, keys, new)
     known = {key: topic_at(captured, key[0], ids.get(key, ""), number) for key in sorted(new)}
-    counted = {
-        (*key, p) for key, topic in known.items() if topic is not None for p in range(topic.partitions)
-    }
+    counted = {(*key, p) for key, topic in known.items() if topic is not None for p in range(topic.partitions)}
     made = topic_states(number, {*by_partition, *before, *counted}, by_partition, ids, before, groups)
     names = {topic.name for topic in made}
     carried = [t for t in old.values() if last and t.name not in names]
     names |= {topic.name for topic in carried}
-    empty = (
-        _empty_topics(captured, head.number if head is not None else 0, names, ids, number) if last else []
-    )
+    empty = _empty_topics(captured, head.number if head is not None else 0, names, ids, number) if last else []
     made = (*made, *(topic for topic, _ in empty))
     needed = {t.captured for t in carried}
     captures = [c for c in (head.captures if head is not None else ()) if c.number in needed]
@@ -431,9 +408,7 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
         later = min((n for other, n in firsts.items() if other[0] == key[0] and other > key), default=0)
         is_alive = key in topics if is_newest else known is None or known.last is None
         last = max([*seen[key], *(number for number in state.numbers.tolist() if number < later)])
-        lives.append(
-            Life(*key, ids.get(key, ""), firsts[key], None if is_alive and not later else last, False)
-        )
+        lives.append(Life(*key, ids.get(key, ""), firsts[key], None if is_alive and not later else last, False))
     return drop_superseded(lives)
 
 
@@ -468,9 +443,7 @@ def without_let_go(state: State) -> State:
     )
 
 
-def with_rows(
-    state: State, lives: Sequence[Life], segments: pa.Table, losses: Sequence[dict[str, Any]]
-) -> State:
+def with_rows(state: State, lives: Sequence[Life], segments: pa.Table, losses: Sequence[dict[str, Any]]) -> State:
     return replace(
         state,
         incarnations=state.incarnations.replace([life._asdict() for life in lives]),

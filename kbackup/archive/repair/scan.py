@@ -112,9 +112,7 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
     return arranged
 
 
-def _loss(
-    key: IncarnationPartition, start: int, end: int | None, why: str, segments: list[Segment]
-) -> Loss | None:
+def _loss(key: IncarnationPartition, start: int, end: int | None, why: str, segments: list[Segment]) -> Loss | None:
     """Return the loss of a range; None where other segments have its records."""
     if any(s.first <= start <= s.last for s in segments):
         return None

@@ -72,9 +72,7 @@ class FlowMapFiles(NamedTuple):
 
 def runs_table(runs: Mapping[MappedPartition, Runs]) -> pa.Table:
     """Return runs as a table (`MAP_SCHEMA`), in order of partition and incarnation."""
-    return join_runs(
-        (((*key.remote, key.incarnation), columns) for key, columns in sorted(runs.items())), MAP_SCHEMA
-    )
+    return join_runs((((*key.remote, key.incarnation), columns) for key, columns in sorted(runs.items())), MAP_SCHEMA)
 
 
 def by_incarnation(table: pa.Table) -> Iterator[tuple[MappedPartition, Runs]]:
@@ -96,15 +94,11 @@ def write_map_part(
     store.put_new(key, encode(runs.replace_schema_metadata(told), key))
 
 
-def read_map_part(
-    store: Store, directory: str, name: FlowMapPartName
-) -> tuple[pa.Table, FlowMapPartName | None]:
+def read_map_part(store: Store, directory: str, name: FlowMapPartName) -> tuple[pa.Table, FlowMapPartName | None]:
     """Return the runs of a part, and the part before it."""
     key = _key(directory, name)
     table = decode(store.get(key), key, MAP_SCHEMA)
-    previous = FlowMapPartName.parse(
-        (table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace")
-    )
+    previous = FlowMapPartName.parse((table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
     return table.replace_schema_metadata(None), previous
 
 
@@ -327,11 +321,7 @@ class SlotMap:
         later = [name for name in files.map_parts if name.number > known]
         with ThreadPoolExecutor(_THREADS) as pool:
             read = dict(
-                zip(
-                    later,
-                    pool.map(lambda n: read_map_part(self.store, self.directory, n), later),
-                    strict=True,
-                )
+                zip(later, pool.map(lambda n: read_map_part(self.store, self.directory, n), later), strict=True)
             )
         if head is None:
             head = max((p for _, p in read.values() if p is not None), default=None)
@@ -347,9 +337,7 @@ class SlotMap:
         return pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
 
     def _chain(
-        self,
-        name: FlowMapPartName | None,
-        read: dict[FlowMapPartName, tuple[pa.Table, FlowMapPartName | None]],
+        self, name: FlowMapPartName | None, read: dict[FlowMapPartName, tuple[pa.Table, FlowMapPartName | None]]
     ) -> Iterator[tuple[FlowMapPartName, FlowMapPartName | None, pa.Table]]:
         """Yield the parts after the head, the last one first."""
         while name is not None and name.number > (self.head.number if self.head else 0):
@@ -405,9 +393,7 @@ class FlowMap:
         after the last record of that incarnation, 0 if there is none."""
         if not self.slots:
             return OffsetMap(*SlotMap(self.store, "").runs(MappedPartition(remote, incarnation)), 0)
-        source, target, count = self.slot(slot_of(remote, self.slots)).runs(
-            MappedPartition(remote, incarnation)
-        )
+        source, target, count = self.slot(slot_of(remote, self.slots)).runs(MappedPartition(remote, incarnation))
         return OffsetMap(source, target, count, int(target[-1] + count[-1]) if len(target) else 0)
 
     def newest_runs(self) -> pa.Table:
@@ -425,9 +411,7 @@ class FlowMap:
         return self._loaded[number]
 
 
-def open_map(
-    store: Store, source: str, target: str, heads: Mapping[int, FlowMapPartName] | None = None
-) -> FlowMap:
+def open_map(store: Store, source: str, target: str, heads: Mapping[int, FlowMapPartName] | None = None) -> FlowMap:
     """Return the offset map of a flow from its files in `store`: the store of the state, usually the archive's. `heads`
     (`jobs.mirror.apply.pending.read_heads`) let the map have the newest part of each slot as well."""
     flow = read_flow(store, source, target)

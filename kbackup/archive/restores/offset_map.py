@@ -210,8 +210,7 @@ def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName |
     tables: list[pa.Table] = []
     while last is not None:
         earlier = [
-            _read_map_part(store, restore_id, unit, MapPartName(last.attempt, n))
-            for n in range(last.number + 1)
+            _read_map_part(store, restore_id, unit, MapPartName(last.attempt, n)) for n in range(last.number + 1)
         ]
         tables = earlier + tables
         last = previous_of(earlier[0])

@@ -107,9 +107,7 @@ def check_same_archive(plan: RestorePlan, store: Store) -> None:
             raise
         archive_id = JAVA
     if plan.archive_id != archive_id:
-        raise RefusedError(
-            f"restore {plan.restore_id} was begun from another archive", "use another --restore-id"
-        )
+        raise RefusedError(f"restore {plan.restore_id} was begun from another archive", "use another --restore-id")
 
 
 def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
@@ -131,8 +129,7 @@ def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Tab
         plan = load(RestorePlan, state.get(plan_key), plan_key)
     except NotFoundError as error:
         raise UsageError(
-            f"there is no restore {restore_id} at {state.url}",
-            "check the id, and --state if the restore was given one",
+            f"there is no restore {restore_id} at {state.url}", "check the id, and --state if the restore was given one"
         ) from error
     try:
         return plan, decode(state.get(map_key), map_key)

@@ -130,10 +130,7 @@ def read_small(store: Store, segment: Segment) -> Iterator[RecordBlock]:
         return
     blocks = list(read_records(store, segment, None))
     offsets = [int(block.offsets[at]) for block in (*blocks[:1], *blocks[-1:]) for at in (0, -1)]
-    if sum(map(len, blocks)) != segment.count or (offsets[:1] + offsets[-1:]) != [
-        segment.first,
-        segment.last,
-    ]:
+    if sum(map(len, blocks)) != segment.count or (offsets[:1] + offsets[-1:]) != [segment.first, segment.last]:
         raise CorruptError(f"file {segment.key} does not have the records that the catalog promises", _HINT)
     yield from blocks
 
@@ -301,9 +298,7 @@ class SegmentRanges:
             length = int(ends[cut - 1]) - start
             data = np.frombuffer(self._plain(start, length), np.uint8)
             records = slice(first, cut)
-            block = make_block(
-                data, part.offsets[records], part.positions[records] - start, part.lengths[records]
-            )
+            block = make_block(data, part.offsets[records], part.positions[records] - start, part.lengths[records])
             check(block, self._segment.key, start)
             yield block
             first = cut

@@ -133,13 +133,7 @@ _LAST = 253_402_300_799_999  # ms: the end of the year 9999, which dates of Spar
 
 
 def to_export_batch(
-    block: RecordBlock,
-    topic: str,
-    partition: int,
-    segment: str,
-    incarnation: int,
-    partitions: int,
-    point: int,
+    block: RecordBlock, topic: str, partition: int, segment: str, incarnation: int, partitions: int, point: int
 ) -> pa.RecordBatch:
     """Return the block's records in columns of `SCHEMA`. `partitions` is how many the topic had at restore point
     `point`."""

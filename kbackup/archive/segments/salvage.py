@@ -122,9 +122,7 @@ def _end_of_longer(store: Store, key: str, data: bytes) -> int | None:
     return int(index.offsets[-1]) + 1 if len(stored) > len(data) and stored.startswith(data) else None
 
 
-def _read_whole(
-    store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None
-) -> tuple[Segment, bytes]:
+def _read_whole(store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None) -> tuple[Segment, bytes]:
     """Return the descriptor of a records object, and the bytes of its index.
 
     `by` is an index that may be its own. `CorruptError` if the object is no whole segment, or does not fit `by`.
@@ -179,6 +177,4 @@ def _publish_index(store: Store, key: str, index: bytes) -> None:
 
 
 def _disagreement(key: str) -> CorruptError:
-    return CorruptError(
-        f"file {key} disagrees with its records", "run 'kbackup verify', which lists every finding"
-    )
+    return CorruptError(f"file {key} disagrees with its records", "run 'kbackup verify', which lists every finding")

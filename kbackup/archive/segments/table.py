@@ -35,11 +35,7 @@ _LARGE = 1 << 20
 
 
 def read_bounded(
-    data: bytes,
-    name: str,
-    names: Sequence[str],
-    columns: Sequence[str] | None = None,
-    rows: int | None = None,
+    data: bytes, name: str, names: Sequence[str], columns: Sequence[str] | None = None, rows: int | None = None
 ) -> pa.Table:
     """Return the table of file `name`, which has the columns `names`, or some columns of it.
 
@@ -91,9 +87,7 @@ def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int)
     encoded = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts)
     decoded = 0
     for number in range(file.metadata.num_row_groups):
-        first: Any = next(
-            encoded.iter_batches(1, row_groups=[number], columns=texts, use_threads=False), None
-        )
+        first: Any = next(encoded.iter_batches(1, row_groups=[number], columns=texts, use_threads=False), None)
         for column in first.columns if first is not None else ():
             if isinstance(column, pa.DictionaryArray):
                 longest = pc.max(pc.binary_length(column.dictionary)).as_py() or 0
@@ -174,8 +168,7 @@ Starts = Mapping[IncarnationPartition, Int64Array]
 def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
     """Return a batch of segments, built by columns: 1.5 µs per segment, where a dict per segment took 25 µs."""
     columns: list[pa.Array[Any]] = [
-        pa.array(map(attrgetter(field.name), segments), type=field.type, size=len(segments))
-        for field in SCHEMA
+        pa.array(map(attrgetter(field.name), segments), type=field.type, size=len(segments)) for field in SCHEMA
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -189,11 +182,7 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> list[Segment]:
 
 
 def decode_table(
-    data: bytes,
-    name: str,
-    schema: pa.Schema = SCHEMA,
-    columns: Sequence[str] | None = None,
-    rows: int | None = None,
+    data: bytes, name: str, schema: pa.Schema = SCHEMA, columns: Sequence[str] | None = None, rows: int | None = None
 ) -> pa.Table:
     """Decode a table of `schema` with at most `rows`, or only some columns: `PLACE` takes a thirtieth of the memory of
     whole rows. `CorruptError` for other data."""

@@ -104,9 +104,7 @@ class _OpenSegment:
         self._min: int | None = None
         self._max: int | None = None
         self.size = 1
-        self._key = layout.records_key(
-            target.directory, target.partition, first, target.compression, target.spare
-        )
+        self._key = layout.records_key(target.directory, target.partition, first, target.compression, target.spare)
         self._index_key = layout.index_key_of(self._key)
         self._frames = FrameCompressor() if target.compression == "zstd" else None
         self._records: Upload = store.upload(self._key)

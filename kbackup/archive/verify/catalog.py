@@ -42,9 +42,7 @@ def check_vectors(
     """
     sums: dict[IncarnationPartition, _Sum] = defaultdict(_Sum)
     damaged = {
-        (row["topic"], row["incarnation"], row["partition"])
-        for row in state.losses.dicts()
-        if row["kind"] == "damaged"
+        (row["topic"], row["incarnation"], row["partition"]) for row in state.losses.dicts() if row["kind"] == "damaged"
     }
     pending = sorted(segments)
     since = 0
@@ -73,9 +71,7 @@ def _captured(manifest: Manifest, since: int) -> dict[IncarnationPartition, Part
     }
 
 
-def _check_segment(
-    segment: Segment, state: PartitionState | None, manifest: Manifest, findings: Findings
-) -> None:
+def _check_segment(segment: Segment, state: PartitionState | None, manifest: Manifest, findings: Findings) -> None:
     if state is None:
         return  # of an incarnation that was over by then
     if segment.first < state.start or segment.last >= state.end:
@@ -89,9 +85,7 @@ def _check_segment(
 
 def _add(segment: Segment, before: _Sum, findings: Findings) -> None:
     if segment.first <= before.last:
-        findings.add(
-            segment.key, f"begins at offset {segment.first}, but {before.key} ends at {before.last}", CHANGED
-        )
+        findings.add(segment.key, f"begins at offset {segment.first}, but {before.key} ends at {before.last}", CHANGED)
     before.records += segment.count
     before.bytes += segment.bytes
     before.last, before.key = segment.last, segment.key
@@ -199,9 +193,7 @@ def _read_catalogs(store: Store, sizes: Sizes, result: Survey, findings: Finding
         return None
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        read_now = {
-            n: c for n, c in zip(catalogs.numbers, pool.map(read, catalogs.numbers), strict=True) if c
-        }
+        read_now = {n: c for n, c in zip(catalogs.numbers, pool.map(read, catalogs.numbers), strict=True) if c}
     owners = {catalog.archive_id for catalog in read_now.values()}
     catalogs.owner = result.archive_id
     if owners and result.archive_id not in owners:
@@ -299,12 +291,7 @@ def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
         return set()
     keys = referred_keys(result.archive.committed)
     tables = [asdict(catalog.tables) for catalog in result.catalogs.values()]
-    refs = {
-        ref.key: (name, ref)
-        for each in tables
-        for name, keys_of_table in each.items()
-        for ref in keys_of_table
-    }
+    refs = {ref.key: (name, ref) for each in tables for name, keys_of_table in each.items() for ref in keys_of_table}
 
     def read(entry: tuple[str, TableRef]) -> list[str]:
         name, ref = entry
@@ -328,9 +315,7 @@ _NAMING = {"points": "documents", "segments": "key"}
 """The tables that name objects, and the column that does."""
 
 
-def _manifest(
-    archive: Archive, point: Point, sizes: Sizes, findings: Findings
-) -> tuple[Manifest | None, bool]:
+def _manifest(archive: Archive, point: Point, sizes: Sizes, findings: Findings) -> tuple[Manifest | None, bool]:
     """Return the manifest of a restore point, None if it is damaged; and whether all documents that it needs are
     whole."""
     damaged = Findings()
@@ -357,14 +342,7 @@ def _manifest(
 
 _READERS = 32
 _ROOT = {layout.ARCHIVE, layout.LOCK, layout.LATEST, layout.DERIVED}
-_FOLDERS = (
-    layout.RESTORES,
-    layout.DRILLS,
-    layout.VERIFICATIONS,
-    layout.MIRRORS,
-    layout.SCRATCH,
-    layout.KEYS,
-)
+_FOLDERS = (layout.RESTORES, layout.DRILLS, layout.VERIFICATIONS, layout.MIRRORS, layout.SCRATCH, layout.KEYS)
 INDEX_HINT = f"{ANOTHER_COPY}, or run kbackup repair --confirm: it follows from the records file beside it"
 
 
@@ -434,9 +412,7 @@ def _is_ours(key: str) -> bool:
 # Partition indexes and group offset files against what follows from the catalog.
 
 
-def check_derived(
-    store: Store, files: dict[str, bytes], sizes: Sizes, deep: bool, findings: Findings
-) -> None:
+def check_derived(store: Store, files: dict[str, bytes], sizes: Sizes, deep: bool, findings: Findings) -> None:
     """Check derived files by their size, or by their bytes when `deep`."""
     same: list[str] = []
     for key, data in files.items():

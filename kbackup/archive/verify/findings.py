@@ -150,6 +150,4 @@ def _compare(segment: Segment, seen: _Seen, findings: Findings) -> None:
     for name in names:
         due, is_now = getattr(segment, name), getattr(seen, name)
         if due != is_now:
-            findings.add(
-                segment.key, f"has {name.replace('_', ' ')} {is_now}, its restore point says {due}", CHANGED
-            )
+            findings.add(segment.key, f"has {name.replace('_', ' ')} {is_now}, its restore point says {due}", CHANGED)

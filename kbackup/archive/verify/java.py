@@ -88,9 +88,7 @@ def _check_partition(
     store: JavaFolder, topic: str, number: int, partition: _Partition, findings: Findings
 ) -> list[ToRead]:
     for start in partition.indexes.keys() - partition.records.keys():
-        if (
-            partition.indexes[start].size > _WITHOUT_ENTRIES
-        ):  # the sink makes an index before its records file
+        if partition.indexes[start].size > _WITHOUT_ENTRIES:  # the sink makes an index before its records file
             records = layout.records_key(f"{topic}/", number, start, "none")
             findings.add(records, "is missing, its index is there", ANOTHER_COPY)
 

@@ -41,8 +41,7 @@ def times_of(from_time: str | None, to_time: str | None) -> Window:
     end = moment_of("--to-time", to_time)
     if start is not None and end is not None and start > end:
         raise UsageError(
-            f"--from-time {from_time} is later than --to-time {to_time}",
-            "give the earlier time as --from-time",
+            f"--from-time {from_time} is later than --to-time {to_time}", "give the earlier time as --from-time"
         )
     return Window(from_time=start, to_time=end)
 

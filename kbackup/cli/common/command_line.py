@@ -48,8 +48,7 @@ def _entry(key: Key, option: str, name: str, value: str) -> list[str]:
 def _option(option: str, text: str) -> list[str]:
     if not text.isprintable():
         raise UsageError(
-            f"{option} has a character that can't be shown",
-            "select by a /regex/, with escapes such as \\u202e",
+            f"{option} has a character that can't be shown", "select by a /regex/, with escapes such as \\u202e"
         )
     return [f"{option}={text}"] if text.startswith("-") else [option, text]
 

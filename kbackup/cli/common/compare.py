@@ -30,9 +30,7 @@ selection_options = options(
 )
 against_options = options(
     click.option(
-        "--against",
-        type=click.Choice(["target", "source"]),
-        help="Compare this cluster's records with the archive.",
+        "--against", type=click.Choice(["target", "source"]), help="Compare this cluster's records with the archive."
     ),
     key_option("restore.restore_id", "--restore-id", help="Compare the result of this restore."),
     selection_options,
@@ -78,9 +76,7 @@ def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
 
 
 def _difference_lines(compared: Comparison) -> list[str]:
-    return [
-        f"{compared.target}-{compared.partition}: {difference_text(each)}" for each in compared.differences
-    ]
+    return [f"{compared.target}-{compared.partition}: {difference_text(each)}" for each in compared.differences]
 
 
 def difference_text(each: Difference) -> str:
@@ -88,11 +84,7 @@ def difference_text(each: Difference) -> str:
     offsets = [f"source offset {each.source}"] if each.source is not None else []
     offsets += [f"target offset {each.target}"] if each.target is not None else []
     if each.what == ("place",):
-        expected = (
-            f", which should be {each.expected}"
-            if each.expected is not None
-            else ", which the map doesn't have"
-        )
+        expected = f", which should be {each.expected}" if each.expected is not None else ", which the map doesn't have"
         return f"elsewhere: {', '.join(offsets)}{expected}"
     many = f"{each.count:,} records from " if each.count > 1 else ""
     if each.what[0] in ("missing", "extra"):

@@ -130,8 +130,7 @@ EXIT_CODES: dict[int, str] = {
     0: "done",
     1: "error, or refused by a check before any write",
     2: "a flag, key or value is invalid",
-    3: "done, with a loss, a difference, a setting that could not be set or a finding of status; "
-    "the report names each",
+    3: "done, with a loss, a difference, a setting that could not be set or a finding of status; the report names each",
     10: "no archive, not the expected archive or cluster, a finished restore that the target no "
     "longer holds, or a cluster that is not ready to migrate or can't go back",
     11: "another writer holds the archive's lease, or took it over",
@@ -186,9 +185,7 @@ class Frame:
     def archive(self) -> str:
         """The archive's URL. Raises `UsageError` if none is named."""
         if not self.config.archive:
-            raise UsageError(
-                "no archive is named", "give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml"
-            )
+            raise UsageError("no archive is named", "give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml")
         return self.config.archive
 
 

@@ -63,9 +63,7 @@ class Webhook:
         except ValueError:
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(
-                "notify.url is not the URL of a webhook", "write it as https://hooks.example.com/path"
-            )
+            raise UsageError("notify.url is not the URL of a webhook", "write it as https://hooks.example.com/path")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self._url = urlunsplit(parts._replace(netloc=f"{host}:{port}" if port else host, fragment=""))
         self._headers = {"Content-Type": "application/json", "User-Agent": f"kbackup/{__version__}"}
@@ -278,12 +276,7 @@ class Notifier:
         """Notify of the losses of one round."""
         self._send(
             notification_of(
-                self._command,
-                self._archive,
-                EXIT_LOSS,
-                summary=messages[0],
-                warnings=messages,
-                report=report,
+                self._command, self._archive, EXIT_LOSS, summary=messages[0], warnings=messages, report=report
             )
         )
 
@@ -293,9 +286,7 @@ class Notifier:
         try:
             self._webhook.deliver(self._body.render(notification))
         except (UndeliveredError, KeyboardInterrupt) as error:
-            log.warning(
-                "%s", error if isinstance(error, UndeliveredError) else "the notification was interrupted"
-            )
+            log.warning("%s", error if isinstance(error, UndeliveredError) else "the notification was interrupted")
             counted.add("kbackup_notifications_total", 1, "failed")
         else:
             counted.add("kbackup_notifications_total", 1, "delivered")

@@ -35,8 +35,7 @@ def record_key(key: Key, entry: str = "") -> Callable[[click.Context, click.Para
             return
         settings = context.ensure_object(FlagValues).settings
         origin = SettingOrigin(
-            "flag",
-            parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name,
+            "flag", parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
         )
         if entry:
             settings.append(Setting(f"{key.path}.{entry}", value, origin))
@@ -121,11 +120,7 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 def key_option(
-    path: str,
-    *names: str,
-    help: str | None = None,
-    default: str | None = None,
-    aliases: Sequence[str] = (),
+    path: str, *names: str, help: str | None = None, default: str | None = None, aliases: Sequence[str] = ()
 ) -> Callable[[F], F]:
     """Return an option that sets the key `path`, with help and default from the table of keys.
 
@@ -163,9 +158,7 @@ def removed_option(path: str, *names: str) -> Callable[[F], F]:
 
     def record(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            context.ensure_object(FlagValues).settings.append(
-                Setting(path, value, SettingOrigin("flag", names[0]))
-            )
+            context.ensure_object(FlagValues).settings.append(Setting(path, value, SettingOrigin("flag", names[0])))
 
     return click.option(*names, hidden=True, expose_value=False, callback=record)
 
@@ -241,17 +234,13 @@ def point_option(
 
 def to_time_option(help: str = KEYS["restore.to_time"].doc) -> Callable[[F], F]:
     """Return the option `--to-time`, whose value a command gets as text."""
-    return click.option(
-        "--to-time", "to_time", cls=AliasedOption, aliases=_TIME_ALIASES, metavar="TIME", help=help
-    )
+    return click.option("--to-time", "to_time", cls=AliasedOption, aliases=_TIME_ALIASES, metavar="TIME", help=help)
 
 
 point_key_option = key_option("restore.restore_point", *_POINT, aliases=_POINT_ALIASES)
 """`--restore-point`, into the configuration."""
 
-time_key_options = options(
-    key_option("restore.to_time", aliases=_TIME_ALIASES), key_option("restore.from_time")
-)
+time_key_options = options(key_option("restore.to_time", aliases=_TIME_ALIASES), key_option("restore.from_time"))
 """`--to-time` and `--from-time`, into the configuration."""
 
 
@@ -288,19 +277,11 @@ common_options = options(
         is_flag=True,
         help="Print one JSON document on stdout; --json=line prints it on one line.",
     ),
+    _hidden_option("-q", "--quiet", callback=store_flag("quiet"), is_flag=True, help="Print no notes and no progress."),
     _hidden_option(
-        "-q", "--quiet", callback=store_flag("quiet"), is_flag=True, help="Print no notes and no progress."
+        "-v", "--verbose", callback=store_flag("verbose"), count=True, help="Log more; give it twice for still more."
     ),
-    _hidden_option(
-        "-v",
-        "--verbose",
-        callback=store_flag("verbose"),
-        count=True,
-        help="Log more; give it twice for still more.",
-    ),
-    _hidden_option(
-        "--debug", callback=store_flag("debug"), is_flag=True, help="Show tracebacks and log everything."
-    ),
+    _hidden_option("--debug", callback=store_flag("debug"), is_flag=True, help="Show tracebacks and log everything."),
     _hidden_option(
         OPTION,
         callback=ignore_value,
@@ -334,11 +315,5 @@ spark_options = key_option("spark.master")
 cache_option = key_option(
     "metadata_cache", "--cache/--no-cache", help="Keep the archive's metadata for the next command."
 )
-state_options = options(
-    common_options,
-    archive_option,
-    point_option(default="latest"),
-    to_time_option(),
-    cache_option,
-)
+state_options = options(common_options, archive_option, point_option(default="latest"), to_time_option(), cache_option)
 """Select the state of an archive to read."""

@@ -56,11 +56,7 @@ def print_table(columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]])
 
     On a narrow terminal, names lose their middle. Elsewhere nothing is cut."""
     named = [column if isinstance(column, Column) else Column(column) for column in columns]
-    shown = [
-        at
-        for at, column in enumerate(named)
-        if not column.optional or not rows or any(row[at] for row in rows)
-    ]
+    shown = [at for at, column in enumerate(named) if not column.optional or not rows or any(row[at] for row in rows)]
     heads = [named[at] for at in shown]
     cells = [[row[at] for at in shown] for row in rows]
     right = [all(isinstance(row[at], int | float | None) for row in cells) for at in range(len(heads))]
@@ -108,8 +104,7 @@ def _fitted(columns: Sequence[str], rows: list[list[str]], room: int) -> list[li
         if excess > 0 and not any(" " in row[at] for row in rows):
             widths[at] = min(widths[at], max(widths[at] - excess, _NAME))
     return [
-        [cell if " " in cell else shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for row in rows
+        [cell if " " in cell else shorten(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows
     ]
 
 
@@ -125,9 +120,7 @@ def _rich_table(columns: Sequence[Column], rows: list[list[Cell]], right: list[b
     console = Console(file=sys.stdout)
     texts = _fitted([column.name for column in columns], list(map(_texts, rows)), console.width)
     for row, line in zip(rows, texts, strict=True):
-        styles = (
-            "red" if column.alarming and cell else "" for column, cell in zip(columns, row, strict=True)
-        )
+        styles = ("red" if column.alarming and cell else "" for column, cell in zip(columns, row, strict=True))
         table.add_row(*map(Text, line, styles))
     console.print(table)
 
@@ -230,9 +223,7 @@ class Progress:
 
     def _share(self) -> float | None:
         """Return the share that is done, from 0 to 1; None without a total."""
-        done, total = (
-            (self.nbytes, self.total_bytes) if self.total_bytes else (self.records, self.total_records)
-        )
+        done, total = (self.nbytes, self.total_bytes) if self.total_bytes else (self.records, self.total_records)
         return min(done / total, 1.0) if total else None
 
     def _show(self) -> None:
@@ -241,9 +232,7 @@ class Progress:
         share = self._share()
         total = None if share is None else 1.0
         room = self._bar.console.width - len(self.label) - _BAR - 2  # a space beside the bar on each side
-        self._bar.update(
-            self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0))
-        )
+        self._bar.update(self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0)))
 
 
 def _of(done: int, total: int | None, text: Callable[[float], str]) -> str:
@@ -260,9 +249,7 @@ def _rich_bar(label: str) -> RichProgress:
         TextColumn("{task.fields[status]}", markup=False),
     )
     # rich would redirect output for a file or a pipe to stderr
-    bar = Progress(
-        *columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=sys.stdout.isatty()
-    )
+    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=sys.stdout.isatty())
     bar.add_task(label, total=None, status="")
     return bar
 
@@ -403,8 +390,7 @@ class _Formatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(  # noqa: N802 (logging's name)
-        self,
-        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
         return printable_lines(super().formatException(ei))
 
@@ -416,9 +402,7 @@ def configure_logging(verbose: int = 0) -> None:
     """
     handler = _Stderr()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(
-        handlers=[handler], level=logging.INFO if verbose > 1 else logging.WARNING, force=True
-    )
+    logging.basicConfig(handlers=[handler], level=logging.INFO if verbose > 1 else logging.WARNING, force=True)
     levels = {0: logging.WARNING, 1: logging.INFO}
     logging.getLogger("kbackup").setLevel(levels.get(verbose, logging.DEBUG))
     # py4j logs the end of a JVM after Ctrl-C; our errors hold its other messages

@@ -161,8 +161,7 @@ def _piece(token: re.Match[str]) -> _Part:
         return _ESCAPES[token["escape"]]
     if token["field"] not in _FIELDS:
         raise UsageError(
-            f"--format has the unknown letter %{token['field']}",
-            f"use {' '.join('%' + name for name in _FIELDS)}",
+            f"--format has the unknown letter %{token['field']}", f"use {' '.join('%' + name for name in _FIELDS)}"
         )
     return _FIELDS[token["field"]]
 
@@ -234,13 +233,10 @@ style_options = options(
     click.option(
         "--output",
         type=click.Choice(list(SHOWS)),
-        help="text (default): place, time, key, value and headers between tabs; json: one line a "
-        "record; hex.",
+        help="text (default): place, time, key, value and headers between tabs; json: one line a record; hex.",
     ),
     click.option("-f", "--format", "template", metavar="TEXT", help=FORMAT_HELP),
-    click.option(
-        "--raw", is_flag=True, help="With --format, print bytes unescaped if stdout is no terminal."
-    ),
+    click.option("--raw", is_flag=True, help="With --format, print bytes unescaped if stdout is no terminal."),
 )
 
 
@@ -267,9 +263,7 @@ class Style:
         if self.output is not None or frame.reporter.json:
             raise UsageError("--format excludes --output and --json", "give one of the three")
         if self.raw and sys.stdout.isatty():
-            raise UsageError(
-                "--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe"
-            )
+            raise UsageError("--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe")
         return as_format(self.template, raw=self.raw)
 
 
@@ -331,9 +325,7 @@ decoding_options = options(
     ),
     click.option("--value-schema", metavar="FILE", help="Schema file to decode values."),
     click.option("--key-message", metavar="NAME", help="Protobuf message of keys. [default the first]"),
-    click.option(
-        "--message", "value_message", metavar="NAME", help="Protobuf message of values. [default the first]"
-    ),
+    click.option("--message", "value_message", metavar="NAME", help="Protobuf message of values. [default the first]"),
     click.option("--strict", is_flag=True, help="Stop at a key or value that can't be decoded."),
 )
 
@@ -359,8 +351,7 @@ class DecodingRequest:
             elif message is not None:
                 option = "--message" if part == "value" else "--key-message"
                 raise UsageError(
-                    f"{option} {message} names a message without a schema",
-                    f"give --{part}-schema FILE as well",
+                    f"{option} {message} names a message without a schema", f"give --{part}-schema FILE as well"
                 )
         named = frame.loaded.origins["schema_registry.url"].kind == "flag"
         requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
@@ -369,9 +360,7 @@ class DecodingRequest:
             decoders |= registry_decoders(frame.config.schema_registry, rest)
         mm2 = MM2 in self.decode
         if self.strict and not decoders and not mm2:
-            raise UsageError(
-                "--strict without decoding has no effect", "give --schema-registry, --decode or a schema"
-            )
+            raise UsageError("--strict without decoding has no effect", "give --schema-registry, --decode or a schema")
         return Decoding(decoders, self.strict, mm2)
 
 
@@ -399,9 +388,7 @@ class OpenedArchive(NamedTuple):
     catalogue: Catalogue
 
 
-def open_archive_at(
-    frame: Frame, restore_point: str, to_time: int | None, topic: str | None
-) -> OpenedArchive:
+def open_archive_at(frame: Frame, restore_point: str, to_time: int | None, topic: str | None) -> OpenedArchive:
     """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
     store = cached_archive_store(frame)
     catalogue = browse.catalogue(store, restore_point, topic, to_time)

@@ -88,11 +88,7 @@ def archive_store_at(frame: Frame, address: str, *, lost: bool = False) -> Store
     """Open the store of the archive at an address, as `archive_store` does."""
     config = frame.config
     store = open_store(
-        address,
-        config.s3,
-        config.encryption.key or "",
-        archive_id=config.archive_id,
-        key_class=layout.key_class,
+        address, config.s3, config.encryption.key or "", archive_id=config.archive_id, key_class=layout.key_class
     )
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
@@ -105,9 +101,7 @@ def state_store(frame: Frame, store: Store) -> Store:
     config = frame.config
     if not config.restore.state:
         return store
-    return open_store(
-        config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class
-    )
+    return open_store(config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
 
 
 def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:

@@ -43,8 +43,7 @@ from kbackup.util.text import kafka_command
 @click.option(
     "--prefix",
     metavar="TEXT",
-    help="Prefix of scratch topics and groups. No other topic or group may have it. [default "
-    "drill-<date>-<random>.]",
+    help="Prefix of scratch topics and groups. No other topic or group may have it. [default drill-<date>-<random>.]",
 )
 @click.option(
     "--report",
@@ -59,9 +58,7 @@ from kbackup.util.text import kafka_command
 @s3_options
 @spark_options
 @pass_frame
-def command(
-    frame: Frame, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int
-) -> int:
+def command(frame: Frame, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int) -> int:
     """Restore a restore point for practice, compare the result with the archive, and report.
 
     Records go to scratch topics, groups to scratch groups; both are deleted at the end, also after an error or Ctrl-C.
@@ -99,9 +96,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"folder {folder} can't be made: {error.strerror}", "give another --report"
-        ) from error
+        raise UsageError(f"folder {folder} can't be made: {error.strerror}", "give another --report") from error
 
 
 def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: Reporter) -> None:

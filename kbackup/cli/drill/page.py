@@ -56,12 +56,7 @@ def drill_page(report: DrillReport) -> str:
 
 def _environment() -> Environment:
     environment = templates("kbackup.cli.drill")
-    environment.filters |= {
-        "size": human_size,
-        "count": human_count,
-        "duration": human_duration,
-        "moment": _moment,
-    }
+    environment.filters |= {"size": human_size, "count": human_count, "duration": human_duration, "moment": _moment}
     return environment
 
 

@@ -129,13 +129,7 @@ class InitReport:
 @common_options
 @click.pass_obj
 def command(
-    state: FlagValues,
-    yes: bool,
-    overwrite: bool,
-    no_check: bool,
-    kind: Kind | None,
-    at: str,
-    image: str | None,
+    state: FlagValues, yes: bool, overwrite: bool, no_check: bool, kind: Kind | None, at: str, image: str | None
 ) -> int:
     """Ask for the configuration of a backup, try each answer, and write kbackup.toml.
 
@@ -166,9 +160,7 @@ def command(
     for path in texts:
         dialog.allow(path)
     write_files(texts, dialog.replaced)
-    report = InitReport(
-        str(config), tuple(map(str, texts)), dialog.steps, _next_steps(draft, schedule, config)
-    )
+    report = InitReport(str(config), tuple(map(str, texts)), dialog.steps, _next_steps(draft, schedule, config))
     _show(report, reporter)
     reporter.document(report)
     return dialog.exit_code
@@ -208,9 +200,7 @@ class _Dialog:
         """Ask for the answers of each section until they work or are to be kept."""
         from kbackup.jobs import check  # imports clients of Kafka and S3
 
-        sections: tuple[
-            tuple[Callable[[ConfigDraft], None], Callable[[Steps, check.Configured], None]], ...
-        ] = (
+        sections: tuple[tuple[Callable[[ConfigDraft], None], Callable[[Steps, check.Configured], None]], ...] = (
             (questions.ask_cluster, check.try_cluster),
             (questions.ask_archive, check.try_archive),
             (questions.ask_selection, check.try_selection),
@@ -246,9 +236,7 @@ def _next_steps(draft: ConfigDraft, schedule: Schedule, config: Path) -> tuple[s
     if schedule.kind == "kubernetes":
         commands.append(f"kubectl --namespace=kbackup create secret generic {SECRET} --from-env-file=FILE")
         values = quote(str(config.with_name("kbackup-values.yaml")))
-        commands.append(
-            f"helm upgrade --install kbackup infra/helm/kbackup --namespace=kbackup --values {values}"
-        )
+        commands.append(f"helm upgrade --install kbackup infra/helm/kbackup --namespace=kbackup --values {values}")
     return tuple(commands)
 
 

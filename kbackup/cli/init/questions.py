@@ -152,8 +152,7 @@ def ask_archive(draft: ConfigDraft) -> None:
 
 def ask_selection(draft: ConfigDraft) -> None:
     click.echo(
-        "\nWhat to back up: names or /regular expressions/, with commas between. '-' removes an answer.",
-        err=True,
+        "\nWhat to back up: names or /regular expressions/, with commas between. '-' removes an answer.", err=True
     )
     _ask_key(draft, "backup.topics", "Topics (empty: all but internal ones)")
     _ask_key(draft, "backup.exclude_topics", "Topics to exclude")
@@ -203,9 +202,7 @@ def _ask_secret(draft: ConfigDraft, path: str, default: str) -> None:
     kind, name = _prompt(question, present[0] if present else default, _parse_reference)
     draft.put(path, f"${{{kind}:{name}}}")
     if kind == "env" and not draft.environ.get(name):
-        value = _prompt(
-            f"{name} is not set here; its value, which is not written", None, str, hide_input=True
-        )
+        value = _prompt(f"{name} is not set here; its value, which is not written", None, str, hide_input=True)
         draft.environ[name] = value
 
 
@@ -213,8 +210,7 @@ def _parse_reference(text: str) -> tuple[str, str]:
     match = _REFERENCE.fullmatch(text.strip())
     if match is None:
         raise UsageError(
-            "the file holds no secrets",
-            "write env:NAME for a variable, or file:/path for a file with the secret",
+            "the file holds no secrets", "write env:NAME for a variable, or file:/path for a file with the secret"
         )
     return match[1], match[2]
 
@@ -229,12 +225,7 @@ def _prompt(question: str, default: str | None, parse: Callable[[str], T], *, hi
             raise click.BadParameter(str(error)) from None
 
     answer: T = click.prompt(
-        question,
-        default=default,
-        show_default=bool(default),
-        value_proc=parsed,
-        hide_input=hide_input,
-        err=True,
+        question, default=default, show_default=bool(default), value_proc=parsed, hide_input=hide_input, err=True
     )
     return answer
 

@@ -70,11 +70,7 @@ def service(config: Path, command: list[str], environ: Mapping[str, str]) -> str
     words = [*command[1:], "backup", "--wait", "--quiet", "--json=line", "--config", str(config)]
     user = "" if os.geteuid() == 0 else f"User={pwd.getpwuid(os.geteuid()).pw_name}\n"
     java = environ.get("JAVA_HOME", "")
-    for name, path in (
-        ("the configuration", str(config)),
-        ("kbackup", " ".join(command)),
-        ("JAVA_HOME", java),
-    ):
+    for name, path in (("the configuration", str(config)), ("kbackup", " ".join(command)), ("JAVA_HOME", java)):
         check_path(name, path)
     # systemd takes a variable from arguments alone: neither from the program, nor from an assignment
     start = " ".join([_quoted(command[0]), *(_quoted(word).replace("$", "$$") for word in words)])
@@ -98,8 +94,7 @@ def check_path(name: str, path: str) -> None:
     """Raise `UsageError` for a path that would become lines of a unit, or steer the terminal of who copies it."""
     if not path.isprintable():
         raise UsageError(
-            f"the path of {name}, {printable(path)}, can't be used",
-            "choose a path without control characters",
+            f"the path of {name}, {printable(path)}, can't be used", "choose a path without control characters"
         )
 
 

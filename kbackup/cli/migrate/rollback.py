@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 @metrics_option
 @controller_config_option
 @click.option(
-    "--controller",
-    "controllers",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Address of a controller. [repeatable]",
+    "--controller", "controllers", multiple=True, metavar="HOST:PORT", help="Address of a controller. [repeatable]"
 )
 @click.option(
     "--stopped",
@@ -68,13 +64,7 @@ def command(
     ZooKeeper must have all that a majority of the controllers' metadata logs has. Ends with exit code 10 when refused,
     or without a way back.
     """
-    from kbackup.jobs.migrate.rollback import (
-        RollbackOptions,
-        delete_znodes,
-        guards_of,
-        read_situation,
-        runbook,
-    )
+    from kbackup.jobs.migrate.rollback import RollbackOptions, delete_znodes, guards_of, read_situation, runbook
     from kbackup.zookeeper.session import open_session
 
     sources, reporter = frame.config.sources, frame.reporter
@@ -104,22 +94,15 @@ def command(
     )
     if not situation.report.way_back:
         verb = "is" if situation.report.is_certain else "may be"
-        raise MismatchError(
-            f"there {verb} no way back: the state is {state_words(situation.report)}", guards[0].hint
-        )
+        raise MismatchError(f"there {verb} no way back: the state is {state_words(situation.report)}", guards[0].hint)
 
 
 def _show(
-    situation: Situation,
-    steps: Sequence[RollbackStep],
-    guards: Sequence[DeletionGuard],
-    reporter: Reporter,
+    situation: Situation, steps: Sequence[RollbackStep], guards: Sequence[DeletionGuard], reporter: Reporter
 ) -> None:
     reporter.line(f"state: {state_words(situation.report)}")
     if situation.report.way_back and not steps:
-        reporter.line(
-            "nothing is left to roll back; delete the controllers' storage before a second migration"
-        )
+        reporter.line("nothing is left to roll back; delete the controllers' storage before a second migration")
     for number, step in enumerate(steps, start=1):
         mark = {True: "done", False: "to do", None: "-"}[step.done]
         reporter.line(f"{number}. {mark:<6} {step.text}")

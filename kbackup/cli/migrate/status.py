@@ -41,8 +41,7 @@ def state_document(report: StateReport) -> dict[str, object]:
         "records_behind": report.lag,
         "waits_for": report.waits_for,
         "witnesses": [
-            {"witness": claim.witness, "says": claim.says, "allows": sorted(claim.states)}
-            for claim in report.claims
+            {"witness": claim.witness, "says": claim.says, "allows": sorted(claim.states)} for claim in report.claims
         ],
         "disagreements": report.disagreements,
         "not_looked_at": [{"why": unread.why, "hint": unread.hint} for unread in report.not_looked_at],

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    common_options,
-    point_option,
-    s3_options,
-    source_options,
-)
+from kbackup.cli.common.options import archive_option, common_options, point_option, s3_options, source_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.config import parse_duration
@@ -59,8 +53,7 @@ def command(frame: Frame, restore_point: str, lag: str) -> int:
 def show(report: MigrationVerifyReport, reporter: Reporter) -> None:
     labels = sorted({label for side in report.sides for label in side.entities})
     reporter.table(
-        ("side", *labels),
-        [(side.name, *(side.entities.get(label) for label in labels)) for side in report.sides],
+        ("side", *labels), [(side.name, *(side.entities.get(label) for label in labels)) for side in report.sides]
     )
     for side in report.sides:
         if side.outdated:

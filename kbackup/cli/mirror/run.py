@@ -12,14 +12,7 @@ import click
 
 from kbackup.cli.backup import RoundReporter, check_stale_after
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    common_options,
-    key_option,
-    options,
-    s3_options,
-    spark_options,
-)
+from kbackup.cli.common.options import archive_option, common_options, key_option, options, s3_options, spark_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store_at, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
@@ -47,9 +40,7 @@ if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession
 
 
-def show_dry_runs(
-    frame: Frame, properties: MirrorProperties, flows: Iterable[Flow], *, take: bool, apply: bool
-) -> int:
+def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Flow], *, take: bool, apply: bool) -> int:
     """Show what a round of each flow would do, in the halves that are selected: `take`, `apply` or both."""
     runs: list[DryRun] = []
     for flow in flows:
@@ -146,10 +137,7 @@ class ApplyRoundReporter(RoundReporter):
             self._reporter.note(f"flow {flow.name}: created topic {topic}")
         for topic, partitions in report.grown.items():
             self._reporter.note(f"flow {flow.name}: topic {topic} has {plural(partitions, 'partition')} now")
-        messages = [
-            *(r.message for r in report.applied.recreated),
-            *(r.message for r in report.applied.too_late),
-        ]
+        messages = [*(r.message for r in report.applied.recreated), *(r.message for r in report.applied.too_late)]
         incidents = tuple(f"flow {flow.name}: {message}" for message in messages)
         for text in incidents:
             self._reporter.warning(text)
@@ -179,17 +167,11 @@ def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]
     for name, report in reports.items():
         if isinstance(report, FollowReport):
             is_loss = is_loss or (bool(report.losses) and not frame.config.backup.allow_loss)
-            summary = (
-                f"{plural(report.restore_points, 'restore point')}; newest {report.restore_point or 'none'}"
-            )
+            summary = f"{plural(report.restore_points, 'restore point')}; newest {report.restore_point or 'none'}"
         else:
             is_loss = is_loss or report.is_loss
-            summary = (
-                f"{plural(report.rounds, 'round')}; applied restore point {report.restore_point or 'none'}"
-            )
-        frame.reporter.line(
-            f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {summary}"
-        )
+            summary = f"{plural(report.rounds, 'round')}; applied restore point {report.restore_point or 'none'}"
+        frame.reporter.line(f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {summary}")
     frame.reporter.document({"halves": reports})
     return is_loss
 
@@ -324,13 +306,7 @@ def command(
 
 
 def _run(
-    frame: Frame,
-    properties: MirrorProperties,
-    flows: tuple[Flow, ...],
-    *,
-    once: bool,
-    take: bool,
-    apply: bool,
+    frame: Frame, properties: MirrorProperties, flows: tuple[Flow, ...], *, once: bool, take: bool, apply: bool
 ) -> int:
     pass
     pass

@@ -9,13 +9,7 @@ import click
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    common_options,
-    key_option,
-    s3_options,
-)
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, key_option, s3_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError, suggest_name
@@ -48,9 +42,7 @@ def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     store = archive_store(frame)
     address = config.restore.state
     state = (
-        open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class)
-        if address
-        else store
+        open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class) if address else store
     )
     flows = _selected(flows_of(open_archive(store), state), names)
     for at, flow in enumerate(flows):

@@ -161,9 +161,7 @@ class Follower:
         captured = capture_cluster(source, base, selections, phases, now(), later=True)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
-        plan = self._hold_back(
-            plan_records(source, base, captured, phases, self.options.adopt_topics), patience
-        )
+        plan = self._hold_back(plan_records(source, base, captured, phases, self.options.adopt_topics), patience)
         if has_news(base, captured, plan):
             read = archive_records(source, base, plan, self.options, self.spark, phases)
             with phases.step("commit"):

@@ -131,8 +131,7 @@ def backup(
 def selections_of(options: Backup) -> Selections:
     """Return the topics and groups that `options` select. `UsageError` for an invalid regular expression."""
     return Selections(
-        Selection.of(options.topics, options.exclude_topics),
-        Selection.of(options.groups, options.exclude_groups),
+        Selection.of(options.topics, options.exclude_topics), Selection.of(options.groups, options.exclude_groups)
     )
 
 
@@ -158,12 +157,7 @@ def begin_point(options: Backup, store: Store, cluster_id: str, lease: HeldLease
 
 
 def capture_cluster(
-    source: SourceCluster,
-    base: Base,
-    selections: Selections,
-    phases: Phases,
-    started_at: str,
-    later: bool = False,
+    source: SourceCluster, base: Base, selections: Selections, phases: Phases, started_at: str, later: bool = False
 ) -> Captured:
     """Capture topics, groups and settings of the cluster.
 
@@ -184,9 +178,7 @@ def capture_cluster(
     return Captured(started_at, live, existing, groups, settings, merged.warnings, merged.damage)
 
 
-def plan_records(
-    source: SourceCluster, base: Base, captured: Captured, phases: Phases, adopt_topics: bool
-) -> Plan:
+def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: Phases, adopt_topics: bool) -> Plan:
     """Plan what to archive. Topics whose log was cut begin anew."""
     with phases.step("compare logs"):
         check_identity(base.head, captured.topics, adopt_topics)
@@ -242,9 +234,7 @@ def reserve(run: WritingRun, plan: Plan) -> None:
     new = {(t.name, t.incarnation): t.id for t in plan.topics if (t.name, t.incarnation) not in lives}
     if new:
         run.commit(
-            lambda state: reserve_incarnations(state, run.run, new),
-            "begin",
-            f"backup found {len(new)} new topics",
+            lambda state: reserve_incarnations(state, run.run, new), "begin", f"backup found {len(new)} new topics"
         )
 
 
@@ -262,9 +252,7 @@ def draft_point(source: SourceCluster, base: Base, captured: Captured, plan: Pla
     check_same_topics(source.cluster, plan)
     number, groups = base.run.next_point, captured.groups
     losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
-    not_carried = [
-        f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()
-    ]
+    not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
     compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
     topics = next_states(number, plan, read.segments, read.lasts, compacted)
     older = {t.captured for t in topics} - {number}
@@ -331,9 +319,7 @@ def refresh(run: WritingRun, phases: Phases) -> None:
         ) from error
 
 
-def report_of(
-    manifest: Manifest, captured: Captured, plan: Plan, archive: str, phases: Phases
-) -> BackupReport:
+def report_of(manifest: Manifest, captured: Captured, plan: Plan, archive: str, phases: Phases) -> BackupReport:
     return BackupReport(
         restore_point=manifest.number,
         parent=manifest.previous,

@@ -92,9 +92,7 @@ def compare_logs(
     return diverged, [*warnings, *unanswered]
 
 
-def _without_losses(
-    archive: Archive, head: Manifest, expected: Sequence[ExpectedRecords]
-) -> Sequence[ExpectedRecords]:
+def _without_losses(archive: Archive, head: Manifest, expected: Sequence[ExpectedRecords]) -> Sequence[ExpectedRecords]:
     """Leave out the ranges that have no record in the archive only because it lost them."""
     if all(each.archived for each in expected):
         return expected
@@ -108,9 +106,7 @@ def _without_losses(
     return [each for each in expected if each.archived or not is_lost(each.range)]
 
 
-def truncated_partitions(
-    source: SourceCluster, base: Base, segments: Sequence[Segment]
-) -> Set[TopicPartition]:
+def truncated_partitions(source: SourceCluster, base: Base, segments: Sequence[Segment]) -> Set[TopicPartition]:
     """Return the partitions whose log was cut after an earlier run read `segments`.
 
     A partition whose last segment can't be read is among them.
@@ -145,18 +141,12 @@ def _compare(
     return {**diverged, **missing}, warnings
 
 
-def with_last_records(
-    archive: Archive, head: Manifest, live: Sequence[LiveTopic]
-) -> tuple[Manifest, list[str]]:
+def with_last_records(archive: Archive, head: Manifest, live: Sequence[LiveTopic]) -> tuple[Manifest, list[str]]:
     """Return `head` with the last record of each partition that the backup continues; and warnings.
 
     The record is read from the archive where the manifest lacks it: in older archives, and after salvage.
     """
-    missing = {
-        TopicPartition(t.name, p.partition)
-        for t, p, _ in _going_on(head, live)
-        if p.last is None and p.records
-    }
+    missing = {TopicPartition(t.name, p.partition) for t, p, _ in _going_on(head, live) if p.last is None and p.records}
     if not missing:
         return head, []
     records = read_last_records(archive, head, missing)
@@ -164,9 +154,7 @@ def with_last_records(
     def filled(topic: TopicState) -> TopicState:
         if topic.name not in {tp.topic for tp in missing}:
             return topic
-        partitions = tuple(
-            _filled(p, records.get(TopicPartition(topic.name, p.partition))) for p in topic.partitions
-        )
+        partitions = tuple(_filled(p, records.get(TopicPartition(topic.name, p.partition))) for p in topic.partitions)
         return msgspec.structs.replace(topic, partitions=partitions)
 
     warnings = [
@@ -338,10 +326,7 @@ def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
 
 
 def _compare_epochs(
-    source: SourceCluster,
-    group: str,
-    missing: Sequence[ExpectedRecords],
-    starts: Mapping[TopicPartition, int],
+    source: SourceCluster, group: str, missing: Sequence[ExpectedRecords], starts: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log was cut below an archived record whose epoch is known; and warnings."""
     truncated: dict[TopicPartition, int] = {}
@@ -365,7 +350,5 @@ def positions(expected: ExpectedRecords, start: int) -> list[EpochPosition]:
     """
     last = expected.last
     ends = [] if last.leader_epoch is None else [EpochPosition(last.offset + 1, last.leader_epoch)]
-    ends += [
-        EpochPosition(e.offset + 1, e.leader_epoch) for e in reversed(expected.epochs) if e.offset >= start
-    ]
+    ends += [EpochPosition(e.offset + 1, e.leader_epoch) for e in reversed(expected.epochs) if e.offset >= start]
     return ends

@@ -81,9 +81,7 @@ def make_plan(
     topics: list[TopicPlan] = []
     losses: list[Loss] = []
     warnings = (
-        []
-        if names
-        else ["no topic of the source is selected: this restore point captures none; correct backup.topics"]
+        [] if names else ["no topic of the source is selected: this restore point captures none; correct backup.topics"]
     )
     for topic in selected:
         before = known.get(topic.name)
@@ -99,9 +97,7 @@ def make_plan(
             carried.append(msgspec.structs.replace(state, state="unselected"))
             continue
         if state.state != "deleted":
-            warnings.append(
-                f"topic {state.name} no longer exists at the source; what was archived of it is kept"
-            )
+            warnings.append(f"topic {state.name} no longer exists at the source; what was archived of it is kept")
             losses += _lost_with_topic(state)
         carried.append(msgspec.structs.replace(state, state="deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
@@ -165,22 +161,12 @@ def _cut_logs(
         if live.high < state.end:
             start, words = live.high, f"ends at {live.high}, but was archived up to {state.end}"
         elif tp in diverged:
-            start, words = (
-                None,
-                f"was cut and has grown again: it differs from the archive at offset {diverged[tp]}",
-            )
+            start, words = (None, f"was cut and has grown again: it differs from the archive at offset {diverged[tp]}")
         else:
             continue
         message = f"the log of {tp} {words}"
         losses.append(
-            Loss(
-                kind="truncated",
-                topic=tp.topic,
-                partition=number,
-                start=start,
-                end=state.end,
-                message=message,
-            )
+            Loss(kind="truncated", topic=tp.topic, partition=number, start=start, end=state.end, message=message)
         )
     return losses
 
@@ -251,17 +237,10 @@ def new_bytes(offsets: int, before: PartitionState | None) -> float:
 
 def waiting(plan: Plan) -> dict[IncarnationPartition, PartitionPlan]:
     """Return partitions that have something new to read."""
-    return {
-        (t.name, t.incarnation, p.partition): p
-        for t in plan.topics
-        for p in t.partitions
-        if p.live.end > p.start
-    }
+    return {(t.name, t.incarnation, p.partition): p for t in plan.topics for p in t.partitions if p.live.end > p.start}
 
 
-def hold_back(
-    plan: Plan, patience: Patience, since: Mapping[IncarnationPartition, float], now: float
-) -> Plan:
+def hold_back(plan: Plan, patience: Patience, since: Mapping[IncarnationPartition, float], now: float) -> Plan:
     """Return `plan` without the partitions that wait. `since` has the time, in seconds like `now`, from which each
     partition has new records; a partition that it lacks has them from now on."""
     small = {
@@ -295,10 +274,7 @@ def hold_partitions(plan: Plan, held: set[IncarnationPartition]) -> Plan:
 def held_back(plan: Plan) -> dict[IncarnationPartition, int]:
     """Return the archived end of each partition that waits."""
     return {
-        (t.name, t.incarnation, p.partition): p.end
-        for t in plan.topics
-        for p in t.partitions
-        if p.end < p.live.end
+        (t.name, t.incarnation, p.partition): p.end for t in plan.topics for p in t.partitions if p.end < p.live.end
     }
 
 
@@ -403,8 +379,7 @@ def says_more(plan: Plan, parent: Manifest | None) -> bool:
 
 def _vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
     return [
-        (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end) for p in t.partitions])
-        for t in topics
+        (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end) for p in t.partitions]) for t in topics
     ]
 
 

@@ -15,12 +15,7 @@ from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.last_record import last_of, with_epoch
 from kbackup.archive.models import LastRecord
 from kbackup.archive.run import WritingRun
-from kbackup.archive.segments.salvage import (
-    RecordsObject,
-    drop_overlaps,
-    parse_records_object,
-    salvage_segment,
-)
+from kbackup.archive.segments.salvage import RecordsObject, drop_overlaps, parse_records_object, salvage_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, SegmentTarget
 from kbackup.errors import CorruptError, StoreError
@@ -42,9 +37,7 @@ class LastRead(NamedTuple):
     records: tuple[LastRecord, ...]
 
 
-_HELD_BYTES = (
-    64 << 20
-)  # blocks of small partitions that are read together, before they are written one by one
+_HELD_BYTES = 64 << 20  # blocks of small partitions that are read together, before they are written one by one
 
 _WRITERS = 8
 _SPARE_NAMES = 100
@@ -172,12 +165,7 @@ class BackupWork:
             yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)))
 
     def _blocks(
-        self,
-        reader: RangeReader,
-        offsets: OffsetRange,
-        held: list[RecordBlock],
-        whole: bool,
-        progress: ProgressSender,
+        self, reader: RangeReader, offsets: OffsetRange, held: list[RecordBlock], whole: bool, progress: ProgressSender
     ) -> Iterator[RecordBlock]:
         yield from held
         if whole:
@@ -258,9 +246,7 @@ def without(ranges: Iterable[OffsetRange], taken: Iterable[OffsetRange]) -> list
     return [r for r in remaining if r.start < r.end]
 
 
-def make_tasks(
-    ranges: Iterable[OffsetRange], split_records: int, pack_records: int
-) -> list[list[OffsetRange]]:
+def make_tasks(ranges: Iterable[OffsetRange], split_records: int, pack_records: int) -> list[list[OffsetRange]]:
     """Distribute ranges over tasks.
 
     A range of more than `split_records` offsets is cut; ranges of fewer than `pack_records` share a task. `ranges` of
@@ -276,12 +262,7 @@ def make_tasks(
         if size >= pack_records:
             alone += [[stretch] for stretch in _cut(offsets, split_records)]
         elif size > 0:
-            if (
-                not packs
-                or size > room
-                or len(packs[-1]) == PACK_PARTITIONS
-                or packs[-1][-1].tp == offsets.tp
-            ):
+            if not packs or size > room or len(packs[-1]) == PACK_PARTITIONS or packs[-1][-1].tp == offsets.tp:
                 packs.append([])
                 room = pack_records
             packs[-1].append(offsets)
@@ -318,10 +299,7 @@ class SalvageWork:
 
 
 def recover(
-    run: WritingRun,
-    plan: Plan,
-    spark: Spark,
-    truncated: Callable[[Sequence[Segment]], Collection[TopicPartition]],
+    run: WritingRun, plan: Plan, spark: Spark, truncated: Callable[[Sequence[Segment]], Collection[TopicPartition]]
 ) -> list[Segment]:
     """Return the segments of an interrupted run that `plan` can use.
 

@@ -92,9 +92,7 @@ class CompareWork:
         finally:
             reader.close()
 
-    def _compare(
-        self, compared: ComparedPartition, reader: RangeReader, progress: ProgressSender
-    ) -> Comparison:
+    def _compare(self, compared: ComparedPartition, reader: RangeReader, progress: ProgressSender) -> Comparison:
         part = compared.archived
         archive = Side(self._archived(part), compared.first, Rules(compared.stamps, self.restored))
         topic = Side(topic_blocks(reader, compared), compared.start, Rules(compared.stamps))
@@ -239,9 +237,7 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
         if options.restore_id:
             raise UsageError("a restore is compared with its target", "use --against target")
         if options.to_time or options.from_time or options.range:
-            raise UsageError(
-                "the source is compared with all of a restore point", "leave out times and ranges"
-            )
+            raise UsageError("the source is compared with all of a restore point", "leave out times and ranges")
         options = msgspec.structs.replace(options, map={}, map_regex=())
     elif options.restore_id:
         return _of_restore(options.restore_id, store, state, cluster_id)
@@ -290,9 +286,7 @@ def inspect_cluster(compare_plan: ComparePlan, cluster: Cluster, against: Agains
     names = [t.target for t in compare_plan.plan.topics]
     topics = cluster.topics(names)
     compare_plan.absent = set(names) - topics.keys()
-    compare_plan.findings += [
-        f"topic {name} is not in the {against} cluster" for name in sorted(compare_plan.absent)
-    ]
+    compare_plan.findings += [f"topic {name} is not in the {against} cluster" for name in sorted(compare_plan.absent)]
     parts = _all_partitions(compare_plan.plan)
     known = [p.tp for p in parts if p.target in topics and p.partition in topics[p.target].partitions]
     compare_plan.findings += [
@@ -313,14 +307,10 @@ def _unstamped(cluster: Cluster, names: Iterable[str]) -> set[str]:
     return {topic for topic, value in types.items() if value == "LogAppendTime"}
 
 
-def _compared(
-    compare_plan: ComparePlan, part: UnitRange, log_start: int, against: Against
-) -> ComparedPartition:
+def _compared(compare_plan: ComparePlan, part: UnitRange, log_start: int, against: Against) -> ComparedPartition:
     end, first = compare_plan.ends.get(part.tp, 0), 0
     target_offsets = (
-        compare_plan.target_offsets.get(part.tp, NO_OFFSETS)
-        if compare_plan.target_offsets is not None
-        else None
+        compare_plan.target_offsets.get(part.tp, NO_OFFSETS) if compare_plan.target_offsets is not None else None
     )
     start = log_start
     if against == "source":
@@ -450,6 +440,4 @@ def _report(
 
 def _wrong_group(check: GroupOffsetCheck) -> str:
     has = "nothing" if check.found is None else f"offset {check.found}"
-    return (
-        f"group {check.group} has {has} in {check.topic}-{check.partition}, due is {check.due} ({check.how})"
-    )
+    return f"group {check.group} has {has} in {check.topic}-{check.partition}, due is {check.due} ({check.how})"

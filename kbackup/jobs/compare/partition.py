@@ -11,15 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from kbackup.jobs.compare.side import (
-    ComparedRecord,
-    Comparison,
-    Kind,
-    Side,
-    Tally,
-    TargetOffsets,
-    count_equal,
-)
+from kbackup.jobs.compare.side import ComparedRecord, Comparison, Kind, Side, Tally, TargetOffsets, count_equal
 
 _MATCHES_TRIED = 8  # of a digest that occurs often, so many occurrences are compared
 _CELLS = 40_000  # of a table of costs: 200 by 200 records take some 50 ms
@@ -80,9 +72,7 @@ def pair_records(one: Sequence[int], other: Sequence[int], cost: Cost) -> list[P
     if (len(one_rest) + 1) * (len(other_rest) + 1) > _CELLS:
         pairs = _pair_in_order(one_rest, other_rest)
     else:
-        pairs = _pair_by_cost(
-            one_rest, other_rest, lambda i, j: 0.0 if one[i] == other[j] else 1 + cost(i, j)
-        )
+        pairs = _pair_by_cost(one_rest, other_rest, lambda i, j: 0.0 if one[i] == other[j] else 1 + cost(i, j))
     return _merge_in_order(pairs, moved)
 
 

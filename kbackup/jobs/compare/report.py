@@ -94,11 +94,7 @@ def is_wrong(comparison: Comparison, exact: bool) -> bool:
 
 
 def topics_of(
-    topics: Iterable[PlannedTopic],
-    results: Sequence[Comparison],
-    unstamped: set[str],
-    absent: set[str],
-    exact: bool,
+    topics: Iterable[PlannedTopic], results: Sequence[Comparison], unstamped: set[str], absent: set[str], exact: bool
 ) -> tuple[ComparedTopic, ...]:
     """`results` are without partitions that are empty on both sides; `unstamped` and `absent` are targets."""
     by_topic: dict[str, list[Comparison]] = {}
@@ -139,9 +135,7 @@ def findings_of(results: Iterable[Comparison], exact: bool) -> list[str]:
         messages += [f"not compared any further: {r.stopped}"] if r.stopped else []
         messages += [f"{r.after:,} after the last restored one"] if exact and r.after else []
         if messages:
-            findings.append(
-                f"{r.target}-{r.partition}: of {r.records:,} records compared, {'; '.join(messages)}"
-            )
+            findings.append(f"{r.target}-{r.partition}: of {r.records:,} records compared, {'; '.join(messages)}")
     return findings
 
 

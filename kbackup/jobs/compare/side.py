@@ -76,9 +76,7 @@ class Tally:
     named: list[Difference] = field(default_factory=list)
     reported: int = 0
 
-    def add_difference(
-        self, kinds: tuple[Kind, ...], source: int | None, target: int | None, count: int = 1
-    ) -> None:
+    def add_difference(self, kinds: tuple[Kind, ...], source: int | None, target: int | None, count: int = 1) -> None:
         self.reported += 1
         for kind in kinds:
             self.counts[kind] += count
@@ -109,10 +107,7 @@ class Tally:
 
 
 _NONE = -2  # the kind of a record without a timestamp
-_TIMED_HEAD, _BARE_HEAD = (
-    20,
-    12,
-)  # bytes before the key's length: offset, type and, where there is one, timestamp
+_TIMED_HEAD, _BARE_HEAD = (20, 12)  # bytes before the key's length: offset, type and, where there is one, timestamp
 
 Open = Callable[[int], Iterator[RecordBlock]]
 """The records of a partition from an offset on."""

@@ -22,14 +22,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.window import Choice
 from kbackup.config.models import Restore
-from kbackup.errors import (
-    ClusterError,
-    InterruptedByUserError,
-    KbackupError,
-    NoArchiveError,
-    RefusedError,
-    UsageError,
-)
+from kbackup.errors import ClusterError, InterruptedByUserError, KbackupError, NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.compare.job import CompareRequest, verify_against
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.drill.report import DrillError, DrillReport, Result
@@ -120,13 +113,10 @@ class Scratch:
     def check_free(self) -> None:
         """Raise `RefusedError` if anything has the prefix already: a drill must not write into it."""
         if not _PREFIX.fullmatch(self.prefix):
-            raise UsageError(
-                f"prefix {self.prefix!r} can't be used", "use 4 to 100 letters, digits, '.', '_' and '-'"
-            )
+            raise UsageError(f"prefix {self.prefix!r} can't be used", "use 4 to 100 letters, digits, '.', '_' and '-'")
         if taken := self.there().labels():
             raise RefusedError(
-                f"prefix {self.prefix!r} is not free: {join_names(taken, 3)}",
-                "give another --prefix, or delete them",
+                f"prefix {self.prefix!r} is not free: {join_names(taken, 3)}", "give another --prefix, or delete them"
             )
 
     def there(self) -> DrillNames:
@@ -292,22 +282,15 @@ class DrillRun:
         for name in (*(t.target for t in plan.topics), *(g.target for g in plan.groups)):
             if not name.startswith(self.prefix):
                 raise RefusedError(
-                    f"{name} came into the archive while the drill began: it has no scratch name",
-                    "run the drill again",
+                    f"{name} came into the archive while the drill began: it has no scratch name", "run the drill again"
                 )
 
     def compare(self) -> None:
         request = CompareRequest(
-            "target",
-            self._options(),
-            groups=not self.request.options.no_groups,
-            exact=True,
-            show=self.request.show,
+            "target", self._options(), groups=not self.request.options.no_groups, exact=True, show=self.request.show
         )
         with self.phases.step("verify"):
-            self.comparison = verify_against(
-                request, self.target, self.store, self.state, self.spark, self.listener
-            )
+            self.comparison = verify_against(request, self.target, self.store, self.state, self.spark, self.listener)
         self.warnings += self.comparison.notes
 
     def _options(self) -> Restore:

@@ -28,9 +28,7 @@ class DrillError(Member, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, error: KbackupError) -> DrillError:
-        return cls(
-            type=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
-        )
+        return cls(type=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code)
 
 
 class DrillReport(Document, frozen=True, kw_only=True):
@@ -135,9 +133,7 @@ def read_page(store: Store, drill_id: str) -> bytes:
     report = read_report(store, drill_id)
     key = layout.drill_key(drill_id, layout.PAGE)
     if report.page is None or report.page.size > MAX_PAGE:
-        raise CorruptError(
-            f"the report of drill {drill_id} names no page of {MAX_PAGE:,} bytes or less", _HINT
-        )
+        raise CorruptError(f"the report of drill {drill_id} names no page of {MAX_PAGE:,} bytes or less", _HINT)
     try:
         data = store.get_range(key, 0, report.page.size)
     except NotFoundError as error:

@@ -148,10 +148,7 @@ class Destination:
     def check_same_lineage(self, archive: Archive) -> None:
         """Raise `RefusedError` if `archive` is behind the export, or has diverged from it; store its newest
         point."""
-        newest, hint = (
-            archive.restore_points[-1],
-            "export from the archive that is ahead, or to another address",
-        )
+        newest, hint = (archive.restore_points[-1], "export from the archive that is ahead, or to another address")
         try:
             seen = load(Seen, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")
         except NotFoundError:
@@ -188,11 +185,7 @@ class Destination:
 
 
 _APART = "export to a destination outside of the archive"
-_KINDS = {
-    "delta tables": "a Delta table for each topic",
-    "delta table": "one Delta table",
-    "parquet": "Parquet files",
-}
+_KINDS = {"delta tables": "a Delta table for each topic", "delta table": "one Delta table", "parquet": "Parquet files"}
 
 
 def _selected(info: ExportInfo) -> str:

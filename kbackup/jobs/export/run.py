@@ -64,9 +64,7 @@ class Additions:
     def check_names(self) -> None:
         """Raise `UsageError` for a selection that matches no topic that was ever archived."""
         known = [t.name for t in self._archive.restore_point("latest").topics]
-        check_selection(
-            self._selection, "topic", known, f"in {self._archive.store.url}", "'kbackup ls' lists them"
-        )
+        check_selection(self._selection, "topic", known, f"in {self._archive.store.url}", "'kbackup ls' lists them")
 
     def topics_after(self, number: int) -> list[str]:
         """Return the topics with records of restore points after `number`, sorted; `RefusedError` if the archive is
@@ -104,9 +102,7 @@ class Additions:
         damaged, each with a sentence: they are in no `Addition`."""
         topics = set(self._selection.topics(set(self._archive.state.losses.columns("topic")[0])))
         last = self._archive.state.next_point
-        return damaged(
-            self._archive, number, last, lambda tp: tp.topic in topics and topic in (None, tp.topic)
-        )
+        return damaged(self._archive, number, last, lambda tp: tp.topic in topics and topic in (None, tp.topic))
 
     def _check_not_ahead(self, number: int) -> None:
         if number >= self._archive.state.next_point:
@@ -134,9 +130,7 @@ class Additions:
     def _of(self, point: Point) -> dict[str, list[_Added]]:
         """Return the selected segments that came with `point`, by topic."""
         if point.number not in self._added:
-            before = max(
-                (p.number for p in self._archive.restore_points if p.number < point.number), default=0
-            )
+            before = max((p.number for p in self._archive.restore_points if p.number < point.number), default=0)
             added = self._archive.added_by(before, point.number)
             topics = set(self._selection.topics({s.topic for _, s in added}))
             by_topic: dict[str, list[_Added]] = {}

@@ -20,14 +20,7 @@ from kbackup.archive.models import dump
 from kbackup.archive.segments.parallel import WHOLE, ReadUnit, SegmentRange, plan_reads, read_range
 from kbackup.archive.segments.rows import EXPORT_SCHEMA
 from kbackup.config.models import Export
-from kbackup.errors import (
-    AlreadyExistsError,
-    KbackupError,
-    LeaseLostError,
-    RefusedError,
-    UnreachableError,
-    from_text,
-)
+from kbackup.errors import AlreadyExistsError, KbackupError, LeaseLostError, RefusedError, UnreachableError, from_text
 from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.jobs.export.destination import (
     FOLDER,
@@ -142,9 +135,7 @@ class DeltaTable:
         java = getattr(error, "java_exception", None)
         message = str(java.getMessage() or java) if java is not None else text
         line = next((line.strip() for line in message.splitlines() if line.strip()), "?")
-        return KbackupError(
-            f"Delta table {self.url}: {line}", "run again with --debug to see Spark's own words"
-        )
+        return KbackupError(f"Delta table {self.url}: {line}", "run again with --debug to see Spark's own words")
 
 
 # Delta tables kept in step with an archive: one commit for each restore point that added something.
@@ -238,10 +229,7 @@ class DeltaFormat:
         if not options.one_table:
             return ExportInfo(archive_id=archive_id, kind="delta tables")
         return ExportInfo(
-            archive_id=archive_id,
-            kind="delta table",
-            topics=options.topics,
-            exclude_topics=options.exclude_topics,
+            archive_id=archive_id, kind="delta table", topics=options.topics, exclude_topics=options.exclude_topics
         )
 
     def write(self, run: ExportRun) -> Sequence[TableReport]:
@@ -352,10 +340,7 @@ class ParquetFormat:
 
     def info(self, archive_id: str, options: Export) -> ExportInfo:
         return ExportInfo(
-            archive_id=archive_id,
-            kind="parquet",
-            topics=options.topics,
-            exclude_topics=options.exclude_topics,
+            archive_id=archive_id, kind="parquet", topics=options.topics, exclude_topics=options.exclude_topics
         )
 
     def write(self, run: ExportRun) -> Sequence[TableReport]:

@@ -93,8 +93,7 @@ def as_stored(offsets: Iterable[CommittedOffset]) -> tuple[GroupOffset, ...]:
 
 def as_committed(offsets: Iterable[GroupOffset]) -> list[CommittedOffset]:
     return [
-        CommittedOffset(TopicPartition(o.topic, o.partition), o.offset, o.leader_epoch, o.metadata)
-        for o in offsets
+        CommittedOffset(TopicPartition(o.topic, o.partition), o.offset, o.leader_epoch, o.metadata) for o in offsets
     ]
 
 
@@ -111,12 +110,10 @@ def resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> lis
         if has := has_by_group.get(before.group):
             written, had = by_topic_partition(before.writes), by_topic_partition(before.offsets)
             ours = {partition for partition, offset in has.items() if written.get(partition) == offset}
-            has_by_group[before.group] = {
-                partition: o for partition, o in has.items() if partition not in ours
-            } | {partition: o for partition, o in had.items() if partition in ours}
+            has_by_group[before.group] = {partition: o for partition, o in has.items() if partition not in ours} | {
+                partition: o for partition, o in had.items() if partition in ours
+            }
     return [
-        GroupBefore(
-            group=g.group, offsets=tuple(o for _, o in sorted(has_by_group[g.group].items())), writes=g.writes
-        )
+        GroupBefore(group=g.group, offsets=tuple(o for _, o in sorted(has_by_group[g.group].items())), writes=g.writes)
         for g in fresh
     ]

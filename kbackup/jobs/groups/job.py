@@ -69,9 +69,7 @@ class TargetMaps:
     unusable: dict[TopicPartition, str] = field(default_factory=dict)
 
 
-def restore_groups(
-    cluster: Cluster, state: Store, plan: RestorePlan, whole: pa.Table
-) -> tuple[GroupResult, ...]:
+def restore_groups(cluster: Cluster, state: Store, plan: RestorePlan, whole: pa.Table) -> tuple[GroupResult, ...]:
     """Set the groups of a restore, by its whole offset map; captured before."""
     plans = plan_by_map(cluster, plan, plan.groups, whole)
     captures = Captures(state, plan.restore_id)
@@ -221,9 +219,7 @@ def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
     """Return the undo that turns `now` back into `before`, in the partitions that were written to."""
     had, has = by_topic_partition(before.offsets), by_topic_partition(now)
     touched = set(by_topic_partition(before.writes))
-    sets = [
-        had[partition] for partition in sorted(touched & had.keys()) if has.get(partition) != had[partition]
-    ]
+    sets = [had[partition] for partition in sorted(touched & had.keys()) if has.get(partition) != had[partition]]
     removes = [has[partition] for partition in sorted((touched & has.keys()) - had.keys())]
     written = set(by_topic_partition(sets)) | set(by_topic_partition(removes))
     unchanged = [o for partition, o in sorted(has.items()) if partition not in written]
@@ -262,9 +258,7 @@ class GroupUndoReport(Member, frozen=True, kw_only=True):
         return f"group {result.group} was not put back: {result.why}; {first}, then: {command}"
 
 
-def undo(
-    cluster: Cluster, state: Store, restore_id: str, number: int | None, selection: Selection
-) -> GroupUndoReport:
+def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, selection: Selection) -> GroupUndoReport:
     """Put capture `number` back (default: the newest that was not made by an undo). A group with live members is
     left alone. A group that had nothing is deleted."""
     cluster_id, _ = cluster.connect()
@@ -292,9 +286,7 @@ def undo(
     going = [undos[group] for group, n in members.items() if not n]
     written = (
         captures.write(
-            "undo",
-            cluster_id,
-            [GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going],
+            "undo", cluster_id, [GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going]
         )
         if going
         else 0
@@ -307,8 +299,7 @@ def undo(
         captured_at=before.captured_at,
         number=written,
         groups=tuple(
-            _undo_result(group, undos.get(group), alone.get(group, ""), refused.get(group, ""))
-            for group in selected
+            _undo_result(group, undos.get(group), alone.get(group, ""), refused.get(group, "")) for group in selected
         ),
     )
 
@@ -358,12 +349,7 @@ def _undo_result(group: str, undo: Undo | None, alone: str, refused: str) -> Und
         status = "deleted"
     counts = (len(undo.sets), len(undo.removes), len(undo.unchanged)) if undo is not None else (0, 0, 0)
     return UndoResult(
-        group=group,
-        status=status,
-        why=refused or alone,
-        set_back=counts[0],
-        removed=counts[1],
-        kept=counts[2],
+        group=group, status=status, why=refused or alone, set_back=counts[0], removed=counts[1], kept=counts[2]
     )
 
 
@@ -451,9 +437,7 @@ def prepare(
     return Prepared(plan.restore_id, cluster_id, selection, plans, same_offsets=False)
 
 
-def _prepare_same(
-    cluster: Cluster, cluster_id: str, store: Store, options: Restore, moment: Moment
-) -> Prepared:
+def _prepare_same(cluster: Cluster, cluster_id: str, store: Store, options: Restore, moment: Moment) -> Prepared:
     selection, manifest = select_same_cluster(open_archive(store), moment, options)
     if manifest.cluster_id != cluster_id:
         raise RefusedError(
@@ -473,9 +457,7 @@ def _prepare_same(
     return Prepared(restore_id, cluster_id, selection, plans, same_offsets=True)
 
 
-def _changed(
-    cluster: Cluster, manifest: Manifest, partitions: set[TopicPartition]
-) -> dict[TopicPartition, str]:
+def _changed(cluster: Cluster, manifest: Manifest, partitions: set[TopicPartition]) -> dict[TopicPartition, str]:
     """Return partitions that are not the archived ones any more, with the reasons."""
     archived = {t.name: t.id for t in manifest.topics}
     there = cluster.topics({tp.topic for tp in partitions})

@@ -37,16 +37,13 @@ def map_groups(
             continue
         if target in planned:
             raise RefusedError(
-                f"groups {planned[target].source} and {group} would both become {target}",
-                "map one of them elsewhere",
+                f"groups {planned[target].source} and {group} would both become {target}", "map one of them elsewhere"
             )
         planned[target] = PlannedGroup(source=group, target=target, offsets=ours)
     return tuple(planned.values())
 
 
-def check_groups(
-    content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]
-) -> None:
+def check_groups(content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]) -> None:
     """Raise `UsageError` for a group that is selected or renamed by name and has no offsets: its records would come
     back without it, or it would be set under its old name. Not if a window ends before all captures: its notes explain
     that no group is restored."""
@@ -66,9 +63,7 @@ def _uncaptured(selection: Selection, not_carried: Iterable[str]) -> set[str]:
 
 def _asked_offsets(content: Content, names: Container[str]) -> dict[str, tuple[GroupOffset, ...]]:
     """Return the offsets of each group that has offsets of restored partitions."""
-    unasked = {
-        (t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing
-    }
+    unasked = {(t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing}
     asked = {
         group: tuple(o for o in offsets if o.topic in names and (o.topic, o.partition) not in unasked)
         for group, offsets in content.groups.items()
@@ -172,9 +167,7 @@ def with_epochs(
             return planned
         return msgspec.structs.replace(planned, leader_epoch=epochs[planned.tp])
 
-    return tuple(
-        msgspec.structs.replace(plan, offsets=tuple(offset(o) for o in plan.offsets)) for plan in plans
-    )
+    return tuple(msgspec.structs.replace(plan, offsets=tuple(offset(o) for o in plan.offsets)) for plan in plans)
 
 
 def wants_epoch(plans: Sequence[GroupPlan]) -> set[TopicPartition]:
@@ -263,17 +256,12 @@ def _within(plan: RestorePlan, archived: ArchivedGroups) -> ArchivedGroups:
     asked = {(r.topic, r.partition) for r in map(parse_range, ranges)}
     if not asked:
         return archived
-    inside = [
-        (group, tuple(o for o in group.offsets if (o.topic, o.partition) in asked))
-        for group in archived.groups
-    ]
+    inside = [(group, tuple(o for o in group.offsets if (o.topic, o.partition) in asked)) for group in archived.groups]
     groups = (msgspec.structs.replace(group, offsets=offsets) for group, offsets in inside if offsets)
     return replace(archived, groups=tuple(groups))
 
 
-def select_same_cluster(
-    archive: Archive, moment: Moment, options: Restore
-) -> tuple[GroupSelection, Manifest]:
+def select_same_cluster(archive: Archive, moment: Moment, options: Restore) -> tuple[GroupSelection, Manifest]:
     """Select the groups of a restore point for the cluster that it was taken of."""
     manifest = moment.of(archive)
     states = [t for t in manifest.topics if t.state != "deleted"]

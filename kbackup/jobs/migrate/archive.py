@@ -73,9 +73,7 @@ def archive_metadata(
     """Commit a restore point of the cluster's metadata, with `label`; raises a `KbackupError` when there is none in the
     end."""
     if not (sources.kafka.get("bootstrap.servers") or sources.zookeeper or sources.metadata_log):
-        raise UsageError(
-            "[source] names no cluster", "set bootstrap.servers, zookeeper.connect or metadata.log.dir"
-        )
+        raise UsageError("[source] names no cluster", "set bootstrap.servers, zookeeper.connect or metadata.log.dir")
     phases, started_at = Phases(listener), now()
     with phases.step("read metadata"):
         open_or_create(store)
@@ -86,9 +84,7 @@ def archive_metadata(
             writing = begin_point(options, store, merged.metadata.cluster_id, lease)
         with phases.step("commit"):
             metadata = as_archived(merged.metadata, writing.archive.info)
-            manifest = _commit(
-                writing, options, Merged(metadata, (*merged.warnings, *lagging)), started_at, label
-            )
+            manifest = _commit(writing, options, Merged(metadata, (*merged.warnings, *lagging)), started_at, label)
             writing.refresh_derived()
     return ArchiveReport(
         restore_point=manifest.number,
@@ -104,9 +100,7 @@ def archive_metadata(
 
 def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: str, label: str) -> Manifest:
     head, number = writing.archive.head, writing.next_point
-    topics = (
-        [replace(t, state="unselected") if t.state == "present" else t for t in head.topics] if head else []
-    )
+    topics = [replace(t, state="unselected") if t.state == "present" else t for t in head.topics] if head else []
     captured = {topic.captured for topic in topics}
     own = Capture(
         number=number,
@@ -145,9 +139,7 @@ def _groups(writing: WritingRun, head: Manifest | None, started_at: str) -> Docu
     """Return the groups document of the restore point before, which a later backup compares with; else one without
     groups."""
     known = next((c.groups for c in head.captures if c.number == head.number), None) if head else None
-    return known or writing.put_document(
-        writing.next_point, layout.GROUPS, Groups(captured_at=started_at, groups=())
-    )
+    return known or writing.put_document(writing.next_point, layout.GROUPS, Groups(captured_at=started_at, groups=()))
 
 
 def _parts(metadata: Metadata) -> list[PartReport]:
@@ -155,9 +147,7 @@ def _parts(metadata: Metadata) -> list[PartReport]:
     for part in PARTS:
         value, source = getattr(metadata, part.name), metadata.sources.get(part.name)
         if source is not None:
-            reports.append(
-                PartReport(part.label, len(value) if isinstance(value, tuple) else 1, source_name(source))
-            )
+            reports.append(PartReport(part.label, len(value) if isinstance(value, tuple) else 1, source_name(source)))
     return reports
 
 
@@ -169,8 +159,7 @@ def _parts(metadata: Metadata) -> list[PartReport]:
 
 _SOME = 5
 _WHOLE = (
-    "run 'kbackup migrate archive' into an encrypted archive, "
-    "with zookeeper.connect or metadata.log.dir in [source]"
+    "run 'kbackup migrate archive' into an encrypted archive, with zookeeper.connect or metadata.log.dir in [source]"
 )
 
 
@@ -219,9 +208,7 @@ def _check_whole(metadata: Metadata, number: int) -> None:
         raise RefusedError(f"restore point {number} has no SCRAM users: they were not captured", _WHOLE)
     without = [u.user for u in metadata.scram_users if None in (u.salt, u.stored_key, u.server_key)]
     if without:
-        raise RefusedError(
-            f"restore point {number} has no secrets of SCRAM user {join_names(without, _SOME)}", _WHOLE
-        )
+        raise RefusedError(f"restore point {number} has no secrets of SCRAM user {join_names(without, _SOME)}", _WHOLE)
 
 
 def _records(metadata: Metadata) -> Iterator[MetadataRecord]:
@@ -260,6 +247,4 @@ def _write(path: Path, data: bytes) -> None:
     except FileExistsError:
         raise UsageError(f"{path} is there already", "name another folder by --out") from None
     except OSError as error:
-        raise UsageError(
-            f"{path}: {(error.strerror or str(error)).lower()}", "name another folder by --out"
-        ) from None
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", "name another folder by --out") from None

@@ -75,11 +75,7 @@ def read_lag(zookeeper: ZnodeReader, folders: Sequence[str], witness: ZnodesWitn
     except KbackupError as error:
         return NotRead(error.message, error.hint)
     parts = {part.name for part in COMPARED}
-    unread = [
-        each
-        for each in in_zookeeper.not_carried
-        if each.part in parts and each.reason in ("denied", "failed")
-    ]
+    unread = [each for each in in_zookeeper.not_carried if each.part in parts and each.reason in ("denied", "failed")]
     if unread:
         return NotRead(
             f"not all of ZooKeeper: {join_names([each.why for each in unread], 3, '; ')}",

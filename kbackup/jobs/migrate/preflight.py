@@ -114,16 +114,12 @@ def check_dedicated(findings: MigrationFindings) -> Line:
     if wrong := [c.file for c, node in zip(controllers, ids, strict=True) if not node.isdecimal()]:
         return failed(DEDICATED, f"no node.id: {listed(wrong)}", "set node.id to a number that no node has")
     if twice := [node for node, count in Counter(ids).items() if count > 1]:
-        return failed(
-            DEDICATED, f"node.id {listed(twice)} twice", "give each controller a node.id of its own"
-        )
+        return failed(DEDICATED, f"node.id {listed(twice)} twice", "give each controller a node.id of its own")
     if isinstance(brokers, NotRead):
         return not_looked_at(DEDICATED, brokers)
     taken = {str(b.id) for b in brokers.brokers} | {str(b) for b in brokers.assigned}
     if clash := taken & set(ids):
-        return failed(
-            DEDICATED, f"node.id {listed(clash)} is a broker's id", "give the controller another node.id"
-        )
+        return failed(DEDICATED, f"node.id {listed(clash)} is a broker's id", "give the controller another node.id")
     return ok(DEDICATED, f"node ids {', '.join(sorted(ids))}")
 
 
@@ -187,9 +183,7 @@ def check_zookeeper(findings: MigrationFindings) -> Line:
     hint = "set zookeeper.connect to the value that the brokers have, chroot included"
     hosts, chroots = {h for text in of_brokers for h in _hosts(text)}, set(map(_chroot, of_brokers))
     if other := [file for file, address in addresses.items() if _chroot(address) not in chroots]:
-        return failed(
-            ZOOKEEPER, f"another chroot than the brokers' '{listed(chroots)}': {listed(other)}", hint
-        )
+        return failed(ZOOKEEPER, f"another chroot than the brokers' '{listed(chroots)}': {listed(other)}", hint)
     if other := [file for file, address in addresses.items() if not _hosts(address) <= hosts]:
         return failed(ZOOKEEPER, f"other hosts than the brokers' {listed(hosts)}: {listed(other)}", hint)
     return ok(ZOOKEEPER, "the same hosts and chroot as the brokers'")
@@ -237,9 +231,7 @@ def check_release(findings: MigrationFindings) -> Line:
     versions = {broker.id: broker.fetch_version for broker in findings.brokers.brokers}
     old = {b: f"Fetch version {v}" for b, v in versions.items() if isinstance(v, int) and v < _FETCH_OF_3_9}
     if old:
-        return failed(
-            RELEASE, f"older than 3.9: {each(old)}", "upgrade these brokers to 3.9, the last bridge to KRaft"
-        )
+        return failed(RELEASE, f"older than 3.9: {each(old)}", "upgrade these brokers to 3.9, the last bridge to KRaft")
     if unread := first_unread(*versions.values()):
         return not_looked_at(RELEASE, unread)
     return ok(RELEASE, f"3.9: brokers {listed(versions)}")
@@ -262,12 +254,8 @@ def check_protocol(findings: MigrationFindings) -> Line:
         if _protocol(text) < needed:
             old[broker] = f"{text}, needs {'3.7-IV2 (several log directories)' if is_jbod else '3.4'}"
     if old:
-        return failed(
-            PROTOCOL, each(old), "set inter.broker.protocol.version=3.9 on these brokers and restart them"
-        )
-    return ok(
-        PROTOCOL, f"3.4 or later, several log directories have 3.7-IV2: {len(findings.configs)} brokers"
-    )
+        return failed(PROTOCOL, each(old), "set inter.broker.protocol.version=3.9 on these brokers and restart them")
+    return ok(PROTOCOL, f"3.4 or later, several log directories have 3.7-IV2: {len(findings.configs)} brokers")
 
 
 def _protocol(text: str) -> tuple[int, int, int]:
@@ -400,13 +388,9 @@ def check_archive(findings: MigrationFindings) -> Line:
     if archive is None:
         return failed(ARCHIVE, "there is no restore point", again)
     name = f"restore point {archive.restore_point}"
-    ids = {
-        part.cluster_id for part in (findings.brokers, findings.zookeeper) if not isinstance(part, NotRead)
-    }
+    ids = {part.cluster_id for part in (findings.brokers, findings.zookeeper) if not isinstance(part, NotRead)}
     if ids and archive.cluster_id not in ids:
-        return failed(
-            ARCHIVE, f"{name} is of cluster {archive.cluster_id}", "name the archive of this cluster"
-        )
+        return failed(ARCHIVE, f"{name} is of cluster {archive.cluster_id}", "name the archive of this cluster")
     if archive.missing:
         return failed(
             ARCHIVE,
@@ -464,9 +448,7 @@ def _controller_problem(properties: Mapping[str, str]) -> tuple[str, str] | None
     return None
 
 
-def _pair_problem(
-    broker: Mapping[str, str], controller: Mapping[str, str], file: str
-) -> tuple[str, str] | None:
+def _pair_problem(broker: Mapping[str, str], controller: Mapping[str, str], file: str) -> tuple[str, str] | None:
     """Return (what is wrong, hint) between a broker and a controller."""
     of_broker, of_controller = protocols_of(broker), protocols_of(controller)
     if not broker.get("process.roles"):  # a controller sends requests to brokers in ZooKeeper mode
@@ -611,9 +593,7 @@ def check_authorizer(findings: MigrationFindings) -> Line:
     controllers, brokers = sides
     classes = {c.file: c.properties.get(_AUTHORIZER, "").strip() for c in controllers}
     if old := [file for file, name in classes.items() if name in _OF_ZOOKEEPER]:
-        return failed(
-            AUTHORIZER, f"keeps its ACLs in ZooKeeper: {listed(old)}", f"set {_AUTHORIZER}={_STANDARD}"
-        )
+        return failed(AUTHORIZER, f"keeps its ACLs in ZooKeeper: {listed(old)}", f"set {_AUTHORIZER}={_STANDARD}")
     guarded = [broker for broker, configs in brokers.items() if configs.get(_AUTHORIZER)]
     without = [file for file, name in classes.items() if not name]
     if guarded and without:

@@ -277,10 +277,7 @@ def probe(addresses: Collection[str], stopped: Collection[str]) -> dict[str, Sig
     nothing answers."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         signs = dict(zip(addresses, pool.map(_sign, addresses), strict=True))
-    return {
-        address: "stopped" if sign == "silent" and address in stopped else sign
-        for address, sign in signs.items()
-    }
+    return {address: "stopped" if sign == "silent" and address in stopped else sign for address, sign in signs.items()}
 
 
 def _sign(address: str) -> Sign:
@@ -430,8 +427,7 @@ def _metadata_version(file: Path, folders: Sequence[Path]) -> int | NotRead:
 def _no_storage(file: Path, folders: Sequence[Path], name: str) -> NotRead:
     listed = " or ".join(str(folder / name) for folder in folders) or "its storage"
     return NotRead(
-        f"{file}: {listed} can't be read here",
-        "run it where the controller's storage is formatted and readable",
+        f"{file}: {listed} can't be read here", "run it where the controller's storage is formatted and readable"
     )
 
 

@@ -42,9 +42,7 @@ from kbackup.util.text import join_names
 
 
 _NO_ARCHIVE = NotRead("no archive is named", "give --archive")
-_NO_ZNODES = NotRead(
-    "the newest restore point holds no znodes", "run 'kbackup migrate archive' with zookeeper.connect"
-)
+_NO_ZNODES = NotRead("the newest restore point holds no znodes", "run 'kbackup migrate archive' with zookeeper.connect")
 _NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source], or give --bootstrap-server")
 
 
@@ -79,9 +77,7 @@ def read_situation(
         controllers=Controllers(signs),
         brokers=configs if isinstance(configs, NotRead) else _modes(configs),
         archived=_NO_ARCHIVE if store is None else _archived(store),
-        lag=read_lag(zookeeper, _folders(sources, options), witness)
-        if is_written_by_kraft(witness)
-        else None,
+        lag=read_lag(zookeeper, _folders(sources, options), witness) if is_written_by_kraft(witness) else None,
     )
 
 
@@ -163,9 +159,7 @@ def check_way_back(situation: Situation) -> DeletionGuard:
     if report.way_back:
         return DeletionGuard(WAY_BACK, True, f"the state is {report.state}")
     if report.state in ("finished", "kraft"):
-        return DeletionGuard(
-            WAY_BACK, False, f"the state is {report.state}", "stay with KRaft: there is no way back"
-        )
+        return DeletionGuard(WAY_BACK, False, f"the state is {report.state}", "stay with KRaft: there is no way back")
     return DeletionGuard(
         WAY_BACK,
         False,
@@ -185,9 +179,7 @@ def check_stopped(situation: Situation) -> DeletionGuard:
             "name each: --controller HOST:PORT, or --controller-config",
         )
     if alive := sorted(address for address, sign in signs.items() if sign == "answers"):
-        return DeletionGuard(
-            STOPPED, False, f"alive: {join_names(alive, _SOME)}", "stop these controllers, by SIGTERM"
-        )
+        return DeletionGuard(STOPPED, False, f"alive: {join_names(alive, _SOME)}", "stop these controllers, by SIGTERM")
     if silent := sorted(address for address, sign in signs.items() if sign == "silent"):
         return DeletionGuard(
             STOPPED,
@@ -224,15 +216,11 @@ def check_complete(situation: Situation) -> DeletionGuard:
     if isinstance(lag, NotRead):
         return DeletionGuard(COMPLETE, False, f"not looked at: {lag.why}", lag.hint)
     if lag.records:
-        return DeletionGuard(
-            COMPLETE, False, f"it lacks {in_types(lag.records)} of the metadata log", CATCH_UP
-        )
+        return DeletionGuard(COMPLETE, False, f"it lacks {in_types(lag.records)} of the metadata log", CATCH_UP)
     if lag.differences:
         differences = join_names(lag.differences, _SOME, "; ")
         return DeletionGuard(COMPLETE, False, f"it differs from the metadata log: {differences}", CATCH_UP)
-    return DeletionGuard(
-        COMPLETE, True, f"it has every record of the metadata log, which ends at {lag.end_offset}"
-    )
+    return DeletionGuard(COMPLETE, True, f"it has every record of the metadata log, which ends at {lag.end_offset}")
 
 
 def check_archived(situation: Situation) -> DeletionGuard:
@@ -248,9 +236,7 @@ def check_archived(situation: Situation) -> DeletionGuard:
             f"the newest restore point doesn't hold {' and '.join(missing)} as now",
             "run 'kbackup migrate archive' after the controllers are stopped",
         )
-    return DeletionGuard(
-        ARCHIVED, True, " and ".join(znode.path for znode in situation.due) or "nothing to hold"
-    )
+    return DeletionGuard(ARCHIVED, True, " and ".join(znode.path for znode in situation.due) or "nothing to hold")
 
 
 _CHECKS: tuple[Callable[[Situation], DeletionGuard], ...] = (
@@ -299,9 +285,7 @@ def _steps(situation: Situation) -> Iterator[RollbackStep]:
             check_brokers(situation).holds,
         )
     if situation.lag is not None and situation.due:
-        again = (
-            "start the controllers again, and " if _is_behind(situation) and _is_stopped(situation) else ""
-        )
+        again = "start the controllers again, and " if _is_behind(situation) and _is_stopped(situation) else ""
         yield RollbackStep(
             f"{again}wait until ZooKeeper has every record",
             "'kbackup migrate status --metrics-url URL' says 0 records behind",

@@ -102,14 +102,7 @@ class Witnesses:
 
 
 State = Literal[
-    "zookeeper",
-    "pre-migration",
-    "dual write",
-    "brokers moved",
-    "finished",
-    "kraft",
-    "half rolled back",
-    "unknown",
+    "zookeeper", "pre-migration", "dual write", "brokers moved", "finished", "kraft", "half rolled back", "unknown"
 ]
 """A state of the runbook. `zookeeper`: not begun. `pre-migration`: the controllers run and wait for brokers.
 `dual write`: the metadata is copied, and written to both sides; brokers run with ZooKeeper. `brokers moved`: the same,
@@ -200,9 +193,7 @@ def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
     if znodes.migration is None:
         if is_kraft:
             return frozenset({"half rolled back"})
-        return frozenset(
-            {"zookeeper"} if znodes.controller or znodes.brokers else {"zookeeper", "finished", "kraft"}
-        )
+        return frozenset({"zookeeper"} if znodes.controller or znodes.brokers else {"zookeeper", "finished", "kraft"})
     if znodes.migration.offset < 0:
         return frozenset({"pre-migration"})
     if not is_kraft:

@@ -99,9 +99,7 @@ def verify_migration(
         pair = (MetadataSide("the cluster", merge(readings, "", 0).metadata), archived)
         pairs.append(pair)
         topics = _archivable(*pair)
-        every += [
-            _Difference(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)
-        ]
+        every += [_Difference(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)]
         sides.append(_report(archived.name, archived.metadata))
     return MigrationVerifyReport(
         restore_point=point.number if point is not None else None,
@@ -130,9 +128,7 @@ class _Difference(NamedTuple):
 
 def _in_full(between: _Difference) -> SidesDifference:
     return SidesDifference(
-        (between.one, between.other),
-        between.difference,
-        in_words(between.difference, between.one, between.other),
+        (between.one, between.other), between.difference, in_words(between.difference, between.one, between.other)
     )
 
 
@@ -147,9 +143,7 @@ def _read_sides(sources: Sources) -> list[Reading]:
 
 
 def _current(readings: Iterable[Reading]) -> list[MetadataSide]:
-    return [
-        MetadataSide(source_name(reading.source), reading) for reading in readings if not reading.outdated
-    ]
+    return [MetadataSide(source_name(reading.source), reading) for reading in readings if not reading.outdated]
 
 
 def _differences(readings: Iterable[Reading]) -> set[_Difference]:
@@ -167,9 +161,5 @@ def _archivable(cluster: MetadataSide, archived: MetadataSide) -> set[str]:
 
 
 def _report(name: str, metadata: Reading | Metadata, outdated: str = "") -> SideReport:
-    entities = {
-        part.label: len(value)
-        for part in COMPARED
-        if isinstance(value := getattr(metadata, part.name), tuple)
-    }
+    entities = {part.label: len(value) for part in COMPARED if isinstance(value := getattr(metadata, part.name), tuple)}
     return SideReport(name, entities, outdated)

@@ -256,9 +256,7 @@ def read_findings(zookeeper: ZnodeReader) -> ZooKeeperFindings:
     configs_of_brokers = zookeeper.get([f"{_CONFIGS}/{owner}" for owner in zookeeper.children(_CONFIGS)])
     known |= _ids([last(path) for path in configs_of_brokers])
     return ZooKeeperFindings(
-        cluster_id=next(
-            (str(document(path, znode.data).get("id", "")) for path, znode in identity.items()), ""
-        ),
+        cluster_id=next((str(document(path, znode.data).get("id", "")) for path, znode in identity.items()), ""),
         alive=_ids(zookeeper.children("/brokers/ids")),
         known=frozenset(known),
         deletions=tuple(sorted(zookeeper.children("/admin/delete_topics"))),

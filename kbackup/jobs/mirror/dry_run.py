@@ -62,14 +62,8 @@ def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow
     plan = plan_topics(flow, topics, target.topic_names())
     made = sync_topics(flow, plan.topics, target, dry_run=True)
     there = [topic for topic in plan.topics if topic.remote not in made.created]
-    configs = (
-        sync_configs(flow, there, target, dry_run=True).changed if flow.sync_topic_configs.enabled else {}
-    )
-    report = (
-        sync_acls(flow, acls, replicated(flow), target, dry_run=True)
-        if flow.sync_topic_acls.enabled
-        else None
-    )
+    configs = sync_configs(flow, there, target, dry_run=True).changed if flow.sync_topic_configs.enabled else {}
+    report = sync_acls(flow, acls, replicated(flow), target, dry_run=True) if flow.sync_topic_acls.enabled else None
     internal = InternalTopics(flow, target)
     existing = {*target.topic_names()}
     created = [
@@ -146,8 +140,7 @@ def _source_of(flow: Flow, store: Store) -> tuple[int | None, list[SourceTopic],
     except NoArchiveError as error:
         if flow.source_properties is None:
             raise NoArchiveError(
-                error.message,
-                f"set {flow.source}.bootstrap.servers to plan from the source, or back it up first",
+                error.message, f"set {flow.source}.bootstrap.servers to plan from the source, or back it up first"
             ) from error
         return None, topics_of_cluster(_connected(flow.source_properties)), None
     metadata = archive.metadata(point)

@@ -449,18 +449,14 @@ def offset_syncs(tp: TopicPartition, runs: OffsetMap, last: OffsetSync | None, l
     the last record. Where `last` is no record of `runs`, another log begins: its first record gets one, too."""
     if not len(runs.source):
         return []
-    begins = np.concatenate(
-        [[0], np.cumsum(runs.count)]
-    )  # number of each run's first record, and of all records
+    begins = np.concatenate([[0], np.cumsum(runs.count)])  # number of each run's first record, and of all records
     total = int(begins[-1])
     known = -1 if last is None else _number(runs, begins, last)
     base = int(runs.target[0]) if last is None or known < 0 else last.offset
     newest = int(runs.target[-1] + runs.count[-1]) - 1
     offsets = base + (lag + 1) * _steps((newest - base) // (lag + 1))
     at = np.maximum(np.searchsorted(runs.target, offsets, side="right") - 1, 0)
-    numbers = begins[at] + np.clip(
-        offsets - runs.target[at], 0, runs.count[at]
-    )  # at the offset, or the next record
+    numbers = begins[at] + np.clip(offsets - runs.target[at], 0, runs.count[at])  # at the offset, or the next record
     candidates = np.concatenate([[known + 1] if known < 0 else [], numbers, [total - 1]]).astype(np.int64)
     chosen = np.unique(candidates[(candidates > known) & (candidates < total)])
     at = np.searchsorted(begins, chosen, side="right") - 1

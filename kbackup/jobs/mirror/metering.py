@@ -78,11 +78,7 @@ def round_failed(flow: Flow) -> None:
 
 
 def checkpoints_written(
-    flow: Flow,
-    groups: Iterable[str],
-    captured_at: float,
-    every: Iterable[str] = (),
-    at: float | None = None,
+    flow: Flow, groups: Iterable[str], captured_at: float, every: Iterable[str] = (), at: float | None = None
 ) -> None:
     """`captured_at` is when the archive took the groups' positions, in seconds since the epoch. `every` are all groups
     that have checkpoints: no metrics remain of others."""
@@ -98,9 +94,7 @@ def duplicates(before: Mapping[TopicPartition, AppliedPosition], applied: Applie
     remote topic that was deleted began with none."""
     total = 0
     deleted = {each.remote for each in applied.deleted}
-    columns = (
-        applied.runs.column(n).to_pylist() for n in ("topic", "partition", "incarnation", "source", "count")
-    )
+    columns = (applied.runs.column(n).to_pylist() for n in ("topic", "partition", "incarnation", "source", "count"))
     for topic, partition, incarnation, source, count in zip(*columns, strict=True):
         position = before.get(TopicPartition(topic, partition))
         if position is not None and position.incarnation == incarnation and topic not in deleted:
@@ -117,6 +111,4 @@ def _count_partitions(names: tuple[str, str], applied: Applied, at: float) -> No
         for bound, timestamp in (("max", part.oldest), ("min", part.newest)):
             if timestamp is not None:
                 counted.put(f"kbackup_mirror_record_age_seconds_{bound}", began - timestamp / 1000, *labels)
-                counted.put(
-                    f"kbackup_mirror_replication_latency_seconds_{bound}", at - timestamp / 1000, *labels
-                )
+                counted.put(f"kbackup_mirror_replication_latency_seconds_{bound}", at - timestamp / 1000, *labels)

@@ -187,16 +187,10 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     return GroupSync({group: len(due[group]) for group, why in refused.items() if not why}, held_back)
 
 
-def _forward(
-    checkpoints: Iterable[Checkpoint], committed: Iterable[CommittedOffset]
-) -> list[CommittedOffset]:
+def _forward(checkpoints: Iterable[Checkpoint], committed: Iterable[CommittedOffset]) -> list[CommittedOffset]:
     """Return the offsets that are beyond the group's own."""
     there = {c.tp: c.offset for c in committed}
-    return [
-        CommittedOffset(c.tp, c.offset, None, c.metadata)
-        for c in checkpoints
-        if there.get(c.tp, -1) < c.offset
-    ]
+    return [CommittedOffset(c.tp, c.offset, None, c.metadata) for c in checkpoints if there.get(c.tp, -1) < c.offset]
 
 
 # Report from which offsets a group of the source continues in the target: by Java's `RemoteClusterUtils`, and

@@ -50,9 +50,7 @@ def replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]
 def _changes(flow: Flow, source: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
     """Return the configs of a remote topic to set; None for those to remove."""
     intended = replicated_configs(flow, source)
-    changes: dict[str, str | None] = {
-        name: None for name in replicated_configs(flow, current) if name not in intended
-    }
+    changes: dict[str, str | None] = {name: None for name in replicated_configs(flow, current) if name not in intended}
     return changes | {name: value for name, value in intended.items() if current.get(name) != value}
 
 
@@ -100,9 +98,7 @@ def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> Acl | None:
     the Identity policy the topic may be the target's own as well: only what reads is allowed there, and an ACL of every
     topic has no counterpart."""
     allowed = acl.permission == "allow"
-    if isinstance(flow.policy, IdentityPolicy) and (
-        acl.name == "*" or (allowed and acl.operation not in _READING)
-    ):
+    if isinstance(flow.policy, IdentityPolicy) and (acl.name == "*" or (allowed and acl.operation not in _READING)):
         return None
     if acl.resource != "topic" or acl.pattern != "literal" or (allowed and acl.operation == "write"):
         return None
@@ -131,9 +127,7 @@ class TopicsReport:
     refused: Mapping[str, str]
 
 
-def sync_topics(
-    flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False
-) -> TopicsReport:
+def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False) -> TopicsReport:
     """Create the remote topics that the target lacks, with the source's configs and number of partitions, and add
     partitions to those that have fewer. `dry_run`: report the changes, and make none."""
     existing = existing_topics(topics, cluster)

@@ -19,13 +19,7 @@ from kbackup.archive.catalog.state import Hold, State
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import SCHEMA, integers, of_topics
-from kbackup.jobs.mirror.flow import (
-    FlowStatus,
-    Incident,
-    Refusal,
-    TopicStatus,
-    read_status,
-)
+from kbackup.jobs.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, read_status
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
 from kbackup.util.times import now
@@ -96,9 +90,7 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     applied_in = np.array([begun.get(name, state.highest.get(name, 0)) for name in names], np.int64)
     starts, positions = _flat([by_source[name].applied if name in begun else () for name in names])
 
-    index = np.minimum(
-        partition, starts[codes + 1] - starts[codes]
-    )  # the last one of a topic is no partition
+    index = np.minimum(partition, starts[codes + 1] - starts[codes])  # the last one of a topic is no partition
     following = positions[starts[codes] + codes + index]
     following = np.where(incarnation == applied_in[codes], following, 0)
     following = np.where(incarnation < applied_in[codes], last + 1, following)
@@ -197,9 +189,7 @@ def after_error(before: FlowStatus, message: str) -> FlowStatus:
 
 def with_unreported(before: FlowStatus, applied: Applied) -> Applied:
     """Add to a round's `recreated` the topics that it holds back and that the status does not report yet."""
-    reported = {topic.held_back for topic in before.topics} | {
-        incident.message for incident in before.incidents
-    }
+    reported = {topic.held_back for topic in before.topics} | {incident.message for incident in before.incidents}
     new = tuple(each for each in applied.held_back if each.message not in reported)
     return replace(applied, recreated=(*new, *applied.recreated))
 
@@ -213,9 +203,7 @@ def _replace(status: FlowStatus, **fields: object) -> FlowStatus:
     return msgspec.structs.replace(status, **fields)
 
 
-def _topic(
-    topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPosition], held_back: str
-) -> TopicStatus:
+def _topic(topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPosition], held_back: str) -> TopicStatus:
     known = [positions.get(TopicPartition(topic.remote, p)) for p in range(topic.partitions)]
     incarnation = max((position.incarnation for position in known if position is not None), default=-1)
     return TopicStatus(
@@ -234,12 +222,7 @@ def _incidents(applied: Applied, at: str) -> Iterable[Incident]:
         yield Incident(at=at, topic=recreated.topic, message=recreated.message)
     for lost in applied.too_late:
         yield Incident(
-            at=at,
-            topic=lost.topic,
-            partition=lost.partition,
-            start=lost.start,
-            end=lost.end,
-            message=lost.message,
+            at=at, topic=lost.topic, partition=lost.partition, start=lost.start, end=lost.end, message=lost.message
         )
 
 

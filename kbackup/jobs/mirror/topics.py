@@ -60,9 +60,7 @@ class DefaultPolicy:
         return topic.endswith(self._checkpoints_suffix)
 
     def is_mm2_internal_topic(self, topic: str) -> bool:
-        return (topic.startswith("mm2") and topic.endswith(self._internal_suffix)) or (
-            self.is_checkpoints_topic(topic)
-        )
+        return (topic.startswith("mm2") and topic.endswith(self._internal_suffix)) or (self.is_checkpoints_topic(topic))
 
     def is_internal_topic(self, topic: str) -> bool:
         return topic.startswith(("__", ".")) or self.is_mm2_internal_topic(topic)

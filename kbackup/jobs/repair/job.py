@@ -49,11 +49,7 @@ def check_archive_there(store: Store, keys: Sequence[str]) -> None:
     folders = (layout.CATALOG, layout.POINTS, layout.TOPICS)
     if any(key == layout.ARCHIVE or key.startswith(folders) for key in keys):
         return
-    hint = (
-        "it is a folder of the Java tool: run 'kbackup adopt'"
-        if is_java_archive(store)
-        else "check the address"
-    )
+    hint = "it is a folder of the Java tool: run 'kbackup adopt'" if is_java_archive(store) else "check the address"
     raise NoArchiveError(f"there is no archive at {store.url}", hint)
 
 
@@ -192,9 +188,7 @@ def refresh_derived_files(job: RepairJob, archive: Archive) -> None:
 
 def new_losses(before: State, after: State) -> list[dict[str, Any]]:
     known = {tuple(row.values()) for row in before.losses.dicts()}
-    return [
-        row for row in after.losses.dicts() if row["kind"] == "damaged" and tuple(row.values()) not in known
-    ]
+    return [row for row in after.losses.dicts() if row["kind"] == "damaged" and tuple(row.values()) not in known]
 
 
 _SET_AGAIN = "set pins by 'kbackup keep', labels by 'kbackup label'"
@@ -260,8 +254,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.mended += [Mended(key, "replaced: its rows come from elsewhere") for key in base.files]
         if base.committed.catalog is not None:
             job.mended += [
-                Mended(layout.catalog_key(number), "left behind: a new catalog follows")
-                for number in base.lost
+                Mended(layout.catalog_key(number), "left behind: a new catalog follows") for number in base.lost
             ]
         job.mended += [Mended(key, "left out: nothing needs it any more") for key in base.past]
     archive = Archive(job.store, info, base.committed)

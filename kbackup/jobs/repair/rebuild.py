@@ -154,9 +154,7 @@ def read_back(
             results = pool.map(lambda item: list(work([item], ProgressSender(None, 0))), items)
             return [result for of_item in results for result in of_item]
     expected = sum(item.row.count for item in items if item.row is not None)
-    return run_tasks(
-        spark(), _tasks(items), work, lambda records, size: listener.progress(records, size, expected)
-    )
+    return run_tasks(spark(), _tasks(items), work, lambda records, size: listener.progress(records, size, expected))
 
 
 def _tasks(items: Sequence[ToScan]) -> list[tuple[ToScan, ...]]:
@@ -288,17 +286,12 @@ def add_new_points(
         rows = attribute(of_rank, state, {number: manifest})
         state = with_points(state, [point_of(manifest, ref)], number + 1)
         state = with_rows(
-            state,
-            lives_of(replace(state, segments=state.segments.append(rows)), manifests, job.sizes),
-            rows,
-            (),
+            state, lives_of(replace(state, segments=state.segments.append(rows)), manifests, job.sizes), rows, ()
         )
         missing = missing_segments(state, manifests, named)
         job.losses += [row["message"] for row in missing]
         state = replace(state, losses=state.losses.append(missing))
-        job.losses.append(
-            f"restore points without a manifest: restore point {number} has their whole segments"
-        )
+        job.losses.append(f"restore points without a manifest: restore point {number} has their whole segments")
         writing.archive.move(Committed(state, base.committed.catalog))
     return state
 

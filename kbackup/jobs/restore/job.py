@@ -190,8 +190,7 @@ def _write_plan(state: Store, plan: RestorePlan, options: Restore) -> None:
         state.put_new(layout.restore_key(plan.restore_id, layout.PLAN), dump(plan))
     except AlreadyExistsError as error:
         raise RefusedError(
-            f"restore {plan.restore_id} was begun by another at this moment",
-            "resume it when that one has ended",
+            f"restore {plan.restore_id} was begun by another at this moment", "resume it when that one has ended"
         ) from error
 
 

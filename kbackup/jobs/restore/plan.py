@@ -85,9 +85,7 @@ def check_names(names: Mapping[str, str]) -> None:
         taken[target] = source
 
 
-def plan_topic(
-    topic: ArchivedTopic, target: str, configs: Mapping[str, str], replication: int | None
-) -> PlannedTopic:
+def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], replication: int | None) -> PlannedTopic:
     """Plan a topic. `configs` and `replication` replace the archived ones; -1 stands for the broker's default."""
     archived = topic.replication_factor if topic.replication_factor is not None else -1
     return PlannedTopic(
@@ -106,10 +104,7 @@ def plan_topic(
 def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRange, ...], ...]:
     """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
     parts = [
-        (p.bytes, _unit_range(t.name, p, names[t.name]))
-        for t in content.topics
-        for p in t.partitions
-        if p.segments
+        (p.bytes, _unit_range(t.name, p, names[t.name])) for t in content.topics for p in t.partitions if p.segments
     ]
     parts.sort(key=lambda entry: -entry[0])
     units = pack(parts, lambda entry: entry[0], UNIT_BYTES, UNIT_PARTITIONS)
@@ -118,11 +113,7 @@ def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRa
 
 def _unit_range(topic: str, partition: ArchivedPartition, target: str) -> UnitRange:
     return UnitRange(
-        topic=topic,
-        partition=partition.partition,
-        target=target,
-        segments=partition.segments,
-        window=partition.window,
+        topic=topic, partition=partition.partition, target=target, segments=partition.segments, window=partition.window
     )
 
 
@@ -196,10 +187,7 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
             raise
         content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
         choice = Choice(
-            from_time=window.from_time,
-            to_time=window.to_time,
-            ranges=tuple(map(str, ranges)),
-            notes=(NO_POINTS,),
+            from_time=window.from_time, to_time=window.to_time, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,)
         )
         return _cut(content, window, ranges, choice, {})
     view = view_of(archive, options.restore_point, window)
@@ -253,9 +241,7 @@ def _cut(
     return narrowed(content, window_of, least, choice)
 
 
-def check_ranges(
-    content: Content, ranges: Sequence[Range]
-) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+def check_ranges(content: Content, ranges: Sequence[Range]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
     """Return disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
     for a bound that lies outside of what is."""
     archived = {TopicPartition(t.name, p.partition): p for t in content.topics for p in t.partitions}
@@ -325,8 +311,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
         transaction_bytes=options.transaction_bytes,
         into_existing=options.into_existing,
         topics=tuple(
-            plan_topic(t, names[t.name], options.topic_config, options.replication_factor)
-            for t in content.topics
+            plan_topic(t, names[t.name], options.topic_config, options.replication_factor) for t in content.topics
         ),
         units=make_units(content, names),
         groups=map_groups(content, names, selection, options.map_group),

@@ -45,8 +45,7 @@ class PreflightFindings:
             return
         listed = "".join(f"\n  - {problem} ({hint})" for problem, hint in self.problems)
         raise RefusedError(
-            f"the restore can't begin, nothing was written:{listed}",
-            "fix these problems and run the restore again",
+            f"the restore can't begin, nothing was written:{listed}", "fix these problems and run the restore again"
         )
 
 
@@ -130,9 +129,7 @@ def _check_creation(findings: PreflightFindings, topic: PlannedTopic, cluster: C
         )
         return
     try:
-        cluster.create_topic(
-            topic.target, topic.partitions, topic.replication_factor, topic.configs, dry_run=True
-        )
+        cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs, dry_run=True)
     except KbackupError as error:
         findings.refuse(f"topic {topic.target} can't be created: {error.message}", error.hint)
 
@@ -247,8 +244,7 @@ def check_segments(store: Store, segments: Sequence[Segment]) -> None:
             findings.refuse(f"file {segment.key} is missing", "restore it from a bucket version or a copy")
         elif size != segment.stored:
             findings.refuse(
-                f"file {segment.key} has {size} bytes, not {segment.stored}",
-                "it was changed after it was written",
+                f"file {segment.key} has {size} bytes, not {segment.stored}", "it was changed after it was written"
             )
     findings.raise_problems()
 
@@ -304,9 +300,7 @@ def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None
         existing = there.get(topic.target)
         if existing is None or len(existing.partitions) < topic.partitions:
             problem = "is not in the target" if existing is None else "has fewer partitions than it had"
-            raise MismatchError(
-                f"topic {topic.target} of finished restore {plan.restore_id} {problem}", _ANOTHER
-            )
+            raise MismatchError(f"topic {topic.target} of finished restore {plan.restore_id} {problem}", _ANOTHER)
     runs = dict(by_partition(finished_restore(state, plan.restore_id)[1]))
     starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_uncommitted")
     for tp, (_, target, count) in runs.items():

@@ -98,11 +98,7 @@ def make_report(
         records=done.records,
         bytes=done.bytes,
         groups=groups,
-        warnings=(
-            *(plan.choice.left_out if plan.choice is not None else ()),
-            *plan.group_warnings,
-            *warnings,
-        ),
+        warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *plan.group_warnings, *warnings),
         missing=(*plan.damaged, *not_applied(groups, "--restore-id", plan.restore_id)),
         seconds=dict(seconds),
         choice=plan.choice,
@@ -110,9 +106,7 @@ def make_report(
 
 
 def _restored(topic: PlannedTopic, records: int) -> RestoredTopic:
-    return RestoredTopic(
-        source=topic.source, target=topic.target, partitions=topic.partitions, records=records
-    )
+    return RestoredTopic(source=topic.source, target=topic.target, partitions=topic.partitions, records=records)
 
 
 def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
@@ -130,9 +124,7 @@ def with_settings(report: RestoreReport, settings: SettingsReport | None) -> Res
 def moved_timestamps(records: int) -> list[str]:
     if not records:
         return []
-    return [
-        f"{records} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
-    ]
+    return [f"{records} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"]
 
 
 def without_timestamp(done: Restored) -> list[str]:

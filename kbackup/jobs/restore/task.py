@@ -67,16 +67,12 @@ class RestoreWork:
         producer = BlockProducer(self.target, txid, self.group, largest)
         try:
             ledger = _UnitLedger(self, task, producer.start([p.tp for p in task.ranges]))
-            unit = UnitRun(
-                self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
-            )
+            unit = UnitRun(self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
             unit.run()
         finally:
             producer.close()
         done = ledger.everything()
-        yield UnitResult(
-            task.number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel()
-        )
+        yield UnitResult(task.number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel())
 
 
 def restore_work(plan: RestorePlan, target: Properties, store: Store, state: Store) -> RestoreWork:

@@ -65,8 +65,7 @@ def entity_key(entity: QuotaEntity) -> QuotaKey:
 def entity_words(entity: QuotaEntity) -> str:
     """Return words such as 'user alice, default client-id'."""
     return ", ".join(
-        f"default {kind}" if name is None else f"{kind} {name}"
-        for kind, name in sorted(entity.items(), reverse=True)
+        f"default {kind}" if name is None else f"{kind} {name}" for kind, name in sorted(entity.items(), reverse=True)
     )
 
 
@@ -172,11 +171,7 @@ _ENTITIES = {
     "client-id": "clients",
     "ip": "ips",
 }
-_RESOURCES = {
-    "transactional_id": "transactional-id",
-    "delegation_token": "delegation-token",
-    "user": "user-principal",
-}
+_RESOURCES = {"transactional_id": "transactional-id", "delegation_token": "delegation-token", "user": "user-principal"}
 
 
 def config_command(servers: str, change: ConfigChange) -> str:
@@ -283,9 +278,7 @@ def plan_settings(
     configs: tuple[ConfigChange, ...] = ()
     quotas: tuple[QuotaChange, ...] = ()
     skipped = [
-        SkippedSetting(what=n.what, why=n.why)
-        for n in archived.not_carried
-        if selected and n.reason != "not there"
+        SkippedSetting(what=n.what, why=n.why) for n in archived.not_carried if selected and n.reason != "not there"
     ]
     warnings: list[str] = []
     missing: list[str] = []
@@ -370,11 +363,7 @@ def _client_metrics(archived: Iterable[ClientMetrics], target: TargetSettings) -
     current = {(m.name, name): value for m in target.client_metrics for name, value in m.configs.items()}
     return [
         ConfigChange(
-            kind="client metrics",
-            owner=metrics.name,
-            name=name,
-            before=current.get((metrics.name, name)),
-            after=value,
+            kind="client metrics", owner=metrics.name, name=name, before=current.get((metrics.name, name)), after=value
         )
         for metrics in archived
         for name, value in sorted(metrics.configs.items())
@@ -404,9 +393,7 @@ def _group_configs(
             continue
         before = current.get((group, config.name))
         if before != config.value:
-            changes.append(
-                ConfigChange(kind="group", owner=group, name=config.name, before=before, after=config.value)
-            )
+            changes.append(ConfigChange(kind="group", owner=group, name=config.name, before=before, after=config.value))
     return changes, skipped
 
 

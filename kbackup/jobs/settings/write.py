@@ -198,8 +198,7 @@ def _check_part_known(part: MetadataPartName, where: str, source: Metadata | Rea
     if getattr(source, part) is None:
         why = reason_for(part, source.not_carried) or "it was made by an older version of kbackup"
         raise RefusedError(
-            f"{where} does not tell its {LABELS[part]}: {why}",
-            "grant that right, or leave them out of --with",
+            f"{where} does not tell its {LABELS[part]}: {why}", "grant that right, or leave them out of --with"
         )
 
 
@@ -252,12 +251,7 @@ def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> Changes:
         deleted_acls=tuple(acl for acl in now.acls or () if acl in made),
         configs=tuple(
             ConfigChange(
-                kind=c.kind,
-                owner=c.owner,
-                name=c.name,
-                before=has_configs.get(key),
-                after=c.before,
-                of_all=c.of_all,
+                kind=c.kind, owner=c.owner, name=c.name, before=has_configs.get(key), after=c.before, of_all=c.of_all
             )
             for key, c in configs.items()
             if has_configs.get(key) != c.before
@@ -335,6 +329,4 @@ def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) 
     for part, matters in needed.items():
         if matters and getattr(now, part) is None:
             why = reason_for(part, now.not_carried) or "nobody knows why"
-            raise RefusedError(
-                f"{address} does not tell its {LABELS[part]}: {why}", "give that right, and try again"
-            )
+            raise RefusedError(f"{address} does not tell its {LABELS[part]}: {why}", "give that right, and try again")

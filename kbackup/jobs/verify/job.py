@@ -113,9 +113,7 @@ def check_mirrors(store: Store, keys: Collection[str], findings: Findings) -> No
         list(pool.map(check, (key for key in keys if key.startswith(layout.MIRRORS))))
 
 
-def _check_restore(
-    store: Store, key: str, keys: Collection[str], archive_id: str, findings: Findings
-) -> None:
+def _check_restore(store: Store, key: str, keys: Collection[str], archive_id: str, findings: Findings) -> None:
     found = _KEY.fullmatch(key)
     if found is None:
         return
@@ -135,24 +133,17 @@ def _check_restore(
 def _check_part(store: Store, key: str, keys: Collection[str], findings: Findings) -> None:
     """A part, and that those are there which count where it does: the one before it, and where its attempt began."""
     folder, _, file = key.rpartition("/")
-    name, previous = (
-        MapPartName.parse(file.removesuffix(".parquet")),
-        previous_of(decode(store.get(key), key)),
-    )
+    name, previous = (MapPartName.parse(file.removesuffix(".parquet")), previous_of(decode(store.get(key), key)))
     before = previous if name is None or name.number == 0 else MapPartName(name.attempt, name.number - 1)
     if before is not None and f"{folder}/{before}.parquet" not in keys:
         findings.add(f"{folder}/{before}.parquet", f"is missing before {file}", ANOTHER_COPY)
 
 
-def _check_document(
-    document: Document, key: str, restore_id: str, archive_id: str, findings: Findings
-) -> None:
+def _check_document(document: Document, key: str, restore_id: str, archive_id: str, findings: Findings) -> None:
     owner = getattr(document, "restore_id", None)
     if owner != restore_id:
         findings.add(key, f"is of restore {owner}, not of the folder it is in", CHANGED)
-    if isinstance(document, GroupsBefore | SettingsBefore) and not key.endswith(
-        f"-before-{document.number}.json"
-    ):
+    if isinstance(document, GroupsBefore | SettingsBefore) and not key.endswith(f"-before-{document.number}.json"):
         findings.add(key, f"is number {document.number} of its kind", CHANGED)
     named = document.archive_id if isinstance(document, RestorePlan | RestoreReport) else ""
     if named and archive_id and named != archive_id:
@@ -174,9 +165,7 @@ def check_verifications(store: Store, keys: Collection[str], findings: Findings)
         with findings.catching(key):
             record = load(Verification, store.get(key), key)
             if (record.verification_id, record.scope) != parsed:
-                findings.add(
-                    key, f"is of verification {record.verification_id}, not of the folder it is in", CHANGED
-                )
+                findings.add(key, f"is of verification {record.verification_id}, not of the folder it is in", CHANGED)
 
 
 # The verify job: whether an archive still holds what its restore points promise. Every finding is listed.
@@ -280,9 +269,7 @@ def _survey(
     with phases.step("derived files"):
         derived = _derived(surveyed)
         if name == "all" and surveyed.archive is not None:
-            note_orphans(
-                sizes, referred | (derived.keys() or _derived_names(sizes)), surveyed.whole, findings
-            )
+            note_orphans(sizes, referred | (derived.keys() or _derived_names(sizes)), surveyed.whole, findings)
         if derived and can_judge(store, surveyed):
             check_derived(store, derived, sizes, not quick, findings)
         elif surveyed.points:
@@ -314,9 +301,7 @@ def _selected_numbers(surveyed: Survey, name: str) -> tuple[int, ...]:
 
 def _sum(results: Sequence[SegmentResult]) -> SegmentResult:
     return SegmentResult(
-        sum(r.records for r in results),
-        sum(r.bytes for r in results),
-        tuple(f for r in results for f in r.findings),
+        sum(r.records for r in results), sum(r.bytes for r in results), tuple(f for r in results for f in r.findings)
     )
 
 

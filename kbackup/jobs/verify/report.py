@@ -90,8 +90,7 @@ def verification_of(report: VerifyReport, started_at: str, partial: bool) -> Ver
         read_bytes=report.read_bytes,
         finding_count=len(report.findings),
         findings=tuple(
-            VerificationFinding(file=f.file, message=f.what, hint=f.hint)
-            for f in report.findings[:STORED_FINDINGS]
+            VerificationFinding(file=f.file, message=f.what, hint=f.hint) for f in report.findings[:STORED_FINDINGS]
         ),
         note_count=len(report.notes),
         orphan_bytes=report.orphan_bytes,

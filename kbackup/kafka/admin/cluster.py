@@ -28,14 +28,7 @@ from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin_protocol.session import AdminSession, admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
 from kbackup.kafka.groups.admin import GroupAdmin
-from kbackup.kafka.retry import (
-    CONTROLLER_NOT_READY,
-    LEADER_NOT_READY,
-    TIMEOUT,
-    Answers,
-    answered,
-    ask_until_ready,
-)
+from kbackup.kafka.retry import CONTROLLER_NOT_READY, LEADER_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready
 from kbackup.kafka.security_types import Untold
 from kbackup.types import TopicPartition
 
@@ -221,9 +214,7 @@ _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whet
 _REFRESH = 10.0  # s
 _BATCH = 2000  # names or partitions in one admin request
 
-_DESCRIBE_NOT_READY = {
-    code: s for code, s in LEADER_NOT_READY.items() if code != KafkaError.UNKNOWN_TOPIC_OR_PART
-}
+_DESCRIBE_NOT_READY = {code: s for code, s in LEADER_NOT_READY.items() if code != KafkaError.UNKNOWN_TOPIC_OR_PART}
 
 Item = TypeVar("Item", str, TopicPartition)
 
@@ -291,8 +282,7 @@ class Cluster:
                 partitions=tuple(sorted(p.id for p in described.partitions)),
                 replication_factor=max((len(p.replicas) for p in described.partitions), default=0),
                 replicas=tuple(
-                    tuple(node.id for node in p.replicas)
-                    for p in sorted(described.partitions, key=lambda p: p.id)
+                    tuple(node.id for node in p.replicas) for p in sorted(described.partitions, key=lambda p: p.id)
                 ),
             )
             for name, described in sorted(answers.items())
@@ -317,8 +307,7 @@ class Cluster:
     def one_config(self, names: Iterable[str], config: str) -> dict[str, str | None]:
         """Return each topic's value of a config, which may be a default; None if brokers don't know it."""
         return {
-            topic: entries[config].value if config in entries else None
-            for topic, entries in self._topic_entries(names)
+            topic: entries[config].value if config in entries else None for topic, entries in self._topic_entries(names)
         }
 
     def _topic_entries(self, names: Iterable[str]) -> list[tuple[str, Any]]:
@@ -348,11 +337,7 @@ class Cluster:
 
     def log_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition for 'read_committed', else its high watermark."""
-        level = (
-            IsolationLevel.READ_COMMITTED
-            if isolation == "read_committed"
-            else IsolationLevel.READ_UNCOMMITTED
-        )
+        level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
         found = self._offsets(partitions, OffsetSpec.latest(), level)
         return {tp: result.offset for tp, result in found.items()}
 
@@ -367,9 +352,7 @@ class Cluster:
         def ask(asked: list[TopicPartition]) -> Answers[TopicPartition, ListOffsetsResultInfo]:
             for batch in _batched(asked):
                 request = {KafkaTopicPartition(tp.topic, tp.partition): spec for tp in batch}
-                futures = self._admin.list_offsets(
-                    request, isolation_level=isolation, request_timeout=TIMEOUT
-                )
+                futures = self._admin.list_offsets(request, isolation_level=isolation, request_timeout=TIMEOUT)
                 for of, future in futures.items():
                     yield answered(TopicPartition(of.topic, of.partition), future)
 
@@ -384,12 +367,7 @@ class Cluster:
             self._admin.list_topics(timeout=_REFRESH)
 
     def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        configs: Mapping[str, str],
-        dry_run: bool = False,
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str], dry_run: bool = False
     ) -> None:
         def ask(names: list[str]) -> Answers[str, None]:
             topics = [NewTopic(n, partitions, replication_factor, config=dict(configs)) for n in names]

@@ -34,13 +34,7 @@ from msgspec.structs import astuple
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import (
-    ACLS_AT_ONCE,
-    DynamicConfig,
-    Untold,
-    acl_of,
-    binding_of,
-)
+from kbackup.kafka.security_types import ACLS_AT_ONCE, DynamicConfig, Untold, acl_of, binding_of
 from kbackup.metadata.entities import Acl, ScramUser
 
 _BATCH = 1000  # groups in one request
@@ -104,10 +98,7 @@ class SecurityAdmin:
         if isinstance(brokers, Untold):
             return brokers
         asked = [(str(b), self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
-        own, of_all = (
-            ConfigSource.DYNAMIC_BROKER_CONFIG.value,
-            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value,
-        )
+        own, of_all = (ConfigSource.DYNAMIC_BROKER_CONFIG.value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value)
         settings: set[DynamicConfig] = set()
         for broker, futures in asked:
             (future,) = futures.values()
@@ -161,8 +152,7 @@ class SecurityAdmin:
         if untold.reason != "not supported":
             return untold
         return Untold(
-            untold.reason,
-            f"{self.connection.address} has no group configs: its brokers are too old, or use ZooKeeper",
+            untold.reason, f"{self.connection.address} has no group configs: its brokers are too old, or use ZooKeeper"
         )
 
     def _rights(self, doing: str) -> set[AclOperation] | Untold:

@@ -127,9 +127,7 @@ class BrokerConnection:
             except StopIteration:
                 return
             except ValueError:  # text, numbers or base64 that are none
-                raise LoginError(
-                    f"the broker's answer to a {endpoint.login.mechanism} login can't be read"
-                ) from None
+                raise LoginError(f"the broker's answer to a {endpoint.login.mechanism} login can't be read") from None
 
     def _exchange(self, request: Any, version: int) -> Any:
         self._sent += 1

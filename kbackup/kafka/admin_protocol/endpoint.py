@@ -93,9 +93,7 @@ def endpoint_of(properties: Mapping[str, str], token: TokenSource | None, timeou
         raise NotMappedError(f"security.protocol {protocol} is not supported")
     milliseconds = properties.get("socket.timeout.ms", "")
     return Endpoint(
-        addresses=tuple(
-            _address(each.strip()) for each in properties["bootstrap.servers"].split(",") if each.strip()
-        ),
+        addresses=tuple(_address(each.strip()) for each in properties["bootstrap.servers"].split(",") if each.strip()),
         tls=_tls(properties) if protocol in _TLS else None,
         login=_login(properties, token, timeout) if protocol in _SASL else None,
         timeout=min(timeout, int(milliseconds) / 1000) if milliseconds.isdecimal() else timeout,
@@ -125,9 +123,7 @@ def _login(properties: Mapping[str, str], token: TokenSource | None, timeout: fl
     if mechanism == "OAUTHBEARER":
         return Login(mechanism=mechanism, token=token or _oidc(properties, timeout))
     return Login(
-        mechanism=mechanism,
-        user=properties.get("sasl.username", ""),
-        password=properties.get("sasl.password", ""),
+        mechanism=mechanism, user=properties.get("sasl.username", ""), password=properties.get("sasl.password", "")
     )
 
 
@@ -247,9 +243,7 @@ def fetch_token(properties: Mapping[str, str], timeout: float) -> tuple[str, Map
     user, secret = (next((properties[n] for n in names if n in properties), "") for names in (_ID, _SECRET))
     basic = base64.b64encode(f"{user}:{secret}".encode()).decode()
     request = urllib.request.Request(  # noqa: S310 (the scheme was checked)
-        url,
-        data=urlencode(form).encode(),
-        headers={"Accept": "application/json", "Authorization": f"Basic {basic}"},
+        url, data=urlencode(form).encode(), headers={"Accept": "application/json", "Authorization": f"Basic {basic}"}
     )
     secured = urllib.request.HTTPSHandler(context=_context(properties))
     try:

@@ -60,9 +60,7 @@ def _fetch(
     kind = FetchRequest.FetchTopic
     for tp, offset in offsets.items():
         topics[tp.topic].append(
-            kind.FetchPartition(
-                partition=tp.partition, fetch_offset=offset, partition_max_bytes=_PARTITION_BYTES
-            )
+            kind.FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=_PARTITION_BYTES)
         )
     request = FetchRequest(
         max_wait_ms=0,

@@ -77,16 +77,12 @@ class ClusterReader:
 
     def client_quotas(self) -> list[ClientQuota] | Untold:
         request = DescribeClientQuotasRequest(components=[], strict=False)
-        return self._answer_or_untold(
-            "describing client quotas", lambda: quotas_of(self._broker.ask(request))
-        )
+        return self._answer_or_untold("describing client quotas", lambda: quotas_of(self._broker.ask(request)))
 
     def delegation_tokens(self) -> list[DelegationToken] | Untold:
         """Return the tokens that our user may describe."""
         request = DescribeDelegationTokenRequest(owners=None)
-        return self._answer_or_untold(
-            "describing delegation tokens", lambda: tokens_of(self._broker.ask(request))
-        )
+        return self._answer_or_untold("describing delegation tokens", lambda: tokens_of(self._broker.ask(request)))
 
     def acls(self) -> tuple[list[Acl], list[str]] | Untold:
         """Return every ACL, and a description of each ACL of an unknown kind."""
@@ -160,9 +156,7 @@ class ClusterReader:
     def _configs(self, kind: int, names: list[str]) -> list[Any]:
         resource = DescribeConfigsRequest.DescribeConfigsResource
         request = DescribeConfigsRequest(
-            resources=[
-                resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names
-            ],
+            resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],
             include_synonyms=False,
             include_documentation=False,
         )
@@ -201,10 +195,7 @@ class Writer:
         entries = [
             kind(
                 entity=[kind.EntityData(entity_type=t, entity_name=name) for t, name in entity],
-                ops=[
-                    kind.OpData(key=key, value=value or 0.0, remove=value is None)
-                    for key, value in values.items()
-                ],
+                ops=[kind.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in values.items()],
             )
             for entity, values in quotas.items()
         ]
@@ -245,25 +236,16 @@ class Writer:
     def _configs(self, kind: int, owner: str, values: Mapping[str, str | None], doing: str) -> str:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource
         configs = [
-            resource.AlterableConfig(
-                name=name,
-                config_operation=_DELETE if value is None else _SET,
-                value=value,
-            )
+            resource.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
             for name, value in values.items()
         ]
         request = IncrementalAlterConfigsRequest(
-            resources=[resource(resource_type=kind, resource_name=owner, configs=configs)],
-            validate_only=False,
+            resources=[resource(resource_type=kind, resource_name=owner, configs=configs)], validate_only=False
         )
         return self._each([owner], request, doing, lambda answer: answer.responses)[owner]
 
     def _each(
-        self,
-        items: Sequence[K] | Mapping[K, object],
-        request: Any,
-        doing: str,
-        results: Callable[[Any], Sequence[Any]],
+        self, items: Sequence[K] | Mapping[K, object], request: Any, doing: str, results: Callable[[Any], Sequence[Any]]
     ) -> dict[K, str]:
         """Send a request and return, by item, '' or the refusal: brokers answer in the order of the items."""
         try:
@@ -371,9 +353,7 @@ def acls_of(answer: Any) -> tuple[list[Acl], list[str]]:
         for acl in resource.acls:
             numbers = (resource.resource_type, resource.pattern_type, acl.operation, acl.permission_type)
             try:
-                kind, pattern, operation, permission = (
-                    table[n] for table, n in zip(_ACL_TABLES, numbers, strict=True)
-                )
+                kind, pattern, operation, permission = (table[n] for table, n in zip(_ACL_TABLES, numbers, strict=True))
             except KeyError:
                 strange.append(f"for {acl.principal} on {resource.resource_name}, by numbers {numbers}")
                 continue

@@ -19,14 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.groups.calls import AT_ONCE, CommittedOffset, GroupCalls
-from kbackup.kafka.retry import (
-    COORDINATOR_NOT_READY,
-    TIMEOUT,
-    Answers,
-    answered,
-    ask_until_ready,
-    list_until_ready,
-)
+from kbackup.kafka.retry import COORDINATOR_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready, list_until_ready
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -194,9 +187,7 @@ class GroupAdmin:
         with self._calls() as calls:
             while going := {group: remaining[0] for group, remaining in portions.items() if remaining}:
 
-                def commit(
-                    batch: Iterable[str], now: Mapping[str, list[CommittedOffset]] = going
-                ) -> Answers[str, Any]:
+                def commit(batch: Iterable[str], now: Mapping[str, list[CommittedOffset]] = going) -> Answers[str, Any]:
                     return calls.commit({group: now[group] for group in batch})
 
                 _, refused = ask_until_ready(going, commit, COORDINATOR_NOT_READY)
@@ -242,8 +233,7 @@ class GroupAdmin:
 
     def _why(self, failed: Mapping[str, KafkaError], doing: str) -> dict[str, str]:
         return {
-            group: self.connection.error(error, f"{doing} group {group}").message
-            for group, error in failed.items()
+            group: self.connection.error(error, f"{doing} group {group}").message for group, error in failed.items()
         }
 
 

@@ -241,16 +241,12 @@ class GroupCalls:
 
         def asked(group: str) -> Any:
             return (
-                None
-                if partitions is None
-                else partitions_of([CommittedOffset(tp, 0, None, "") for tp in partitions])
+                None if partitions is None else partitions_of([CommittedOffset(tp, 0, None, "") for tp in partitions])
             )
 
         return self._call("ListConsumerGroupOffsets", groups, asked, stable)
 
-    def commit(
-        self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]
-    ) -> Iterator[tuple[str, Answer]]:
+    def commit(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> Iterator[tuple[str, Answer]]:
         """Set the offsets of groups without members."""
         return self._call(
             "AlterConsumerGroupOffsets",
@@ -258,14 +254,10 @@ class GroupCalls:
             lambda group: partitions_of(offsets_by_group[group], whole=True),
         )
 
-    def delete(
-        self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]
-    ) -> Iterator[tuple[str, Answer]]:
+    def delete(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> Iterator[tuple[str, Answer]]:
         """Delete the offsets committed for these partitions."""
         return self._call(
-            "DeleteConsumerGroupOffsets",
-            offsets_by_group,
-            lambda group: partitions_of(offsets_by_group[group]),
+            "DeleteConsumerGroupOffsets", offsets_by_group, lambda group: partitions_of(offsets_by_group[group])
         )
 
     def _call(

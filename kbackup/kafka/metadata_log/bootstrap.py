@@ -47,9 +47,7 @@ def scram_record(user: ScramUser) -> MetadataRecord:
     """Return the record of a SCRAM credential. `RefusedError` if its secrets are not known."""
     mechanism = next((number for number, name in MECHANISMS.items() if name == user.mechanism), None)
     if mechanism is None:
-        raise RefusedError(
-            f"SCRAM user {user.user}: unknown mechanism {user.mechanism}", "use a newer kbackup"
-        )
+        raise RefusedError(f"SCRAM user {user.user}: unknown mechanism {user.mechanism}", "use a newer kbackup")
     if user.salt is None or user.stored_key is None or user.server_key is None:
         raise RefusedError(
             f"SCRAM user {user.user}: the secrets are not known", "take an encrypted backup that reads them"

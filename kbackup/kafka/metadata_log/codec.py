@@ -72,8 +72,7 @@ class RecordSchema(msgspec.Struct, frozen=True):
 
 
 _TABLES = msgspec.json.decode(
-    resources.files(__package__).joinpath("records.json").read_bytes(),
-    type=dict[str, dict[int, RecordSchema]],
+    resources.files(__package__).joinpath("records.json").read_bytes(), type=dict[str, dict[int, RecordSchema]]
 )
 RECORDS, CONTROL_RECORDS = _TABLES["metadata"], _TABLES["control"]
 """The schemas of metadata records by apiKey, and of control records by type."""
@@ -206,9 +205,7 @@ def decode_control(number: int, cursor: Cursor) -> MetadataRecord:
 def _decode(cursor: Cursor, number: int, version: int, control: bool) -> MetadataRecord:
     schema = (CONTROL_RECORDS if control else RECORDS).get(number)
     if schema is None or not 0 <= version <= schema.newest:
-        name = (
-            schema.name if schema is not None else f"{'control' if control else 'metadata'} record {number}"
-        )
+        name = schema.name if schema is not None else f"{'control' if control else 'metadata'} record {number}"
         return MetadataRecord(name, number, version, cursor.take(cursor.remaining), control)
     data = _codec_of(number, version, control).read(cursor)
     cursor.finish(f"the last field of a {schema.name}")

@@ -64,9 +64,7 @@ def word(words: dict[int, str], number: int) -> str:
 _PATIENCE = 2.0
 """Seconds for a running controller to write more: it writes a NoOpRecord every half second."""
 _PAUSE = 0.1  # s
-_UNFINISHED = (
-    "copy the folder again, or read another controller's; a controller repairs its own log when it starts"
-)
+_UNFINISHED = "copy the folder again, or read another controller's; a controller repairs its own log when it starts"
 _UNCHANGED = {"leader": -2, "leaderRecoveryState": -1}
 """The values of unchanged fields in a PartitionChangeRecord; all other unchanged fields are null."""
 
@@ -122,9 +120,7 @@ class MetadataImage:
     def unfinished(self) -> str:
         """Why records at the end of the log are missing; "" where it is whole."""
         if self.torn:
-            return (
-                f"{self.torn}: the file ends within a batch; records from offset {self.offset} on are missing"
-            )
+            return f"{self.torn}: the file ends within a batch; records from offset {self.offset} on are missing"
         if self.open_transaction:
             return f"the log ends at offset {self.offset}, within a transaction"
         return ""
@@ -388,9 +384,7 @@ def _broker_configs(image: MetadataImage) -> Iterator[BrokerConfig]:
     try:
         owners = sorted((int(owner) if owner else -1, configs) for owner, configs in _configs(image, BROKER))
     except ValueError as error:
-        raise CorruptError(
-            f"metadata log: configs of a broker whose id is no number: {error}", _HINT
-        ) from None
+        raise CorruptError(f"metadata log: configs of a broker whose id is no number: {error}", _HINT) from None
     for owner, configs in owners:
         for name, value in configs.items():
             known = None if is_encrypted(value) else value

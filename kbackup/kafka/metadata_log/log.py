@@ -215,9 +215,7 @@ class MetadataLog:
         end, epoch = min(start, due[0][0]) if due else 0, 0
         for base_offset, path in due:
             if base_offset > end:
-                raise CorruptError(
-                    f"{self.folder}: the records from offset {end} to {base_offset} are missing", _WHOLE
-                )
+                raise CorruptError(f"{self.folder}: the records from offset {end} to {base_offset} are missing", _WHOLE)
             if base_offset < end:
                 raise corrupt(path.name, 0, f"the segment before it ends at {end}")
             for batch in self._batches(path, newest=path == due[-1][1]):

@@ -93,10 +93,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_consume_start_queue": (c_int, (c_void_p, c_int32, c_int64, c_void_p)),
     "rd_kafka_consume_stop": (c_int, (c_void_p, c_int32)),
     "rd_kafka_consume_batch_queue": (c_ssize_t, (c_void_p, c_int, c_void_p, c_size_t)),
-    "rd_kafka_query_watermark_offsets": (
-        c_int,
-        (c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_int),
-    ),
+    "rd_kafka_query_watermark_offsets": (c_int, (c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_int)),
     "rd_kafka_mem_malloc": (c_void_p, (c_void_p, c_size_t)),
     "rd_kafka_message_destroy": (None, (c_void_p,)),
     "rd_kafka_message_produce_errstr": (c_char_p, (c_void_p,)),
@@ -201,9 +198,7 @@ def fatal_error_of(client: int) -> KafkaError:
     return error_of(lib.rd_kafka_fatal_error(client, reason, _TEXT), text(reason.value), True)
 
 
-def new_client(
-    kind: int, settings: Mapping[str, str], events: int, on_error: Any, on_token: Any, role: str
-) -> int:
+def new_client(kind: int, settings: Mapping[str, str], events: int, on_error: Any, on_token: Any, role: str) -> int:
     """`rd_kafka_t *`; `UsageError` for a property that can't be used. Its value is never shown. The caller keeps
     `on_error` (an `ErrorCallback`) and `on_token` (a `TokenCallback`, or None) as long as the client."""
     reason = ctypes.create_string_buffer(_TEXT)
@@ -211,9 +206,7 @@ def new_client(
     for name, value in settings.items():
         if lib.rd_kafka_conf_set(conf, name.encode(), value.encode(), reason, _TEXT) != 0:
             lib.rd_kafka_conf_destroy(conf)
-            raise _unusable(
-                role, f"{name}: {text(reason.value)}" if value not in text(reason.value) else name
-            )
+            raise _unusable(role, f"{name}: {text(reason.value)}" if value not in text(reason.value) else name)
     lib.rd_kafka_conf_set_events(conf, events)
     lib.rd_kafka_conf_set_error_cb(conf, on_error)
     lib.rd_kafka_conf_enable_sasl_queue(conf, 1)  # so that its callbacks can go to a thread of librdkafka's
@@ -320,9 +313,7 @@ class Handle:
             facility, words, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
             found = (ctypes.byref(facility), ctypes.byref(words), ctypes.byref(level))
             if lib.rd_kafka_event_log(event, *found) == 0:
-                log.log(
-                    _SYSLOG_TO_PYTHON[min(level.value, 7)], "%s %s", text(facility.value), text(words.value)
-                )
+                log.log(_SYSLOG_TO_PYTHON[min(level.value, 7)], "%s %s", text(facility.value), text(words.value))
         lib.rd_kafka_event_destroy(event)
 
     def close(self) -> None:

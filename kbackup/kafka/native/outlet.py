@@ -98,9 +98,7 @@ class KernelOutlet:
         sent = self._register(tp, block)
         positions, lengths = map(np.ascontiguousarray, (block.positions, block.lengths))
         while True:
-            why = kernel.send(
-                self._handle.client, self._arguments, self._state, sent.offsets, positions, lengths
-            )
+            why = kernel.send(self._handle.client, self._arguments, self._state, sent.offsets, positions, lengths)
             if why == kernel.QUEUE_FULL and lib.rd_kafka_outq_len(self._handle.client):
                 self._wait()
             elif why in (kernel.QUEUE_FULL, kernel.REFUSED):  # no room even in an empty queue
@@ -117,14 +115,7 @@ class KernelOutlet:
         state = self._state
         while True:
             ended = kernel.serve(
-                self._handle.main,
-                ms,
-                state,
-                self._table,
-                self._messages,
-                self._finished,
-                self._lost,
-                self._reasons,
+                self._handle.main, ms, state, self._table, self._messages, self._finished, self._lost, self._reasons
             )
             self._note_lost()
             for slot in self._finished[: state[kernel.FINISHED]].tolist():

@@ -137,11 +137,7 @@ def _fields(state: Int64Array, arguments: Int64Array, at: int, end: int, offset:
 _INDEX = types.Array(types.int64, 1, "C", readonly=True)
 
 
-@njit(
-    types.int64(types.intp, types.int64[:, ::1], types.int64[::1], _INDEX, _INDEX, _INDEX),
-    cache=True,
-    nogil=True,
-)
+@njit(types.int64(types.intp, types.int64[:, ::1], types.int64[::1], _INDEX, _INDEX, _INDEX), cache=True, nogil=True)
 def send(
     client: int,
     arguments: Int64Array,

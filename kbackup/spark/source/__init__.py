@@ -33,11 +33,7 @@ class KbackupDataSource(DataSource):
         from kbackup.spark.source.batch import BatchReader, PushingReader
 
         request, columns = self._request(), columns_of(schema)
-        return (
-            PushingReader(request, columns, self._table)
-            if request.push_filters
-            else BatchReader(request, columns)
-        )
+        return PushingReader(request, columns, self._table) if request.push_filters else BatchReader(request, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's)
         from kbackup.spark.source.batch import StreamReader

@@ -116,11 +116,7 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
         if not is_java_archive(store):
             raise
         names = select_topics(request, java_topics(store), store.url)
-        return (
-            [s for topic in java_content(store, sorted(names)).topics for s in topic.segments]
-            if names
-            else []
-        )
+        return [s for topic in java_content(store, sorted(names)).topics for s in topic.segments] if names else []
     manifest = archive.restore_point(request.restore_point)
     selected = select_topics(request, [t.name for t in manifest.topics], f"restore point {manifest.number}")
     return archive.segments(manifest, [t for t in manifest.topics if t.name in selected])
@@ -128,9 +124,7 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
 
 def select_topics(request: Request, names: Sequence[str], container: str) -> set[str]:
     """Return the selected topics among `names`, the topics of `container`. `UsageError` if none of them matches."""
-    check_selection(
-        request.selection, "topic", names, f"in {container}", "'kbackup ls' lists them", internal=True
-    )
+    check_selection(request.selection, "topic", names, f"in {container}", "'kbackup ls' lists them", internal=True)
     return {name for name in names if request.selection.matches(name)}
 
 
@@ -208,8 +202,7 @@ class StreamReader(DataSourceStreamReader):
         number, hint = offset["backup"], "give the stream another checkpointLocation"
         if offset["archive"] != archive.info.id:
             raise RefusedError(
-                f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}",
-                hint,
+                f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}", hint
             )
         check_same_point(archive, number, offset.get("manifest", ""), "the stream", hint)
 
@@ -246,8 +239,7 @@ def require_whole(archive: Archive, after: int, last: int, wants: Callable[[Topi
         )
     for _, message in damaged(archive, after, last, wants):
         raise RefusedError(
-            f"the archive is damaged: {message}",
-            "set option failOnDataLoss=false to continue without the records",
+            f"the archive is damaged: {message}", "set option failOnDataLoss=false to continue without the records"
         )
 
 

@@ -346,14 +346,8 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
             settings.append(Setting(key.lower(), value, SettingOrigin("option", key)))
         else:
             near = difflib.get_close_matches(key.lower(), [*_SPELLED, "encryption.key"], n=1)
-            hint = (
-                f"did you mean {_SPELLED.get(near[0], near[0])}?"
-                if near
-                else f"there are {', '.join(OPTIONS)}"
-            )
-            raise UsageError(
-                f"there is no option {key}", f"{hint}, encryption.key and s3.…" if not near else hint
-            )
+            hint = f"did you mean {_SPELLED.get(near[0], near[0])}?" if near else f"there are {', '.join(OPTIONS)}"
+            raise UsageError(f"there is no option {key}", f"{hint}, encryption.key and s3.…" if not near else hint)
     return _Options(named, tuple(settings))
 
 

@@ -207,9 +207,7 @@ class CryptUpload(Upload):
         self._check_open()
         try:
             self._pass_on()
-            self._inner.write(
-                encrypt_frames(self._cipher, memoryview(self._pending), self._number, last=True)
-            )
+            self._inner.write(encrypt_frames(self._cipher, memoryview(self._pending), self._number, last=True))
             self._inner.commit()
         except BaseException as error:
             abort_upload(self, error)
@@ -365,9 +363,7 @@ class CryptStore:
 
 
 def _reserved(key: str) -> StoreError:
-    return StoreError(
-        f"key {key!r} can't be used", f"use another folder than '{KEYS}', which holds data keys"
-    )
+    return StoreError(f"key {key!r} can't be used", f"use another folder than '{KEYS}', which holds data keys")
 
 
 # Read encrypted objects as they are stored, and check them on the way: copies keep the encrypted bytes.
@@ -405,9 +401,7 @@ def read_chunks(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Bu
     cipher = crypt.keyring.cipher(header, key)
     yield head, b""
     remaining = plain
-    for number, frame in enumerate(
-        split_frames(crypt.inner.open_range(key, HEADER, stored_size(plain) - HEADER))
-    ):
+    for number, frame in enumerate(split_frames(crypt.inner.open_range(key, HEADER, stored_size(plain) - HEADER))):
         decrypted = memoryview(bytearray(len(frame) - TAG))
         remaining -= len(decrypted)
         cipher.decrypt(number, remaining == 0, frame, decrypted)

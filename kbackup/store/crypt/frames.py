@@ -83,12 +83,7 @@ class Cipher:
     """
 
     def __init__(
-        self,
-        data_key: bytes,
-        header: Header,
-        archive_id: str,
-        name: str,
-        others: Callable[[], Iterable[bytes]] = tuple,
+        self, data_key: bytes, header: Header, archive_id: str, name: str, others: Callable[[], Iterable[bytes]] = tuple
     ) -> None:
         self._salt = header.salt
         self._aead = self._derive(data_key)
@@ -97,9 +92,7 @@ class Cipher:
         self._others = others
 
     def _derive(self, data_key: bytes) -> AESGCM:
-        return AESGCM(
-            HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=self._salt, info=_INFO).derive(data_key)
-        )
+        return AESGCM(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=self._salt, info=_INFO).derive(data_key))
 
     def encrypt(self, number: int, last: bool, plain: memoryview, into: memoryview) -> None:
         """Encrypt `plain` as frame `number` (from 0) into `into`, which is `TAG` bytes longer."""
@@ -117,9 +110,7 @@ class Cipher:
                     self._aead = aead
                     return
             at = HEADER + number * ENCRYPTED_FRAME
-            raise CorruptError(
-                f"file {self._name} at byte {at}: frame {number} is not genuine", _HINT
-            ) from error
+            raise CorruptError(f"file {self._name} at byte {at}: frame {number} is not genuine", _HINT) from error
 
 
 def _nonce(number: int, last: bool) -> bytes:

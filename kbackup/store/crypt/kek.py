@@ -162,8 +162,7 @@ class CommandKek:
             msgspec.convert(archive_id, SomeArchiveId)
         except msgspec.ValidationError:  # a writer's text: the operator's script may not expect it
             raise CorruptError(
-                f"archive id {printable(archive_id)} is not 32 hex digits",
-                "run 'kbackup repair' to write it anew",
+                f"archive id {printable(archive_id)} is not 32 hex digits", "run 'kbackup repair' to write it anew"
             ) from None
         text = b"".join(base64.b64encode(key) + b"\n" for key in keys.values())
         answer = self._ask(verb, text, archive_id)
@@ -191,9 +190,7 @@ class CommandKek:
             raise self._wrong(verb, (why or "it can't be run").lower()) from None
         if done.returncode != 0:
             last_line = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MAX_NAME]
-            raise self._wrong(
-                verb, f"it ended with {done.returncode}" + (f": {last_line}" if last_line else "")
-            )
+            raise self._wrong(verb, f"it ended with {done.returncode}" + (f": {last_line}" if last_line else ""))
         return done.stdout
 
     def _wrong(self, verb: str, why: str) -> WrongKeyError:

@@ -49,9 +49,7 @@ class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     keys: dict[str, str]
 
     def wrapped(self) -> dict[bytes, bytes]:
-        return {
-            bytes.fromhex(name): base64.b64decode(text, validate=True) for name, text in self.keys.items()
-        }
+        return {bytes.fromhex(name): base64.b64decode(text, validate=True) for name, text in self.keys.items()}
 
 
 class NamedKeyFile(NamedTuple):
@@ -122,9 +120,7 @@ def read_files(
     return [e for e in entries if isinstance(e, NamedKeyFile)], [e for e in entries if isinstance(e, Skipped)]
 
 
-def unwrap_files(
-    kek: Kek, files: Iterable[NamedKeyFile], archive_id: str
-) -> tuple[list[Opened], list[Skipped]]:
+def unwrap_files(kek: Kek, files: Iterable[NamedKeyFile], archive_id: str) -> tuple[list[Opened], list[Skipped]]:
     """Return the data keys of each of `files`, which are under `kek`, and the files that it can't unwrap.
 
     One call unwraps all files that have no data key id in common. They are tried one by one only if it fails.
@@ -139,9 +135,7 @@ def unwrap_files(
     return [each for opened, _ in parts for each in opened], [each for _, closed in parts for each in closed]
 
 
-def _unwrap_batch(
-    kek: Kek, files: Sequence[NamedKeyFile], archive_id: str
-) -> tuple[list[Opened], list[Skipped]]:
+def _unwrap_batch(kek: Kek, files: Sequence[NamedKeyFile], archive_id: str) -> tuple[list[Opened], list[Skipped]]:
     """Unwrap files that have no data key id in common."""
     try:
         keys = kek.unwrap({k: data for _, file in files for k, data in file.wrapped().items()}, archive_id)
@@ -176,9 +170,7 @@ def split_foreign(files: Iterable[NamedKeyFile], archive_id: str) -> tuple[list[
             ours.append(named)
         else:
             message = f"it belongs to archive {owner or '(none)'}, not to {printable(archive_id) or '(none)'}"
-            skipped.append(
-                Skipped(named.path, CorruptError(message, "delete it, or move it to its own archive"))
-            )
+            skipped.append(Skipped(named.path, CorruptError(message, "delete it, or move it to its own archive")))
     return ours, skipped
 
 
@@ -189,9 +181,7 @@ def decode_file(data: bytes, name: str) -> KeyFile:
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as error:
         raise CorruptError(f"file {name}: {error}", LOST) from error
     if {key_id.hex() for key_id in ids} != file.keys.keys() or any(len(k) != KEY_ID_BYTES for k in ids):
-        raise CorruptError(
-            f"file {name}: the id of a data key has {2 * KEY_ID_BYTES} lower-case hex digits", LOST
-        )
+        raise CorruptError(f"file {name}: the id of a data key has {2 * KEY_ID_BYTES} lower-case hex digits", LOST)
     return file
 
 
@@ -365,9 +355,7 @@ class Keyring:
         with self._lock:
             if not self._asked_all:
                 self._asked_all = True
-                with suppress(
-                    KbackupError
-                ):  # tasks may have no key-encryption key: the object's damage is reported
+                with suppress(KbackupError):  # tasks may have no key-encryption key: the object's damage is reported
                     self._load()
             return self._known[key_id][1:]
 
@@ -385,9 +373,7 @@ class Keyring:
             self.check()
             made = {secrets.token_bytes(KEY_ID_BYTES): secrets.token_bytes(KEY_BYTES)}
             if self.kek.unwrap(self.kek.wrap(made, self.archive_id), self.archive_id) != made:
-                raise WrongKeyError(
-                    f"key {self.kek.name} does not give back what it wrapped", "check the key command"
-                )
+                raise WrongKeyError(f"key {self.kek.name} does not give back what it wrapped", "check the key command")
             return self.kek.name
 
     def check(self) -> None:
@@ -450,9 +436,7 @@ class Rotated(NamedTuple):
     skipped: tuple[Skipped, ...]
 
 
-def rotate(
-    store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[[], Iterable[str]] = tuple
-) -> Rotated:
+def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[[], Iterable[str]] = tuple) -> Rotated:
     """Wrap all data keys of `store` in one file under `new`, try that file, and delete the other files.
 
     `samples` names objects of the archive that must open with the keys of the new file before anything is deleted. It
@@ -504,8 +488,7 @@ def _split_by_kek(files: Sequence[NamedKeyFile], names: set[str]) -> tuple[list[
 def _no_keys(store: Store, skipped: Sequence[Skipped]) -> KbackupError:
     if not skipped:
         return WrongKeyError(
-            f"archive {store.url} has no data key yet",
-            "set encryption.key: the first backup makes a data key",
+            f"archive {store.url} has no data key yet", "set encryption.key: the first backup makes a data key"
         )
     first = skipped[0]
     return WrongKeyError(f"file {first.path}: {first.error.message}", first.error.hint)
@@ -518,12 +501,7 @@ def _publish(store: Store, kek: Kek, keys: dict[bytes, bytes], archive_id: str) 
 
 
 def _try_out(
-    store: Store,
-    kek: Kek,
-    path: str,
-    keys: dict[bytes, bytes],
-    archive_id: str,
-    samples: Callable[[], Iterable[str]],
+    store: Store, kek: Kek, path: str, keys: dict[bytes, bytes], archive_id: str, samples: Callable[[], Iterable[str]]
 ) -> None:
     """Read the file at `path` back, and open `samples` with its keys. A sample under another key, or that is missing,
     is passed over: no file that may hold its key is deleted."""

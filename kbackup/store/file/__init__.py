@@ -170,9 +170,7 @@ class Publisher:
             raise StoreError(f"file {path} can't be written: there is a folder of that name", hint) from error
         for parent in path.relative_to(self._root).parents:
             if (self._root / parent).is_file():
-                raise StoreError(
-                    f"file {path} can't be written: {self._root / parent} is a file", hint
-                ) from error
+                raise StoreError(f"file {path} can't be written: {self._root / parent} is a file", hint) from error
         raise error
 
     def _sweep(self) -> None:
@@ -301,8 +299,7 @@ class FileStore:
     def _check_read(self, key: str, count: int, end: int, file: BinaryIO) -> int:
         if not count:
             raise CorruptError(
-                f"{self._name(key)} has {os.fstat(file.fileno()).st_size} bytes, wanted up to byte {end}",
-                SHORTER,
+                f"{self._name(key)} has {os.fstat(file.fileno()).st_size} bytes, wanted up to byte {end}", SHORTER
             )
         return count
 

@@ -10,14 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from kbackup.errors import (
-    AlreadyExistsError,
-    DeniedError,
-    KbackupError,
-    NotFoundError,
-    StoreError,
-    UnreachableError,
-)
+from kbackup.errors import AlreadyExistsError, DeniedError, KbackupError, NotFoundError, StoreError, UnreachableError
 from kbackup.store.base import Buffer, may_hold_keys, view_of
 
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -32,8 +25,7 @@ def from_os(name: str, error: OSError) -> KbackupError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _DENIED:
         return DeniedError(
-            f"{name}: {reason.lower()}",
-            "check the owner and the mode of the directory, and how it is mounted",
+            f"{name}: {reason.lower()}", "check the owner and the mode of the directory, and how it is mounted"
         )
     if error.errno in _FULL:
         return StoreError(f"{name}: the store is full", "make room or raise the quota, then run again")
@@ -47,8 +39,7 @@ def from_os(name: str, error: OSError) -> KbackupError:
         )
     if error.errno == errno.EXDEV:
         return StoreError(
-            f"{name}: a folder of the store is on another file system",
-            "mount the whole directory from one file system",
+            f"{name}: a folder of the store is on another file system", "mount the whole directory from one file system"
         )
     return StoreError(f"{name}: {reason.lower()}", "check the file system of the store")
 
@@ -176,9 +167,7 @@ def _entries(root: Path, folder: str, hidden: str) -> list[tuple[str, os.DirEntr
     base = f"{folder}/" if folder else ""
     try:
         with os.scandir(root / folder) as entries:
-            paths = [
-                (base + e.name + ("/" if e.is_dir() else ""), e) for e in entries if e.is_dir() or e.is_file()
-            ]
+            paths = [(base + e.name + ("/" if e.is_dir() else ""), e) for e in entries if e.is_dir() or e.is_file()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((path for path in paths if path[0] != f"{hidden}/"), key=lambda path: path[0])

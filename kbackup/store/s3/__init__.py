@@ -7,13 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kbackup.errors import (
-    DeniedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    PreconditionError,
-    StoreError,
-)
+from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
 from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, is_key, may_hold_keys
 from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.bucket import Bucket

@@ -124,9 +124,7 @@ def _is_cut(operation: str, answer: AWSResponse) -> bool:
         framed = headers.keys() & {"content-length", "transfer-encoding", "connection"}
         return operation not in _WITHOUT_BODY and not framed
     # every server sends a date, and many of them as the last header
-    used = (
-        _USED.get(operation, set()) | {"date"} | ({"content-range"} if answer.status_code == 206 else set())
-    )
+    used = _USED.get(operation, set()) | {"date"} | ({"content-range"} if answer.status_code == 206 else set())
     if not used <= headers.keys() or (operation in _WITH_BODY and not answer.content):
         return True
     dates = (headers[name] for name in ("date", "last-modified") if name in headers)
@@ -173,9 +171,7 @@ def with_credentials(options: S3Options) -> S3Options:
     `UnreachableError` if the profile has none."""
     credentials = _session(options).get_credentials()
     if credentials is None:
-        raise UnreachableError(
-            f"profile {options.profile} has no credentials", "see aws configure list --profile"
-        )
+        raise UnreachableError(f"profile {options.profile} has no credentials", "see aws configure list --profile")
     now = credentials.get_frozen_credentials()
     return replace(
         options,
@@ -217,9 +213,7 @@ T = TypeVar("T")
 class Bucket:
     """One bucket and prefix: the clients and arguments of all requests. Picklable."""
 
-    def __init__(
-        self, name: str, prefix: str, options: S3Options, key_class: KeyClasses = write_once
-    ) -> None:
+    def __init__(self, name: str, prefix: str, options: S3Options, key_class: KeyClasses = write_once) -> None:
         self.name = name
         self.key_class = key_class
         self.options = options

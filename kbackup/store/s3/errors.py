@@ -19,12 +19,7 @@ from kbackup.store.base import SHORTER
 
 _NEVER_SENT = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
 _NO_ANSWER = (boto.ConnectionError, boto.HTTPClientError)
-DROPPED = (
-    boto.ResponseStreamingError,
-    boto.IncompleteReadError,
-    boto.ReadTimeoutError,
-    boto.ConnectionClosedError,
-)
+DROPPED = (boto.ResponseStreamingError, boto.IncompleteReadError, boto.ReadTimeoutError, boto.ConnectionClosedError)
 """A connection that broke while a body was read."""
 
 _CREDENTIALS = (
@@ -57,14 +52,7 @@ _UNLOCKED = "use a bucket that was made with object lock, or unset s3.object_loc
 _DAMAGED = {"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "InvalidDigest"}
 _FULL = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientStorage"}
 _REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-_SLOW = {
-    "SlowDown",
-    "SlowDownRead",
-    "SlowDownWrite",
-    "Throttling",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-}
+_SLOW = {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "RequestLimitExceeded"}
 
 
 class ConflictError(StoreError):
@@ -85,9 +73,7 @@ def from_boto(name: str, error: Exception, lost: bool) -> KbackupError:
     if isinstance(error, boto.ClientError):
         return _from_answer(name, error, lost)
     if isinstance(error, boto.FlexibleChecksumError):
-        return CorruptError(
-            f"{name}: {error}", "run again; if it fails again, restore the object from a copy"
-        )
+        return CorruptError(f"{name}: {error}", "run again; if it fails again, restore the object from a copy")
     if lost:
         return OutcomeUnknownError(f"{name}: no answer to a write ({_kind(error)})")
     if isinstance(error, _CREDENTIALS):
@@ -100,9 +86,7 @@ def from_boto(name: str, error: Exception, lost: bool) -> KbackupError:
     if isinstance(error, boto.SSLError):
         return UnreachableError(f"{name}: {error}", "check the endpoint's certificate, or set the CA bundle")
     if isinstance(error, (*_NO_ANSWER, *DROPPED)):
-        return UnreachableError(
-            f"{name}: {error}", "check the endpoint, the network and whether the store is up"
-        )
+        return UnreachableError(f"{name}: {error}", "check the endpoint, the network and whether the store is up")
     return StoreError(f"{name}: {_kind(error)}: {error}")
 
 
@@ -129,9 +113,7 @@ def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError
     text = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
     message = f"{name}: {code}: {text}" if text else f"{name}: {code or status}"
     if code == "NoSuchBucket":
-        return UnreachableError(
-            f"{name}: the bucket does not exist", "check its name and region, or create it"
-        )
+        return UnreachableError(f"{name}: the bucket does not exist", "check its name and region, or create it")
     if status == 412 or code == "PreconditionFailed":
         return _unless_lost(PreconditionError(message), lost)
     if code == "NoSuchUpload":
@@ -141,9 +123,7 @@ def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError
     if status == 409 and code in {"ConditionalRequestConflict", "OperationAborted"}:
         return ConflictError(message)
     if code.lower().startswith("kms"):
-        return StoreError(
-            message, "check s3.sse_kms_key_id, that the key is enabled, and the rights to use it"
-        )
+        return StoreError(message, "check s3.sse_kms_key_id, that the key is enabled, and the rights to use it")
     if code in {"NoSuchKey", "NotFound"} or status == 404:
         return NotFoundError(f"{name} does not exist")
     if code == "InvalidRequest" and "lock" in text.lower():
@@ -161,13 +141,9 @@ def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError
     if code in _REGION:
         return UnreachableError(message, "set the bucket's region")
     if status == 501 or code == "NotImplemented":
-        return StoreError(
-            message, "set s3.checksum to none, or use another store: this one lacks an operation"
-        )
+        return StoreError(message, "set s3.checksum to none, or use another store: this one lacks an operation")
     if status >= 500 or status == 429 or code in _SLOW:
-        return _unless_lost(
-            UnreachableError(message, "run again later: the store is overloaded or broken"), lost
-        )
+        return _unless_lost(UnreachableError(message, "run again later: the store is overloaded or broken"), lost)
     return StoreError(message)
 
 

@@ -97,9 +97,7 @@ class _Read(Generic[C]):
         if not reply.get("ContentRange", "").startswith(f"bytes {self._at}-"):
             raise StoreError(f"{name}: the store does not answer ranged reads", "use a store that does")
         if size < self._end - self._at:
-            raise CorruptError(
-                f"{name} ends at byte {self._at + size}, wanted up to byte {self._end}", SHORTER
-            )
+            raise CorruptError(f"{name} ends at byte {self._at + size}, wanted up to byte {self._end}", SHORTER)
         return self._end
 
 

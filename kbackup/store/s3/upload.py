@@ -15,13 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
-from kbackup.errors import (
-    AlreadyExistsError,
-    NotFoundError,
-    OutcomeUnknownError,
-    PreconditionError,
-    StoreError,
-)
+from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
 from kbackup.store.base import Buffer, Upload, abort_upload, view_of
 from kbackup.store.options import MIN_PART
 from kbackup.store.s3.bucket import Bucket
@@ -173,9 +167,7 @@ def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None =
         return current.etag
 
 
-def read_back(
-    bucket: Bucket, key: str, body: bytes | bytearray, unknown: OutcomeUnknownError
-) -> Current | None:
+def read_back(bucket: Bucket, key: str, body: bytes | bytearray, unknown: OutcomeUnknownError) -> Current | None:
     """Return the object under `key`, None if there is none; raise `unknown` if it can't be read."""
     try:
         return bucket.reading_back(unknown, lambda: _compare(bucket, key, body))
@@ -283,9 +275,7 @@ class S3Upload(Upload):
 
     def _check_open(self) -> None:
         if not self._open:
-            raise StoreError(
-                f"the upload of {self._bucket.describe(self._key)} has ended", "start another one"
-            )
+            raise StoreError(f"the upload of {self._bucket.describe(self._key)} has ended", "start another one")
 
     def _end(self) -> None:
         """Release the buffers, and wait for parts in flight: a part that arrives after an abort would stay."""
@@ -353,8 +343,7 @@ class S3Upload(Upload):
 
     def _send_complete(self, size: int, crc: int) -> None:
         parts = [
-            {"PartNumber": part.number, "ETag": part.etag, **checksum_of(self._bucket, part.crc)}
-            for part in self._sent
+            {"PartNumber": part.number, "ETag": part.etag, **checksum_of(self._bucket, part.crc)} for part in self._sent
         ]
         args = {**self._target(), "MultipartUpload": {"Parts": parts}, "IfNoneMatch": "*"}
         if self._checked:

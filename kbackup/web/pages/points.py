@@ -66,9 +66,7 @@ def _token(token: DelegationToken) -> tuple[Any, ...]:
 
 
 def _registration(node: Registration) -> tuple[Any, ...]:
-    listeners = ", ".join(
-        f"{each.name or each.security_protocol} {each.host}:{each.port}" for each in node.listeners
-    )
+    listeners = ", ".join(f"{each.name or each.security_protocol} {each.host}:{each.port}" for each in node.listeners)
     state = {True: "alive", False: "down", None: "unknown"}[node.alive]
     return node.id, node.role, listeners or "-", node.rack or "-", state
 
@@ -80,54 +78,24 @@ _SPECS = (
         "permission,principal,host,operation,resource,name,pattern",
         lambda a: (a.permission, a.principal, a.host, a.operation, a.resource, a.name, a.pattern),
     ),
-    _Spec(
-        "SCRAM users",
-        "scram_users",
-        "user,mechanism,iterations",
-        lambda u: (u.user, u.mechanism, u.iterations),
-    ),
+    _Spec("SCRAM users", "scram_users", "user,mechanism,iterations", lambda u: (u.user, u.mechanism, u.iterations)),
     _Spec(
         "Configs of brokers",
         "broker_configs",
         "broker,name,value",
         lambda c: ("all" if c.broker is None else c.broker, c.name, c.value),
     ),
-    _Spec(
-        "Configs of groups",
-        "group_configs",
-        "group,name,value",
-        lambda c: (c.group, c.name, c.value),
-    ),
-    _Spec(
-        "Client quotas",
-        "client_quotas",
-        "user,client id,ip,quotas",
-        _quota,
-    ),
-    _Spec(
-        "Delegation tokens",
-        "delegation_tokens",
-        "token,owner,requester,renewers,expires",
-        _token,
-    ),
+    _Spec("Configs of groups", "group_configs", "group,name,value", lambda c: (c.group, c.name, c.value)),
+    _Spec("Client quotas", "client_quotas", "user,client id,ip,quotas", _quota),
+    _Spec("Delegation tokens", "delegation_tokens", "token,owner,requester,renewers,expires", _token),
     _Spec(
         "Client metrics",
         "client_metrics",
         "subscription,configs",
         lambda m: (m.name, ", ".join(f"{name}={value}" for name, value in m.configs.items())),
     ),
-    _Spec(
-        "Features",
-        "features",
-        "feature,level",
-        lambda f: (f.name, f.level),
-    ),
-    _Spec(
-        "Brokers and controllers",
-        "registrations",
-        "id,role,listeners,rack,state",
-        _registration,
-    ),
+    _Spec("Features", "features", "feature,level", lambda f: (f.name, f.level)),
+    _Spec("Brokers and controllers", "registrations", "id,role,listeners,rack,state", _registration),
 )
 
 
@@ -247,9 +215,7 @@ def changes(request: Requested, a: str = "", b: str = "") -> HTMLResponse:
     after = request.cache.snapshot(b.strip() or "latest")
     earlier = [number for number in numbers if after.number is not None and number < after.number]
     if not a.strip() and not earlier:
-        return request.page(
-            "diff.html", "diff", diff=None, a=None, b=after.number, numbers=numbers, most=MOST_CHANGES
-        )
+        return request.page("diff.html", "diff", diff=None, a=None, b=after.number, numbers=numbers, most=MOST_CHANGES)
     from kbackup.archive.query.selection import Selection
     from kbackup.jobs.diff import diff, point_view
 
@@ -262,13 +228,7 @@ def changes(request: Requested, a: str = "", b: str = "") -> HTMLResponse:
         )
     )
     return request.page(
-        "diff.html",
-        "diff",
-        diff=differences,
-        a=before.number,
-        b=after.number,
-        numbers=numbers,
-        most=MOST_CHANGES,
+        "diff.html", "diff", diff=differences, a=before.number, b=after.number, numbers=numbers, most=MOST_CHANGES
     )
 
 

@@ -32,12 +32,7 @@ FieldView = Literal["bytes", "json"]
 
 @router.api_route("/topics/{name}/{number}/records/{offset}/{field}", methods=GET, response_class=Response)
 def field(
-    request: Requested,
-    name: str,
-    number: int,
-    offset: int,
-    field: Literal["key", "value"],
-    view: FieldView = "bytes",
+    request: Requested, name: str, number: int, offset: int, field: Literal["key", "value"], view: FieldView = "bytes"
 ) -> Response:
     """Return a key or a value."""
     _, partition = find_partition(request, name, number)
@@ -45,27 +40,19 @@ def field(
     return _response(row.key if field == "key" else row.value, view, name, f"{number}-{offset}-{field}")
 
 
-@router.api_route(
-    "/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET, response_class=Response
-)
-def header(
-    request: Requested, name: str, number: int, offset: int, at: int, view: FieldView = "bytes"
-) -> Response:
+@router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET, response_class=Response)
+def header(request: Requested, name: str, number: int, offset: int, at: int, view: FieldView = "bytes") -> Response:
     _, partition = find_partition(request, name, number)
     row, _ = find_record(request, partition, name, offset)
     if not 0 <= at < len(row.headers):
         raise UsageError(
             f"the record has no header {at}",
-            f"give a number from 0 to {len(row.headers) - 1}"
-            if row.headers
-            else "see the page of the record",
+            f"give a number from 0 to {len(row.headers) - 1}" if row.headers else "see the page of the record",
         )
     return _response(row.headers[at][1], view, name, f"{number}-{offset}-header-{at}")
 
 
-def find_record(
-    request: PageRequest, partition: ArchivedPartition, name: str, offset: int
-) -> tuple[Row, Page]:
+def find_record(request: PageRequest, partition: ArchivedPartition, name: str, offset: int) -> tuple[Row, Page]:
     """Return a record, and the page that holds it alone. Raises `UsageError` if there is none at `offset`."""
     page = page_from(request.snapshot.store, partition, offset, 1)
     if page.first != offset:
@@ -85,10 +72,7 @@ def _response(data: bytes | None, view: FieldView, topic: str, label: str) -> Re
         raise UsageError("this field of the record is null", "see the page of the record")
     if view == "json":
         if not is_json(data):
-            raise UsageError(
-                "this field of the record is not JSON",
-                "see the page of the record",
-            )
+            raise UsageError("this field of the record is not JSON", "see the page of the record")
         return StreamingResponse(indented(data), media_type="text/plain; charset=utf-8")
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", topic)[:100]
     disposition = f'attachment; filename="{safe}-{label}.bin"'
@@ -186,12 +170,9 @@ def record(
         )
         if neighbour.first is None:
             raise UsageError(
-                f"there is no {go} record at offset {offset} of {name}-{number}",
-                "see the records of the partition",
+                f"there is no {go} record at offset {offset} of {name}-{number}", "see the records of the partition"
             )
-        return RedirectResponse(
-            request.link("topics", name, number, "records", neighbour.first, view=view), 303
-        )
+        return RedirectResponse(request.link("topics", name, number, "records", neighbour.first, view=view), 303)
     row, page = find_record(request, partition, name, offset)
     decoding = request.decoding(view == "decoded")
     key, value = decoding.shown(TopicPartition(name, number), row, view)

@@ -67,9 +67,7 @@ class RestoreForm(BaseModel):
             "restore.map_regex": _entries(self.map_regex),
             "restore.no_groups": self.no_groups,
             "restore.groups": [] if self.no_groups else [*map(_pattern, _entries(self.group))],
-            "restore.exclude_groups": []
-            if self.no_groups
-            else [*map(_pattern, _entries(self.exclude_group))],
+            "restore.exclude_groups": [] if self.no_groups else [*map(_pattern, _entries(self.exclude_group))],
             "restore.map_group": {} if self.no_groups else self.group_names,
         }
         return {path: value for path, value in given.items() if value and value != KEYS[path].default}
@@ -111,20 +109,14 @@ def _restore_point(request: PageRequest, form: RestoreForm) -> int | str:
 
     A time chooses its restore point by itself, unless a restore point is selected, too."""
     number = request.snapshot.number
-    return (
-        number
-        if number is not None and not (form.to_time.strip() and request.point_name == "latest")
-        else "latest"
-    )
+    return number if number is not None and not (form.to_time.strip() and request.point_name == "latest") else "latest"
 
 
 def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePlan, list[str]]:
     """Return the plan of `kbackup restore` with these settings, without a target, and its warnings."""
     from kbackup.jobs.restore.plan import plan_restore, select_content
 
-    checked = {
-        path.partition(".")[2]: convert(KEYS[path], value, "the form") for path, value in settings.items()
-    }
+    checked = {path.partition(".")[2]: convert(KEYS[path], value, "the form") for path, value in settings.items()}
     options = msgspec.convert(checked, Restore)
     content = select_content(options, request.cache.store, request.snapshot.archive)
     plan = plan_restore(options, content, "")

@@ -143,9 +143,7 @@ def migration(request: Requested) -> HTMLResponse:
     """Show the newest restore points, whatever restore point the other pages show."""
     archive = request.cache.snapshot().archive
     if archive is None:
-        raise UsageError(
-            "a folder of the Java tool has no metadata", "make an archive of it: 'kbackup adopt'"
-        )
+        raise UsageError("a folder of the Java tool has no metadata", "make an archive of it: 'kbackup adopt'")
     rows = []
     for row in reversed(archive.restore_points[-MIGRATION_POINTS:]):
         metadata = archive.metadata(row.number)

@@ -108,12 +108,7 @@ def topics(request: Requested, page: Number = 1, q: str = "", sort: Order = "nam
     key = _KEYS[sort]
     rows.sort(key=lambda row: (key(row), row.name))
     return request.page(
-        "topics.html",
-        "topics",
-        list_page=list_page(rows, page, PAGE),
-        of=len(request.snapshot.rows),
-        q=q,
-        sort=sort,
+        "topics.html", "topics", list_page=list_page(rows, page, PAGE), of=len(request.snapshot.rows), q=q, sort=sort
     )
 
 
@@ -168,9 +163,7 @@ def partition(request: Requested, name: str, number: int, page: Number = 1) -> H
             shown_partition, [(group, position.offset) for group, position in positions]
         ),
         losses=[
-            (point, loss)
-            for point, loss in request.snapshot.losses
-            if (loss.topic, loss.partition) == (name, number)
+            (point, loss) for point, loss in request.snapshot.losses if (loss.topic, loss.partition) == (name, number)
         ],
         chart=records_over_time([shown_partition]),
     )

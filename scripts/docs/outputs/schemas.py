@@ -29,8 +29,7 @@ def output_schemas() -> dict[str, str]:
     schemas = {name.replace(" ", "-"): output_schema(name) for name in OUTPUTS}
     schemas["error"] = error_schema()
     return {
-        f"{name}.schema.json": json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-        for name, value in schemas.items()
+        f"{name}.schema.json": json.dumps(value, indent=1, ensure_ascii=False) + "\n" for name, value in schemas.items()
     }
 
 

@@ -53,9 +53,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1, help="the same seed walks the same way (1)")
     parser.add_argument("--minio", action="store_true", help="archives on MinIO, not in a directory")
-    parser.add_argument(
-        "--bad-network", action="store_true", help="cut answers of MinIO, most in their headers"
-    )
+    parser.add_argument("--bad-network", action="store_true", help="cut answers of MinIO, most in their headers")
     options = parser.parse_args()
     if options.bad_network and not options.minio:
         parser.error("a bad network takes --minio")

@@ -8,14 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -56,9 +49,7 @@ class Cluster:
         for future in self._admin.delete_records(places).values():
             future.result(30)
 
-    def produce(
-        self, topic: str, records: Sequence[tuple[int, Record]], transaction: bool | None = None
-    ) -> None:
+    def produce(self, topic: str, records: Sequence[tuple[int, Record]], transaction: bool | None = None) -> None:
         """Records with their partitions; in a transaction that is committed (True) or aborted (False)."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "linger.ms": 2, "log_level": 0}
         if transaction is not None:
@@ -69,12 +60,7 @@ class Cluster:
             producer.begin_transaction()
         for partition, record in records:
             producer.produce(
-                topic,
-                record.value,
-                record.key,
-                partition,
-                timestamp=record.timestamp,
-                headers=list(record.headers),
+                topic, record.value, record.key, partition, timestamp=record.timestamp, headers=list(record.headers)
             )
             producer.poll(0)
         if producer.flush(60):

@@ -261,9 +261,7 @@ class Book:
 
     def follow(self, source: Book, *, keep: bool) -> None:
         """Bring a copy up to its source."""
-        had = {
-            place for views in self.points.values() for v in views.values() for place, _ in self.offsets(v)
-        }
+        had = {place for views in self.points.values() for v in views.values() for place, _ in self.offsets(v)}
         other = source.snapshot()
         theirs = {*other.points, *other.expired}
         dropped = {n for n in theirs if n < self.next_point and n not in self.points}
@@ -299,14 +297,10 @@ def compare(book: Book, view: View, restored: Restored) -> tuple[list[str], bool
         name = f"{view.life.topic}-{partition}"
         wrong += [f"{name}: {problem}" for problem in problems]
         there = {offset for offset, _ in pairs}
-        lacks |= any(
-            offset in book.damaged and offset not in book.unsure and offset not in there for offset, _ in rows
-        )
+        lacks |= any(offset in book.damaged and offset not in book.unsure and offset not in there for offset, _ in rows)
         position = view.positions.get(partition) if view.positions is not None else None
         if position is not None and not problems:
-            wrong += [
-                f"{name}: {p}" for p in _compare_position(pairs, position, restored.positions.get(partition))
-            ]
+            wrong += [f"{name}: {p}" for p in _compare_position(pairs, position, restored.positions.get(partition))]
     return wrong, lacks
 
 
@@ -324,17 +318,13 @@ def _match(
             at += 1
         elif offset not in optional:
             found = rows[at][1] if at < len(rows) else "its end"
-            return pairs, [
-                f"offset {offset.offset} of life {offset.life} is {record}, the restored topic has {found}"
-            ]
+            return pairs, [f"offset {offset.offset} of life {offset.life} is {record}, the restored topic has {found}"]
     if at < len(rows):
         return pairs, [f"{len(rows) - at} records too many, the first is {rows[at][1]}"]
     return pairs, []
 
 
-def _compare_position(
-    pairs: Iterable[tuple[Offset, int]], committed: int, restored: int | None
-) -> Iterator[str]:
+def _compare_position(pairs: Iterable[tuple[Offset, int]], committed: int, restored: int | None) -> Iterator[str]:
     """The group must read the same records in the target that it would have read in the source."""
     if restored is None:
         yield f"the group has no offset, it was at {committed}"

@@ -162,9 +162,7 @@ def reconcile(commands: Commands, site: Site) -> None:
             if book.list_interrupted(number):
                 continue
             raise WrongError(f"{site.url} lists restore point {number}, which never was")
-        known = {
-            place for views in book.points.values() for v in views.values() for place, _ in book.offsets(v)
-        }
+        known = {place for views in book.points.values() for v in views.values() for place, _ in book.offsets(v)}
         book.points[number] = book.expired.pop(number)
         back = {place for view in book.points[number].values() for place, _ in book.offsets(view)}
         book.unsure |= back - known
@@ -174,17 +172,13 @@ def reconcile(commands: Commands, site: Site) -> None:
     site.shaken = True
 
 
-def check_restore(
-    commands: Commands, cluster: Cluster, site: Site, name: str, number: int, prefix: str
-) -> int:
+def check_restore(commands: Commands, cluster: Cluster, site: Site, name: str, number: int, prefix: str) -> int:
     """Restore a point into topics of its own, compare them with the book, and delete them. Returns how many records
     came back."""
     views = site.book.points[number]
     targets = {topic: f"{prefix}-{topic}" for topic in views}
     chosen = [part for t, target in targets.items() for part in ("--topic", t, "--map", f"{t}={target}")]
-    outcome = must(
-        commands("restore", site.url, "--restore-point", name, *chosen), 0, 3
-    )  # deleted ones must be named
+    outcome = must(commands("restore", site.url, "--restore-point", name, *chosen), 0, 3)  # deleted ones must be named
     wrong: list[str] = []
     lacks, records = False, 0
     for topic, target in targets.items():
@@ -241,9 +235,7 @@ class WalkState:
         return outcome
 
     def _any_main_or_copy(self, copies: float) -> Site:
-        return (
-            self._random.choice(self.copies) if self.copies and self._random.random() < copies else self._main
-        )
+        return self._random.choice(self.copies) if self.copies and self._random.random() < copies else self._main
 
     def _logs(self) -> Mapping[Life, Log]:
         return {life: self.cluster.log(name) for name, life in self.lives.items()}
@@ -291,9 +283,7 @@ class ClusterSteps(WalkState):
 
     def _produce_to(self, name: str) -> int:
         partitions = sorted(self.cluster.log_ends(name))
-        rows = [
-            (self._random.choice(partitions), self._record(name)) for _ in range(self._random.randint(1, 90))
-        ]
+        rows = [(self._random.choice(partitions), self._record(name)) for _ in range(self._random.randint(1, 90))]
         self._clock += self._random.randrange(DAY)
         self.cluster.produce(name, rows, self._random.choice((None, None, None, True, False)))
         return len(rows)
@@ -326,9 +316,7 @@ class ClusterSteps(WalkState):
     def move_group(self) -> str:
         name = self._random.choice(sorted(self.lives))
         ends = self.cluster.log_ends(name)
-        positions = {
-            p: self._random.randint(0, end) for p, end in ends.items() if self._random.random() < 0.7
-        }
+        positions = {p: self._random.randint(0, end) for p, end in ends.items() if self._random.random() < 0.7}
         if positions:
             self.cluster.commit(name, positions)
         return f"{name} {positions}"
@@ -344,9 +332,7 @@ class RetentionSteps(WalkState):
         if outcome.document["expiration"] is not None:
             site.book.expire(keep, None)
         elif stay != set(site.book.points):
-            raise WrongError(
-                f"restore points {sorted(set(site.book.points) - stay)} did not expire: {outcome}"
-            )
+            raise WrongError(f"restore points {sorted(set(site.book.points) - stay)} did not expire: {outcome}")
         check_list(self.commands, site)
         return f"{len(stay)} stay in {site.url}"
 
@@ -422,9 +408,7 @@ class RetentionSteps(WalkState):
 
 _COPIES = 2
 _REPORTS = ("restores/", "check/", "drills/", "verifications/")
-_SEGMENT = re.compile(
-    r"^(topics/([^/@]+)(?:@[0-9]+)?/segment_partition_([0-9]+)_from_offset_)([0-9]+)_records"
-)
+_SEGMENT = re.compile(r"^(topics/([^/@]+)(?:@[0-9]+)?/segment_partition_([0-9]+)_from_offset_)([0-9]+)_records")
 _EVENTS = (
     *((f"phase {name}", 1) for name in ("discover", "plan", "run", "commit", "refresh derived files")),
     ("write catalog/*", 4),
@@ -491,9 +475,7 @@ class Walk(ClusterSteps, RetentionSteps):
     def kill_backup(self) -> str:
         site, logs = self._main, self._logs()
         event, most = self._random.choice(_EVENTS)
-        wish = Wish(
-            "kill job", self._random.choice(("before", "after")), event, self._random.randint(1, most)
-        )
+        wish = Wish("kill job", self._random.choice(("before", "after")), event, self._random.randint(1, most))
         ended = self.commands.kill(wish, *self._backup(site))
         if ended.code not in (0, 3, -signal.SIGKILL):
             raise WrongError(f"a backup that was to be killed ended with {ended.code}:\n{ended.err}")
@@ -550,9 +532,7 @@ class Walk(ClusterSteps, RetentionSteps):
         site.store.delete([key])
         must(self.commands("list", site.url), 0, 10, 13)
         read = ("--read-data",) if self._random.random() < 0.5 else ()
-        accept = (
-            ("--accept-rollback",) if key.startswith("catalog/") else ()
-        )  # this machine has seen the catalog
+        accept = ("--accept-rollback",) if key.startswith("catalog/") else ()  # this machine has seen the catalog
         outcome = self._repair(site, *read, *accept)
         if outcome.document["new_point"] is not None or outcome.document["lost"]:
             raise WrongError(f"one lost object cost a restore point: {key}: {outcome}")

@@ -57,9 +57,7 @@ class Mirror:
         path = self.folder / f"{secrets.token_hex(4)}.properties"
         lines = [f"clusters = {', '.join(map(self.named, clusters))}"]
         lines += [f"{self.named(a)}.bootstrap.servers = {self.brokers[a].bootstrap}" for a in clusters]
-        archive = (
-            "" if "kbackup.archive" in text else f"kbackup.archive = {path.with_suffix('')}/{{source}}\n"
-        )
+        archive = "" if "kbackup.archive" in text else f"kbackup.archive = {path.with_suffix('')}/{{source}}\n"
         path.write_text("\n".join(lines) + HEAD + archive + self.named(text))
         return path
 
@@ -71,11 +69,7 @@ class Mirror:
         def given(config: Config, **_: object) -> Iterator[Callable[[], SparkSession]]:
             yield lambda: self.spark
 
-        with (
-            mock.patch("kbackup.cli.mirror.run.spark_session", given),
-            redirect_stdout(out),
-            redirect_stderr(err),
-        ):
+        with mock.patch("kbackup.cli.mirror.run.spark_session", given), redirect_stdout(out), redirect_stderr(err):
             ended = main(["mirror", str(file), *arguments, "--json"])
         assert ended == code, err.getvalue()
         document: dict[str, Any] = json.loads(out.getvalue())

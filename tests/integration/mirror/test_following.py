@@ -83,9 +83,7 @@ def test_both_halves_follow_until_sigterm(mirror: Mirror) -> None:
     source, target = mirror.brokers["A"], mirror.brokers["B"]
     source.create_topic(name, 1)
     produce(source, name, 0, [b"1"])
-    file = mirror.file(
-        f"A->B.enabled = true\ntopics = {name}.*\nB->A.emit.heartbeats.enabled = true\n", "A", "B"
-    )
+    file = mirror.file(f"A->B.enabled = true\ntopics = {name}.*\nB->A.emit.heartbeats.enabled = true\n", "A", "B")
 
     def arrived(topic: str, count: int) -> bool:
         if not topics_of(target, mirror.remote("A", topic)):
@@ -137,9 +135,7 @@ def test_apply_half_waits_for_its_archive_and_needs_no_source(mirror: Mirror) ->
 
 
 @pytest.mark.parametrize("more", [0, 7], ids=["", "more records"])
-def test_a_remote_topic_that_is_deleted_under_the_apply_half_gets_every_record_again(
-    more: int, mirror: Mirror
-) -> None:
+def test_a_remote_topic_that_is_deleted_under_the_apply_half_gets_every_record_again(more: int, mirror: Mirror) -> None:
     name = f"d-{secrets.token_hex(4)}"
     source, target = mirror.brokers["A"], mirror.brokers["B"]
     source.create_topic(name, 2)

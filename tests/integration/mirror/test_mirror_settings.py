@@ -44,10 +44,7 @@ def test_topics_appear_and_grow(target: Cluster, flow: Flow) -> None:
     made = sync_topics(flow, first, target)
     assert made == planned
     assert made.created == ("A.grows", "A.stays")
-    assert target.topic_configs(["A.grows"])["A.grows"] == {
-        "cleanup.policy": "compact,delete",
-        "retention.ms": "60000",
-    }
+    assert target.topic_configs(["A.grows"])["A.grows"] == {"cleanup.policy": "compact,delete", "retention.ms": "60000"}
 
     later = [topic("grows", 5), topic("stays", 1), topic(LONG, 1), topic("new", 3)]
     grown = sync_topics(flow, later, target)
@@ -59,9 +56,7 @@ def test_topics_appear_and_grow(target: Cluster, flow: Flow) -> None:
 
 
 def test_configs_follow_the_source(target: Cluster, flow: Flow) -> None:
-    sync_topics(
-        flow, [topic("set", 1, {"retention.ms": "1", "segment.ms": "5"}), topic("unknown", 1)], target
-    )
+    sync_topics(flow, [topic("set", 1, {"retention.ms": "1", "segment.ms": "5"}), topic("unknown", 1)], target)
     target.topic_admin.alter_configs({"A.set": {"min.insync.replicas": "1", "retention.bytes": "7"}})
     changed = {"retention.ms": "2", "min.insync.replicas": "3", "max.message.bytes": "1000"}
     topics = [topic("set", 1, changed), topic("unknown", 1), topic("absent", 1, changed)]
@@ -72,12 +67,7 @@ def test_configs_follow_the_source(target: Cluster, flow: Flow) -> None:
     assert report == planned
     assert report.refused == {}
     assert report.changed == {
-        "A.set": {
-            "retention.bytes": None,
-            "segment.ms": None,
-            "retention.ms": "2",
-            "max.message.bytes": "1000",
-        }
+        "A.set": {"retention.bytes": None, "segment.ms": None, "retention.ms": "2", "max.message.bytes": "1000"}
     }
     expected = {
         "min.insync.replicas": "1",  # excluded by the flow: whatever the target's operator set stays

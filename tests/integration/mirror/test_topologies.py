@@ -21,10 +21,7 @@ from tests.support.truth import read_topic
 
 
 def values(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
-    return {
-        partition: [r.value for r in records]
-        for partition, records in read_topic(broker.bootstrap, topic).items()
-    }
+    return {partition: [r.value for r in records] for partition, records in read_topic(broker.bootstrap, topic).items()}
 
 
 def topics_of(broker: Broker, name: str) -> set[str]:
@@ -61,9 +58,7 @@ def test_one_way_goes_on_where_it_was(mirror: Mirror, name: str) -> None:
     assert mirror.remote("A", name) not in mirror(file, "--dry-run")["flows"][0]["created"]
 
 
-def test_a_dry_run_names_internal_topics_and_asks_no_more_clusters_than_its_half(
-    mirror: Mirror, name: str
-) -> None:
+def test_a_dry_run_names_internal_topics_and_asks_no_more_clusters_than_its_half(mirror: Mirror, name: str) -> None:
     both = mirror.file(f"A->B.enabled = true\ntopics = {name}\n", "A", "B")
     a, b = mirror.named("A"), mirror.named("B")
     take, apply = (mirror.folder / f"{half}.properties" for half in ("take", "apply"))

@@ -94,9 +94,7 @@ class Cluster(Broker):
 
 def dump(release: Release, files: Sequence[Path]) -> dict[str, list[Dumped]]:
     """Return the records that DumpLogSegments prints, by file."""
-    return parse(
-        release.run(release.dump, "--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
-    )
+    return parse(release.run(release.dump, "--cluster-metadata-decoder", "--files", ",".join(map(str, files))))
 
 
 def quotas_and_users(bootstrap: str) -> list[str]:

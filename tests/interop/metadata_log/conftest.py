@@ -66,9 +66,6 @@ def _change(release: Release, java: Java, folder: Path) -> Changed:
         (folder / "__cluster_metadata-0").mkdir()
         for path in files_of(cluster.metadata_log_dir / "__cluster_metadata-0"):
             shutil.copy(path, folder / "__cluster_metadata-0")
-        for path in (
-            *cluster.metadata_log_dir.glob("*.checkpoint"),
-            cluster.metadata_log_dir / "meta.properties",
-        ):
+        for path in (*cluster.metadata_log_dir.glob("*.checkpoint"), cluster.metadata_log_dir / "meta.properties"):
             shutil.copy(path, folder)
     return Changed(release, folder, token, hmac, listed)

@@ -32,9 +32,7 @@ def test_table_is_that_of_kafkas_definitions() -> None:
 @pytest.mark.parametrize("release", [KAFKA_3, KAFKA_4], ids=lambda release: release.version)
 def test_kafka_reads_every_record_that_is_encoded(release: Release, tmp_path: Path) -> None:
     tables = metadata_schemas.read(release.jars())
-    kinds = {(s.name, v) for table in tables for s in table.values() for v in range(s.newest + 1)} - {
-        _UNPRINTED
-    }
+    kinds = {(s.name, v) for table in tables for s in table.values() for v in range(s.newest + 1)} - {_UNPRINTED}
     records: list[MetadataRecord] = []
     for kind in sorted(kinds):
         _collect(BY_KIND[kind], records)

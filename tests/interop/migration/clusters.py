@@ -96,9 +96,7 @@ class DualWrite:
         return self.folder / ("sealed" if encrypted else "plain")
 
     def metadata(self, encrypted: bool = True) -> Metadata:
-        store = open_store(
-            str(self.archive(encrypted)), key=self.key if encrypted else "", key_class=layout.key_class
-        )
+        store = open_store(str(self.archive(encrypted)), key=self.key if encrypted else "", key_class=layout.key_class)
         archive = open_archive(store)
         assert archive.head is not None
         return archive.metadata(archive.head)

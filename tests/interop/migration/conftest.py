@@ -33,11 +33,7 @@ def filled(java: Java) -> Iterator[Filled]:
     deletion because of that."""
     password = make("the brokers' password for ZooKeeper")
     with MigratingCluster(
-        brokers=2,
-        controllers=0,
-        chroot="/kafka/one",
-        properties=SUPER_USERS,
-        zookeeper_user=("kafka", password),
+        brokers=2, controllers=0, chroot="/kafka/one", properties=SUPER_USERS, zookeeper_user=("kafka", password)
     ) as cluster:
         options = ZooKeeperOptions(connect=cluster.zookeeper_connect, user="kafka", password=password)
         made = Filled(cluster, java, options)

@@ -20,11 +20,7 @@ def quota(quotas: dict[str, float], **entity: str | None) -> dict[str, Any]:
 
 
 def topic(name: str, replicas: list[list[int]], **configs: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "replicas": replicas,
-        "configs": {k.replace("_", "."): v for k, v in configs.items()},
-    }
+    return {"name": name, "replicas": replicas, "configs": {k.replace("_", "."): v for k, v in configs.items()}}
 
 
 ACLS = [
@@ -76,9 +72,7 @@ def everything(replicas: list[int]) -> dict[str, Any]:
     """Return the content for `Filled.fill`; each partition gets `replicas`."""
     return {
         "topics": [
-            topic(
-                "orders", [replicas, replicas[::-1]], cleanup_policy="compact,delete", segment_bytes="1048576"
-            ),
+            topic("orders", [replicas, replicas[::-1]], cleanup_policy="compact,delete", segment_bytes="1048576"),
             topic(DELETED, [replicas]),
         ],
         "acls": ACLS,

@@ -58,9 +58,7 @@ def listed(java: Java, bootstrap: str, sasl: str, login: Path) -> dict[str, list
     commands = [(tool, "--bootstrap-server", bootstrap, *arguments) for tool, *arguments in LISTED.values()]
     commands.append((_TOKENS, "--bootstrap-server", sasl, "--command-config", str(login), "--describe"))
     printed = java.run("Tools", stdin="".join("\t".join(command) + "\n" for command in commands))
-    return {
-        name: _blocks(text) for name, text in zip([*LISTED, "tokens"], printed.split("\f")[1:], strict=True)
-    }
+    return {name: _blocks(text) for name, text in zip([*LISTED, "tokens"], printed.split("\f")[1:], strict=True)}
 
 
 def _blocks(text: str) -> list[str]:

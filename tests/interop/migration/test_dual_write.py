@@ -23,10 +23,7 @@ def test_a_controller_that_is_down_is_named(dual: DualWrite) -> None:
     code, report = dual.migrate("status", *options)
     assert (code, report["state"], report["certain"], report["disagreements"]) == (0, "dual write", True, [])
     metrics = [each["says"] for each in report["witnesses"] if each["witness"] == "metrics"]
-    assert [says.partition(" at ")[0] for says in metrics] == [
-        "the active controller",
-        "a standby controller",
-    ]
+    assert [says.partition(" at ")[0] for says in metrics] == ["the active controller", "a standby controller"]
     (unread,) = report["not_looked_at"]
     assert unread["why"].startswith(f"{urls[DOWN]} gave no metrics: ")
     _, report = dual.migrate("rollback", *options)
@@ -40,12 +37,7 @@ def test_all_sides_say_the_same_and_are_archived(dual: DualWrite) -> None:
     assert (code, archived["warnings"]) == (0, [])
     code, report = dual.migrate("verify", "--lag", "60s")
     assert (code, report["differences"], report["restore_point"]) == (0, [], 1)
-    assert [side["name"] for side in report["sides"]] == [
-        "brokers",
-        "zookeeper",
-        "metadata log",
-        "restore point 1",
-    ]
+    assert [side["name"] for side in report["sides"]] == ["brokers", "zookeeper", "metadata log", "restore point 1"]
     for side in report["sides"]:
         assert side["outdated"] == ""
         assert side["entities"]["ACLs"] == len(content.ACLS)
@@ -53,25 +45,14 @@ def test_all_sides_say_the_same_and_are_archived(dual: DualWrite) -> None:
 
 def test_the_archive_is_what_the_migration_wrote_into_the_log(dual: DualWrite) -> None:
     log, metadata = read_metadata_log(dual.filled.cluster.metadata_log()), dual.metadata()
-    assert {
-        "topics",
-        "acls",
-        "scram_users",
-        "client_quotas",
-        "delegation_tokens",
-        "znodes",
-    } <= metadata.sources.keys()
+    assert {"topics", "acls", "scram_users", "client_quotas", "delegation_tokens", "znodes"} <= metadata.sources.keys()
     for part in ("acls", "scram_users", "client_quotas", "broker_configs"):
         assert words(getattr(metadata, part)) == words(getattr(log, part)), part
     assert words(metadata.delegation_tokens, "hmac") == words(log.delegation_tokens, "hmac")
     ours, theirs = (_topics(topics) for topics in (metadata.topics, log.topics))
     assert ours == theirs
     assert "orders" in ours
-    assert [znode.path for znode in metadata.znodes or ()] == [
-        "/controller",
-        "/controller_epoch",
-        "/migration",
-    ]
+    assert [znode.path for znode in metadata.znodes or ()] == ["/controller", "/controller_epoch", "/migration"]
 
 
 def test_secrets_are_nowhere_else(dual: DualWrite) -> None:

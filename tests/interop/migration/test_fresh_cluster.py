@@ -214,9 +214,7 @@ def test_the_metadata_log_says_what_the_archive_says(moved: Moved) -> None:
     assert words(fresh.delegation_tokens, "hmac") == words(archived.delegation_tokens, "hmac")
     configs = [c for c in fresh.broker_configs or () if c.name != "min.insync.replicas"]  # set by Kafka 4
     assert words(configs) == words(archived.broker_configs)
-    old, new = (
-        words([t for t in topics or () if not t.internal], "id") for topics in (archived.topics, fresh.topics)
-    )
+    old, new = (words([t for t in topics or () if not t.internal], "id") for topics in (archived.topics, fresh.topics))
     assert new == old
 
 
@@ -227,10 +225,7 @@ def test_secrets_are_nowhere_else(moved: Moved) -> None:
     assert len(secrets) == 3 * len(SCRAM_USERS) + len(content.TOKENS)
     for what, secret in secrets.items():
         watch.know(what, secret)
-    for user in (
-        "alice",
-        content.ODD_USER,
-    ):  # other passwords are so short that they would be found everywhere
+    for user in ("alice", content.ODD_USER):  # other passwords are so short that they would be found everywhere
         watch.know(f"the password of {user}", content.USERS[user])
     for name, outcome in moved.outcomes.items():
         watch.look_at(name, f"{outcome.err}{outcome.document}")
@@ -244,7 +239,5 @@ def test_secrets_are_nowhere_else(moved: Moved) -> None:
     for address, html in pages.items():
         watch.look_at(address, html)
     assert watch.hits == []
-    left_out = {
-        e["what"] for e in moved.outcomes["archive"].document["not_carried"] if e["reason"] == "secret"
-    }
+    left_out = {e["what"] for e in moved.outcomes["archive"].document["not_carried"] if e["reason"] == "secret"}
     assert {"secrets of SCRAM users", "secrets of delegation tokens"} <= left_out

@@ -54,10 +54,7 @@ def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> 
         f"the id is generated: broker {GENERATED}",
     )
     assert checks[preflight.PROTOCOL].status == "failed"
-    assert (
-        checks[preflight.PROTOCOL].detail
-        == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
-    )
+    assert checks[preflight.PROTOCOL].detail == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
     assert "broker.id.generation.enable=false" in checks[preflight.IDS].hint
     assert "inter.broker.protocol.version=3.9" in checks[preflight.PROTOCOL].hint
     cluster._properties |= {
@@ -71,9 +68,7 @@ def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> 
     assert checks[preflight.ALIVE].detail == f"brokers {GENERATED}"
 
 
-def test_controllers_without_the_brokers_login_and_znode_acls(
-    cluster: MigratingCluster, tmp_path: Path
-) -> None:
+def test_controllers_without_the_brokers_login_and_znode_acls(cluster: MigratingCluster, tmp_path: Path) -> None:
     file = tmp_path / "controller.properties"
     common = {
         "controller.listener.names": "CONTROLLER",

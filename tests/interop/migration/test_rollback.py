@@ -25,9 +25,7 @@ def test_a_rollback_waits_for_what_zookeeper_lacks(dual: DualWrite) -> None:
         "ZooKeeper lacks 2 PartitionRecord, 2 TopicRecord"
     ]
     _, report = dual.migrate("verify", "--lag", "0s")
-    assert "topics: acknowledged: in metadata log, not in zookeeper" in [
-        d["text"] for d in report["differences"]
-    ]
+    assert "topics: acknowledged: in metadata log, not in zookeeper" in [d["text"] for d in report["differences"]]
     others = [cluster.metadata_log(each).parent for each in cluster.controllers[1:]]
     logs = [option for folder in others for option in ("--metadata-log", str(folder))]
     assert dual.migrate("rollback", "--confirm")[0] == 10
@@ -62,12 +60,7 @@ def test_a_deletion_that_stopped_halfway_is_finished(dual: DualWrite) -> None:
         cluster.nodes.wait(0, lambda: client.exists("/controller") is not None, "a broker as the controller")
         controller = client.get("/controller")
         code, report = dual.migrate("status")
-        assert (code, report["state"], report["certain"], report["way_back"]) == (
-            3,
-            "half rolled back",
-            True,
-            True,
-        )
+        assert (code, report["state"], report["certain"], report["way_back"]) == (3, "half rolled back", True, True)
         code, report = dual.migrate("rollback", "--confirm")
         assert (code, [znode["path"] for znode in report["deleted"]]) == (0, ["/migration"])
         assert client.get("/controller") == controller

@@ -57,11 +57,7 @@ class Watched:
     def status(self) -> tuple[int, list[str]]:
         """The exit code, and what the migration waits for."""
         timeout = ("--set", "source.zookeeper.connection.timeout.ms=2000")
-        urls = [
-            each
-            for node in self.cluster.controllers
-            for each in ("--metrics-url", self.cluster.metrics_url(node))
-        ]
+        urls = [each for node in self.cluster.controllers for each in ("--metrics-url", self.cluster.metrics_url(node))]
         code, report = self.migrate("status", *urls, *timeout)
         return code, report["waits_for"]
 
@@ -79,9 +75,7 @@ class Watched:
         """The config's value in a new restore point, what is not carried, and the warnings."""
         code, report = self.migrate("archive")
         assert code == 0, report
-        archive = open_archive(
-            open_store(str(self.folder / "archive"), key=self.key, key_class=layout.key_class)
-        )
+        archive = open_archive(open_store(str(self.folder / "archive"), key=self.key, key_class=layout.key_class))
         assert archive.head is not None
         metadata = archive.metadata(archive.head)
         (value,) = (each.value for each in metadata.broker_configs or () if each.name == CONFIG)
@@ -89,9 +83,7 @@ class Watched:
 
     def set_config(self) -> None:
         resource = ConfigResource(ConfigResource.Type.BROKER, "0")
-        resource.add_incremental_config(
-            ConfigEntry(CONFIG, VALUE, incremental_operation=AlterConfigOpType.SET)
-        )
+        resource.add_incremental_config(ConfigEntry(CONFIG, VALUE, incremental_operation=AlterConfigOpType.SET))
         admin = AdminClient(self.cluster.client())
         admin.incremental_alter_configs([resource])[resource].result(30)
 

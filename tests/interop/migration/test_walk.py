@@ -108,15 +108,11 @@ def break_and_heal(walk: Walk) -> None:
     """Before the brokers are restarted for the migration: each thing is broken for real, and healed by its hint."""
     cluster = walk.cluster
     create(cluster, NewTopic("orders", 2, replica_assignment=[[0, 1], [1, 0]]))
-    create(
-        cluster, NewTopic("single", 1, replica_assignment=[[1]]), NewTopic("old", 1, replica_assignment=[[1]])
-    )
+    create(cluster, NewTopic("single", 1, replica_assignment=[[1]]), NewTopic("old", 1, replica_assignment=[[1]]))
     lines = walk.preflight()
     assert lines[identity.ARCHIVE]["hint"] == "run 'kbackup migrate archive'"
     walk.archive()
-    assert {name: line["status"] for name, line in walk.preflight().items()} == {
-        controllers.BROKERS_ENABLED: "warning"
-    }
+    assert {name: line["status"] for name, line in walk.preflight().items()} == {controllers.BROKERS_ENABLED: "warning"}
     _break_properties(walk)
     _break_storage(walk)
     _break_broker(walk)
@@ -127,9 +123,7 @@ def _break_properties(walk: Walk) -> None:
     assert walk.failed(changed(walk, process_roles="broker,controller")) == {controllers.DEDICATED}
     assert walk.failed(changed(walk, node_id="1")) == {controllers.DEDICATED}
     assert walk.failed(changed(walk, **{FLAG: None})) == {controllers.ENABLED}
-    assert walk.failed(changed(walk, zookeeper_connect=walk.cluster.zookeeper.connect)) == {
-        controllers.ZOOKEEPER
-    }
+    assert walk.failed(changed(walk, zookeeper_connect=walk.cluster.zookeeper.connect)) == {controllers.ZOOKEEPER}
     other = walk.cluster.zookeeper_connect.replace("127.0.0.1", "localhost")
     assert walk.failed(changed(walk, zookeeper_connect=other)) == {controllers.ZOOKEEPER}
     assert walk.failed(changed(walk, inter_broker_listener_name="CLIENT")) == {listeners.LISTENERS}
@@ -217,9 +211,7 @@ def throttle(walk: Walk, topic: str) -> None:
     ):
         for side in ("leader", "follower"):
             entry = ConfigEntry(
-                f"{side}.replication.throttled.{suffix}",
-                value,
-                incremental_operation=AlterConfigOpType.SET,
+                f"{side}.replication.throttled.{suffix}", value, incremental_operation=AlterConfigOpType.SET
             )
             resource.add_incremental_config(entry)
         admin.incremental_alter_configs([resource])[resource].result(30)

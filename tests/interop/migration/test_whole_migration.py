@@ -23,9 +23,7 @@ LATER = {
     "topics": [content.topic("made-in-dual-write", [[0]], retention_ms="1000000")],
     "acls": [content.acl("topic", "made-in-dual-write", "read", principal="User:later one")],
     "client_quotas": [content.quota({"producer_byte_rate": 3.0}, user="later one")],
-    "scram_users": [
-        {"user": "later one", "mechanism": "SCRAM-SHA-512", "iterations": 4096, "password": "very late"}
-    ],
+    "scram_users": [{"user": "later one", "mechanism": "SCRAM-SHA-512", "iterations": 4096, "password": "very late"}],
 }
 
 

@@ -72,9 +72,7 @@ def test_without_a_login_the_denied_parts_are_named(filled: Filled, reading: Rea
 def test_a_denied_znode_is_an_error_where_it_is_needed(filled: Filled) -> None:
     with (
         open_session(replace(filled.zookeeper, user="", password="")) as session,
-        pytest.raises(
-            UnreachableError, match="doesn't let clients that don't log in read znode /config/users;"
-        ),
+        pytest.raises(UnreachableError, match="doesn't let clients that don't log in read znode /config/users;"),
     ):
         session.get(["/controller", "/config/users"])
 

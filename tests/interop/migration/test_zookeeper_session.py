@@ -57,9 +57,7 @@ def test_tls(zookeeper: ZooKeeper, trusted: str) -> None:
 def test_a_certificate_of_somebody_else(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     other.write_text(Authority().certificate)
-    options = ZooKeeperOptions(
-        connect=zookeeper.tls_connect, tls=True, certificates=str(other), connection_timeout=2.0
-    )
+    options = ZooKeeperOptions(connect=zookeeper.tls_connect, tls=True, certificates=str(other), connection_timeout=2.0)
     with pytest.raises(UnreachableError, match=r"within 2 s: .*certificate verify failed"):
         read_zookeeper(options)
     gc.collect()

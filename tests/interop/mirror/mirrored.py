@@ -72,17 +72,13 @@ class Mirrored:
                 producer.begin_transaction()
                 for record in new[at : at + chunk]:
 
-                    def applied(
-                        error: KafkaError | None, message: Message, source: int = record.offset
-                    ) -> None:
+                    def applied(error: KafkaError | None, message: Message, source: int = record.offset) -> None:
                         assert error is None, error
                         offset = message.offset()
                         assert offset is not None
                         pairs.append((source, offset))  # noqa: B023 (all are delivered in this round)
 
-                    producer.produce(
-                        self.remote, record.value, record.key, partition=partition, on_delivery=applied
-                    )
+                    producer.produce(self.remote, record.value, record.key, partition=partition, on_delivery=applied)
                 producer.commit_transaction(60)
 
     def capture(self, groups: Places, metadata: str = "") -> None:
@@ -97,8 +93,7 @@ class Mirrored:
                 type="classic",
                 state="empty",
                 offsets=tuple(
-                    GroupOffset(topic=self.topic, partition=p, offset=o, metadata=metadata)
-                    for p, o in at.items()
+                    GroupOffset(topic=self.topic, partition=p, offset=o, metadata=metadata) for p, o in at.items()
                 ),
             )
             for group, at in groups.items()
@@ -109,6 +104,4 @@ class Mirrored:
         """A round's offset syncs and checkpoints."""
         emit_offset_syncs(flow, internal, self.topics, self.positions, self)
         point = self.archive.restore_point("latest")
-        return emit_checkpoints(
-            flow, internal, self.archive, point, self.topics, self.positions, self
-        ).current
+        return emit_checkpoints(flow, internal, self.archive, point, self.topics, self.positions, self).current

@@ -31,9 +31,7 @@ def test_java_finds_upstream_clusters_hops_and_offsets(chain: Mirror, java: Java
     chain(chain.file(flows, x, y, z), "--once")
 
     end = chain.brokers[z].bootstrap
-    report = java.run(
-        "RemoteClusters", end, y, "topics", f"hops {x}", f"hops {y}", "hops nowhere"
-    ).splitlines()
+    report = java.run("RemoteClusters", end, y, "topics", f"hops {x}", f"hops {y}", "hops nowhere").splitlines()
     answers = {line.partition(" ")[0]: set(line.split()[1:]) for line in report[:3]}
     assert {f"{y}.heartbeats", f"{y}.{x}.heartbeats"} <= answers["heartbeats"]
     assert f"{y}.checkpoints.internal" in answers["checkpoints"]

@@ -142,9 +142,7 @@ def test_groups_of_the_target_are_set_but_not_one_that_reads(made: Mirrored, flo
         checkpoints = made.emit(flow, internal)
         synced = sync_group_offsets(checkpoints, cluster)
     assert synced.held_back == {live: "it has 1 live member"}
-    assert synced.written == {
-        group_of(made, name): 1 if name == "late" else 2 for name in PLACES if name != "within"
-    }
+    assert synced.written == {group_of(made, name): 1 if name == "late" else 2 for name in PLACES if name != "within"}
     for name, committed in PLACES.items():
         stand = positions(made.target.bootstrap, group_of(made, name))
         if name == "within":
@@ -157,9 +155,7 @@ def test_groups_of_the_target_are_set_but_not_one_that_reads(made: Mirrored, flo
 
 @contextmanager
 def member(made: Mirrored, group: str) -> Iterator[None]:
-    consumer = Consumer(
-        made.target.client(**{"group.id": group, "enable.auto.commit": False, "log_level": 0})
-    )
+    consumer = Consumer(made.target.client(**{"group.id": group, "enable.auto.commit": False, "log_level": 0}))
     try:
         consumer.subscribe([made.remote])
         while not consumer.assignment():

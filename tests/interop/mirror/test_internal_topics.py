@@ -139,12 +139,7 @@ def console(emitted: Mirrored, java: Java, formatter: str, topic: str, count: in
     return java.run(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", emitted.target.bootstrap, "--topic", topic, "--from-beginning"),
-        *(
-            "--max-messages",
-            str(count),
-            "--formatter",
-            f"org.apache.kafka.connect.mirror.formatters.{formatter}",
-        ),
+        *("--max-messages", str(count), "--formatter", f"org.apache.kafka.connect.mirror.formatters.{formatter}"),
     ).splitlines()
 
 

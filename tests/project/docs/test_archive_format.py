@@ -196,9 +196,7 @@ def schema_of(key: str) -> dict[str, Any]:
     if layout.parse_catalog_key(key) is not None:
         file = "catalog.json"
     name = NAMES.get(file, file.removesuffix(".json"))
-    found: dict[str, Any] = json.loads(
-        (ROOT / "formats" / "schema" / f"{name}.schema.json").read_text("utf-8")
-    )
+    found: dict[str, Any] = json.loads((ROOT / "formats" / "schema" / f"{name}.schema.json").read_text("utf-8"))
     return found
 
 
@@ -230,11 +228,7 @@ def test_files_beside_exports_are_valid() -> None:
             archive_id="id",
             restore_point=3,
             committed_at="2026-01-31T02:31:07.114Z",
-            files=(
-                ExportedFile(
-                    path="topic=orders/date=2026-01-31/1-000-0000000000.parquet", records=9, bytes=1
-                ),
-            ),
+            files=(ExportedFile(path="topic=orders/date=2026-01-31/1-000-0000000000.parquet", records=9, bytes=1),),
         ),
     }
     assert documents.keys() == {name for name in DOCUMENTS if name.startswith("export")}
@@ -284,9 +278,7 @@ def written_by_a_stranger(**members: object) -> bytes:
 
 
 def test_a_strangers_file_is_read() -> None:
-    data = written_by_a_stranger(
-        id="0" * 32, version=2, created_at='a "checksum":"x" ü  \\', format="kbackup-archive"
-    )
+    data = written_by_a_stranger(id="0" * 32, version=2, created_at='a "checksum":"x" ü  \\', format="kbackup-archive")
     assert load(ArchiveInfo, data, "archive.json").created_at == 'a "checksum":"x" ü  \\'
 
 
@@ -399,10 +391,7 @@ def test_formats_and_schemas_are_told() -> None:
     texts = [path.read_text("utf-8") for path in (ROOT / "formats").glob("*.md")]
     row = re.compile(r"^\| `.*` \| `(kbackup-\S+)` \| (\d+) \|(?: `(\w+)`)? \|$", re.MULTILINE)
     documents = {(*_head(kind), name) for name, kind in DOCUMENTS.items()}
-    assert {told for text in texts for told in row.findall(text)} == {
-        *documents,
-        (*_head(KeyFile), ""),
-    }
+    assert {told for text in texts for told in row.findall(text)} == {*documents, (*_head(KeyFile), "")}
     kinds = [kind for kind in Document.__subclasses__() if kind.__module__.startswith("kbackup.")]
     assert {_head(kind)[0] for kind in kinds} <= {name for name, *_ in documents}
 
@@ -417,9 +406,7 @@ def test_names_that_are_told() -> None:
     assert f"`{Manifest.__struct_defaults__[0]}`" in SPECIFICATION
 
 
-READER = next(
-    code for code in re.findall(r"```python\n(.*?)```", SPECIFICATION, re.DOTALL) if "def main(" in code
-)
+READER = next(code for code in re.findall(r"```python\n(.*?)```", SPECIFICATION, re.DOTALL) if "def main(" in code)
 
 
 def test_the_strangers_reader_is_short() -> None:
@@ -475,9 +462,7 @@ def strangers_view(
 def test_members_of_mirrors_are_documented() -> None:
     for name in FLOW_MAP.names:
         assert f"`{name}`" in MIRRORS
-    assert (
-        f"`{layout.mirror_group('<source>', '<target>')}`".replace("%3C", "<").replace("%3E", ">") in MIRRORS
-    )
+    assert f"`{layout.mirror_group('<source>', '<target>')}`".replace("%3C", "<").replace("%3E", ">") in MIRRORS
     assert layout.mirror_key("us.east", "B", "x") == "mirrors/us%2Eeast/B/x"
     assert f"makes a folded table when {FOLD} parts" in MIRRORS
     assert f"more than {EXACT + SLACK:,} runs" in MIRRORS
@@ -490,12 +475,7 @@ def test_members_of_mirrors_are_documented() -> None:
 def test_documents_with_the_archive_id_are_told() -> None:
     """Documents of the layout's first table hold the archive's id; checksums bind the others to it."""
     sentence = SPECIFICATION.partition("`archive.json` is created once. ")[2].partition(" have its `id`")[0]
-    kinds = {
-        "Catalogs": "catalog",
-        "`latest.json`": "latest",
-        "`derived.json`": "derived",
-        "manifests": "manifest",
-    }
+    kinds = {"Catalogs": "catalog", "`latest.json`": "latest", "`derived.json`": "derived", "manifests": "manifest"}
     own = ("archive", "lock", *kinds.values(), "groups", "metadata")
     bound = {name for name in own if "archive_id" in DOCUMENTS[name].__struct_fields__}
     assert {kinds[word] for word in re.split(r",\s+|\s+and\s+", sentence)} == bound
@@ -506,11 +486,7 @@ FULL = Metadata(
     captured_at="2026-01-01T00:00:00.000Z",
     cluster_id="c",
     brokers=1,
-    topics=(
-        TopicMetadata(
-            name="t", id="i", partitions=1, replication_factor=1, internal=False, configs={"a": "b"}
-        ),
-    ),
+    topics=(TopicMetadata(name="t", id="i", partitions=1, replication_factor=1, internal=False, configs={"a": "b"}),),
     acls=(
         Acl(
             resource="topic",
@@ -523,14 +499,9 @@ FULL = Metadata(
         ),
     ),
     scram_users=(ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),),
-    broker_configs=(
-        BrokerConfig(broker=None, name="a", value="b"),
-        BrokerConfig(broker=1, name="secret", value=None),
-    ),
+    broker_configs=(BrokerConfig(broker=None, name="a", value="b"), BrokerConfig(broker=1, name="secret", value=None)),
     group_configs=(GroupConfig(group="g", name="a", value="b"),),
-    not_carried=(
-        NotCarried(part="client_quotas", what="client quotas", reason="not supported", why="so it is"),
-    ),
+    not_carried=(NotCarried(part="client_quotas", what="client quotas", reason="not supported", why="so it is"),),
 )
 
 

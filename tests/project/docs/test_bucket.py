@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = (ROOT / "infra" / "docs" / "what-is-in-the-bucket.md").read_text("utf-8")
-ROWS: dict[str, str] = dict(
-    re.findall(r"^\| `([^`]+/[^`]*|[a-z]+\.json)` \| .* \| ([^|]+) \|$", PAGE, re.MULTILINE)
-)
+ROWS: dict[str, str] = dict(re.findall(r"^\| `([^`]+/[^`]*|[a-z]+\.json)` \| .* \| ([^|]+) \|$", PAGE, re.MULTILINE))
 KEYS = [
     "archive.json",
     "lock.json",
@@ -37,11 +35,7 @@ KEYS = [
     "catalog/latest.json",
     "derived.json",
     *(f"tables/{number:010d}-<token>-{table}.parquet" for number in (2, 4) for table in range(3)),
-    *(
-        f"points/{number:010d}-<run>/{name}.json"
-        for number in (1, 2)
-        for name in ("groups", "manifest", "metadata")
-    ),
+    *(f"points/{number:010d}-<run>/{name}.json" for number in (1, 2) for name in ("groups", "manifest", "metadata")),
     "topics/orders/segment_partition_000_from_offset_0000000000_records",
     "topics/orders/segment_partition_000_from_offset_0000000000_index",
     "topics/orders/index_partition_000",
@@ -145,9 +139,7 @@ def test_every_kind_of_object_is_on_the_page() -> None:
     roots = {
         value
         for name, value in vars(layout).items()
-        if name.isupper()
-        and isinstance(value, str)
-        and (value.endswith("/") or name in ("ARCHIVE", "LOCK", "DERIVED"))
+        if name.isupper() and isinstance(value, str) and (value.endswith("/") or name in ("ARCHIVE", "LOCK", "DERIVED"))
     }
     told = {name.partition("/")[0] + ("/" if "/" in name else "") for name in ROWS}
     assert roots <= told

@@ -77,9 +77,7 @@ def test_programs_of_the_project_exist() -> None:
         for name in re.findall(r"python -m (scripts[\w.]*\w)", path.read_text("utf-8")):
             spec = find_spec(name)
             assert spec is not None, f"{path.name}: {name}"
-            assert spec.submodule_search_locations is None or find_spec(f"{name}.__main__"), (
-                f"{path.name}: {name}"
-            )
+            assert spec.submodule_search_locations is None or find_spec(f"{name}.__main__"), f"{path.name}: {name}"
 
 
 def test_make_targets() -> None:
@@ -178,9 +176,7 @@ def _params(command: click.Command) -> Iterator[click.Parameter]:
 def _told(document: str, sentence: str) -> set[str]:
     """The commands in code between the two halves of a sentence ('…' stands between), in one point of a list."""
     before, after = (re.escape(half).replace(r"\ ", r"\s+") for half in sentence.split("…"))
-    (found,) = re.findall(
-        f"{before}((?:(?!\n- ).)*?){after}", (ROOT / document).read_text("utf-8"), re.DOTALL
-    )
+    (found,) = re.findall(f"{before}((?:(?!\n- ).)*?){after}", (ROOT / document).read_text("utf-8"), re.DOTALL)
     return {text.split()[0] for text in re.findall(r"`([^`]+)`", found)}
 
 
@@ -255,14 +251,9 @@ def test_a_mirrors_own_defaults_are_in_the_configuration() -> None:
     section = CONFIGURATION.read_text().partition("\n## Defaults of a mirror\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*) \|$", section, re.MULTILINE))
     follow = {path: KEYS[path].default for path in KEYS if path.startswith("follow.")}
-    own = {
-        path: value for path, value in values_of(rhythm_of(Follow(), follow)).items() if value != follow[path]
-    }
+    own = {path: value for path, value in values_of(rhythm_of(Follow(), follow)).items() if value != follow[path]}
     assert rows.keys() == own.keys()
-    assert (
-        rows["follow.interval_seconds"]
-        == f"`{show_value(KEYS['follow.interval_seconds'], INTERVAL_SECONDS)}`"
-    )
+    assert rows["follow.interval_seconds"] == f"`{show_value(KEYS['follow.interval_seconds'], INTERVAL_SECONDS)}`"
     assert rows["follow.max_age_seconds"] == "what `follow.interval_seconds` is"
     assert rows["follow.small_bytes"] == "`0`, unless `follow.max_age_seconds` is set"
     assert own["follow.small_bytes"] == 0

@@ -12,18 +12,14 @@ import pytest
 from tests.project.docs.documents import ROOT
 
 TEXT = (ROOT / "kbackup" / "README.md").read_text()
-NAMES = [
-    name for name in re.findall(r"`([a-z_]+(?:\.\w+)*)`", TEXT) if name not in ("command", "job", "kbackup")
-]
+NAMES = [name for name in re.findall(r"`([a-z_]+(?:\.\w+)*)`", TEXT) if name not in ("command", "job", "kbackup")]
 PACKAGES = {each.name for each in pkgutil.iter_modules([str(ROOT / "kbackup")])}
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES)))
 def test_a_name_is_there(name: str) -> None:
     module, rest = "kbackup", name.split(".")
-    while rest and (
-        Path(ROOT, *f"{module}.{rest[0]}".split(".")).is_dir() or _is_file(f"{module}.{rest[0]}")
-    ):
+    while rest and (Path(ROOT, *f"{module}.{rest[0]}".split(".")).is_dir() or _is_file(f"{module}.{rest[0]}")):
         module, rest = f"{module}.{rest[0]}", rest[1:]
     found: object = importlib.import_module(module)
     for each in rest:
@@ -36,9 +32,7 @@ def test_every_package_is_on_it() -> None:
 
 
 def test_no_package_has_more_modules_than_the_map_allows() -> None:
-    bounds = {
-        name: int(most) for name, most in re.findall(r"^\| `(\w+)` \| \d+ \| (\d+) \|$", TEXT, re.MULTILINE)
-    }
+    bounds = {name: int(most) for name, most in re.findall(r"^\| `(\w+)` \| \d+ \| (\d+) \|$", TEXT, re.MULTILINE)}
     assert bounds.keys() == PACKAGES - {"__main__", "discovery", "types", "errors"}
     counted = {name: len(list((ROOT / "kbackup" / name).rglob("*.py"))) for name in bounds}
     above = {name: count for name, count in counted.items() if count > bounds[name]}

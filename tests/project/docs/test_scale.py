@@ -11,31 +11,18 @@ from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.config.models import Backup
 from kbackup.jobs.backup.task import PACK_PARTITIONS
 from scripts.bench.requests import table
-from scripts.bench.simulate import (
-    CORES,
-    PREFIX_RATES,
-    PRICES,
-    RATE,
-    RECORD,
-    RUN,
-    Cluster,
-    simulate,
-    worked_rows,
-)
+from scripts.bench.simulate import CORES, PREFIX_RATES, PRICES, RATE, RECORD, RUN, Cluster, simulate, worked_rows
 from tests.project.docs.documents import ROOT
 
 DOCS = ROOT / "infra" / "docs"
 SCALE, SIZING, REQUESTS = (
-    (DOCS / f"{name}.md").read_text("utf-8").replace("\u00d7", "x")
-    for name in ("scale", "sizing", "requests")
+    (DOCS / f"{name}.md").read_text("utf-8").replace("\u00d7", "x") for name in ("scale", "sizing", "requests")
 )
 MEASURED = json.loads((ROOT / "scripts" / "bench" / "results" / "requests.json").read_text("utf-8"))
 
 
 def test_the_worked_table_is_the_models() -> None:
-    assert [line for line in SCALE.splitlines() if re.search(r"\| (first|night) \|", line)] == [
-        *worked_rows()
-    ]
+    assert [line for line in SCALE.splitlines() if re.search(r"\| (first|night) \|", line)] == [*worked_rows()]
 
 
 def test_the_numbers_in_the_text_are_those_of_the_code() -> None:

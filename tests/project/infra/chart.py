@@ -22,10 +22,7 @@ FULLNAME = "shop-kbackup"
 
 Values = Mapping[str, Any]
 
-BASE: Values = {
-    "image": {"repository": "registry.example.com/kbackup"},
-    "config": 'archive = "s3://backups/kafka"\n',
-}
+BASE: Values = {"image": {"repository": "registry.example.com/kbackup"}, "config": 'archive = "s3://backups/kafka"\n'}
 """The values that every workload requires."""
 
 ADDRESS = {"KBACKUP_TARGET_BOOTSTRAP_SERVERS": "practice:9093"}

@@ -46,6 +46,4 @@ def spark_on_kubernetes() -> str:
     assert spec is not None
     (jar,) = Path(str(spec.origin)).parent.glob("jars/spark-kubernetes_*.jar")
     with zipfile.ZipFile(jar) as classes:
-        return "\n".join(
-            n + classes.read(n).decode("latin-1") for n in classes.namelist() if n.endswith(".class")
-        )
+        return "\n".join(n + classes.read(n).decode("latin-1") for n in classes.namelist() if n.endswith(".class"))

@@ -77,9 +77,7 @@ MATRIX: Mapping[str, Values] = {
     **{f"example-{path.stem}": example(path.stem) for path in EXAMPLES},
     "everything": EVERYTHING,
     "everything-set": combine(EVERYTHING, {"defaults": DEFAULTS, "imagePullSecrets": [{"name": "registry"}]}),
-    "one-node": combine(
-        EVERYTHING, {"metrics": {"volume": {"type": "ReadWriteOnce", "storageClassName": "fast"}}}
-    ),
+    "one-node": combine(EVERYTHING, {"metrics": {"volume": {"type": "ReadWriteOnce", "storageClassName": "fast"}}}),
     "no-volume": combine(EVERYTHING, {"metrics": {"volume": {"type": "emptyDir"}}}),
     "existing-claim": combine(EVERYTHING, {"metrics": {"volume": {"existingClaim": "metrics"}}}),
     "digest": combine(EVERYTHING, {"image": {"digest": f"sha256:{'0' * 64}"}, "fullnameOverride": "backups"}),
@@ -186,10 +184,7 @@ def test_every_value_of_the_file_is_in_the_schema() -> None:
         ({"nightly": {"shedule": "0 1 * * *"}}, "'/nightly/shedule': false schema"),
         ({"nightly": {"schedule": "2 30"}}, "'/nightly/schedule': '2 30' does not match pattern"),
         ({"nightly": {"concurrencyPolicy": "None"}}, "value must be one of 'Forbid', 'Allow', 'Replace'"),
-        (
-            {"nightly": {"activeDeadlineSeconds": "6h"}},
-            "'/nightly/activeDeadlineSeconds': got string, want integer",
-        ),
+        ({"nightly": {"activeDeadlineSeconds": "6h"}}, "'/nightly/activeDeadlineSeconds': got string, want integer"),
         ({"follow": {"schedule": "0 1 * * *"}}, "'/follow/schedule': false schema"),
         ({"follow": {"executors": 4}}, "'/follow/executors': false schema"),
         ({"expire": {"options": "--keep-daily 30"}}, "'/expire/options': got string, want array"),
@@ -203,10 +198,7 @@ def test_every_value_of_the_file_is_in_the_schema() -> None:
         ({"image": {"digest": "0123"}}, "'/image/digest': '0123' does not match pattern"),
         ({"executor": {"memory": "2Gi"}}, "'/executor/memory': '2Gi' does not match pattern"),
         ({"metrics": {"volume": {"type": "RWX"}}}, "'ReadWriteMany', 'ReadWriteOnce', 'emptyDir'"),
-        (
-            {"metrics": {"volume": {"size": "64 MB"}}},
-            "'/metrics/volume/size': '64 MB' does not match pattern",
-        ),
+        ({"metrics": {"volume": {"size": "64 MB"}}}, "'/metrics/volume/size': '64 MB' does not match pattern"),
     ],
     ids=str,
 )
@@ -217,10 +209,7 @@ def test_schema_refuses(values: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (
-            {"image": {"repository": ""}, **ENABLED["verify"]},
-            "image.repository is empty; set it to the image",
-        ),
+        ({"image": {"repository": ""}, **ENABLED["verify"]}, "image.repository is empty; set it to the image"),
         ({"config": "", **ENABLED["verify"]}, "config is empty; set it to the text of kbackup.toml"),
         ({**ENABLED["nightly"], **ENABLED["follow"]}, "which has one writer; enable one of them"),
         ({"copy": {"enabled": True}}, "copy.destination is empty; set it to"),
@@ -332,12 +321,8 @@ def test_commands_and_variables_are_real(name: str, tmp_path: Path) -> None:
     assert config.spark.master == local.get(name, "local[2]")
 
 
-@pytest.mark.parametrize(
-    ("values", "name"), [(e, name) for e, names in WORKLOADS_OF.items() for name in names]
-)
-def test_examples_reach_a_cluster_with_the_secret_of_the_documentation(
-    values: str, name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("values", "name"), [(e, name) for e, names in WORKLOADS_OF.items() for name in names])
+def test_examples_reach_a_cluster_with_the_secret_of_the_documentation(values: str, name: str, tmp_path: Path) -> None:
     resources = render(example(values))
     ours = [w for w in workloads(resources) if w.component != "metrics"]
     assert sorted(w.component for w in ours) == sorted(WORKLOADS_OF[values])
@@ -584,9 +569,7 @@ def test_only_drivers_may_make_pods() -> None:
     (binding,) = [r.body for r in resources if r.kind == "RoleBinding"]
     (role,) = [r for r in resources if r.kind == "Role"]
     assert binding["roleRef"]["name"] == role.name
-    assert binding["subjects"] == [
-        {"kind": "ServiceAccount", "name": f"{FULLNAME}-verify", "namespace": NAMESPACE}
-    ]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": f"{FULLNAME}-verify", "namespace": NAMESPACE}]
     tokens = {w.component: w.pod["spec"].get("automountServiceAccountToken") for w in workloads(resources)}
     assert tokens == {"nightly": False, "verify": True, "metrics": False}
 
@@ -633,9 +616,7 @@ def test_jobs_run_on_the_node_of_the_exporter_if_one_node_may_mount_the_volume()
     assert term["topologyKey"] == "kubernetes.io/hostname"
     assert term["labelSelector"]["matchLabels"].items() <= exporter.pod["metadata"]["labels"].items()
     own: dict[str, Any] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
-    (nightly,) = [
-        w for w in workloads(render(combine(values, {"nightly": {"affinity": own}}))) if w.kind == "CronJob"
-    ]
+    (nightly,) = [w for w in workloads(render(combine(values, {"nightly": {"affinity": own}}))) if w.kind == "CronJob"]
     assert nightly.pod["spec"]["affinity"] == own
 
 
@@ -660,7 +641,5 @@ def test_alerts_and_dashboard_are_those_of_the_files() -> None:
     (alerts,) = [r.body for r in resources if r.kind == "PrometheusRule"]
     assert alerts["spec"] == rules
     (dashboard,) = [r.body for r in resources if r.kind == "ConfigMap" and r.component == "dashboard"]
-    assert json.loads(dashboard["data"]["kbackup.json"]) == json.loads(
-        (CHART / "files/kbackup.json").read_text()
-    )
+    assert json.loads(dashboard["data"]["kbackup.json"]) == json.loads((CHART / "files/kbackup.json").read_text())
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -27,10 +27,7 @@ def test_compose_runs_kbackup(services: dict[str, dict[str, object]]) -> None:
     broker, s3 = services["kafka"]["environment"], services["s3"]["environment"]
     assert isinstance(broker, dict)
     assert "INSIDE://kafka:9092" in broker["KAFKA_ADVERTISED_LISTENERS"]
-    assert s3 == {
-        "MINIO_ROOT_USER": config.s3.access_key_id,
-        "MINIO_ROOT_PASSWORD": config.s3.secret_access_key,
-    }
+    assert s3 == {"MINIO_ROOT_USER": config.s3.access_key_id, "MINIO_ROOT_PASSWORD": config.s3.secret_access_key}
     assert config.s3.endpoint_url == "http://s3:9000"
     script = services["bucket"]["command"]
     assert isinstance(script, list)
@@ -43,9 +40,7 @@ def test_compose_listens_on_loopback_alone(services: dict[str, dict[str, object]
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_compose_builds_the_image_and_takes_the_broker_of_the_tests(
-    services: dict[str, dict[str, object]],
-) -> None:
+def test_compose_builds_the_image_and_takes_the_broker_of_the_tests(services: dict[str, dict[str, object]]) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     (broker,) = re.findall(r'name="kafka_2.13" rev="([^"]+)"', (ROOT / "scripts/dev/ivy.xml").read_text())
     assert {services[name]["image"] for name in ("kbackup", "page", "sample")} == {f"kbackup:{version}"}

@@ -62,9 +62,7 @@ def test_python_is_one_that_kbackup_takes() -> None:
     """Only the base names a version of Python: no path has it."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     instructions = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)
-    assert re.findall(r".*python:?\d.*", instructions) == [
-        f"ARG BASE=python:{asked.removeprefix('>=')}-slim-bookworm"
-    ]
+    assert re.findall(r".*python:?\d.*", instructions) == [f"ARG BASE=python:{asked.removeprefix('>=')}-slim-bookworm"]
     assert re.findall(r" SPARK_HOME=(\S+)", instructions) == re.findall(r"&& ln -s .* (\S+) *&&", STATEMENTS)
 
 
@@ -128,9 +126,7 @@ def test_entrypoint_is_an_executor(tmp_path: Path) -> None:
     assert said[12:16] == ["-Xms1g", "-Xmx1g", "-cp", "/opt/spark/jars/*"]
     assert said[16] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
     flags = dict(zip(said[17::2], said[18::2], strict=True))
-    assert set(flags.values()) == {
-        v for k, v in EXECUTOR.items() if k not in ("SPARK_HOME", "SPARK_EXECUTOR_MEMORY")
-    }
+    assert set(flags.values()) == {v for k, v in EXECUTOR.items() if k not in ("SPARK_HOME", "SPARK_EXECUTOR_MEMORY")}
     assert flags["--podName"] == "kbackup-exec-1"
 
 

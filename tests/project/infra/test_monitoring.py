@@ -45,9 +45,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 EXPRESSIONS = list(expressions())
 
 
-@pytest.mark.parametrize(
-    ("where", "expression"), EXPRESSIONS, ids=[f"{w}-{i}" for i, (w, _) in enumerate(EXPRESSIONS)]
-)
+@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[f"{w}-{i}" for i, (w, _) in enumerate(EXPRESSIONS)])
 def test_expressions(where: str, expression: str) -> None:
     names = metrics_in(expression)
     assert names, where
@@ -83,9 +81,7 @@ def test_the_alerts_that_must_be() -> None:
 def test_every_alert_is_in_the_documents_and_has_a_test() -> None:
     page = METRICS_PAGE.read_text("utf-8")
     (body,) = documents(TESTS)
-    tested = {
-        case["alertname"] for test in body["tests"] for case in test["alert_rule_test"] if case["exp_alerts"]
-    }
+    tested = {case["alertname"] for test in body["tests"] for case in test["alert_rule_test"] if case["exp_alerts"]}
     names = {rule["alert"] for rule in rules()}
     assert set(re.findall(r"^\| `(Kbackup\w+)`", page, re.MULTILINE)) == names == tested
     assert body["rule_files"] == [RULES.name]

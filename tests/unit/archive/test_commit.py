@@ -260,9 +260,7 @@ def test_only_what_was_touched_is_written_again(store: FaultyStore) -> None:
     committed(store, 2, 1, second, [state((0, 0, 10), (1, 0, 9), number=2)])
     written = [key for operation, key in store.calls if operation == "put"]
     assert [key for key in written if "/index_" in key] == [f"topics/{TOPIC}/index_partition_001"]
-    assert [start for _, start in _index(store, 1)] == [
-        s.first for s in [*first, *second] if s.partition == 1
-    ]
+    assert [start for _, start in _index(store, 1)] == [s.first for s in [*first, *second] if s.partition == 1]
     assert written[-1] == layout.DERIVED, "said last, when all is done"
 
 

@@ -46,9 +46,7 @@ def opened(inner: MemoryStore, folder: Path) -> CryptStore:
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(
-        spark: Any, tasks: Sequence[Any], work: Callable[..., Iterator[Any]], show: Any = None
-    ) -> list[Any]:
+    def run(spark: Any, tasks: Sequence[Any], work: Callable[..., Iterator[Any]], show: Any = None) -> list[Any]:
         return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
 
     monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run)

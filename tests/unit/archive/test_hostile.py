@@ -134,9 +134,7 @@ def test_names_with_a_line_feed_are_no_names(link: str) -> None:
     assert layout.parse_point_key(f"points/0000000001-a/{link}\n") != (1, "a", link)
 
 
-@pytest.mark.parametrize(
-    "restore_id", ["..", ".", "", "a/b", "../x", "a\n", "-x", "a" * 101, "\u00e9", "a\0"]
-)
+@pytest.mark.parametrize("restore_id", ["..", ".", "", "a/b", "../x", "a\n", "-x", "a" * 101, "\u00e9", "a\0"])
 def test_restore_ids_are_one_plain_name(restore_id: str) -> None:
     with pytest.raises(UsageError, match="can't be used"):
         layout.restore_key(restore_id, layout.PLAN)

@@ -67,11 +67,7 @@ def test_a_kill_at_every_byte() -> None:
         due = [r for r in RECORDS if r.offset in sink.whole]
         store = stored(sink)
         assert read(store, "orders") == [due], room
-        torn = (
-            len(sink.records)
-            - 1
-            - sum(s.bytes - 1 for s in java_content(store, ["orders"]).topics[0].segments)
-        )
+        torn = len(sink.records) - 1 - sum(s.bytes - 1 for s in java_content(store, ["orders"]).topics[0].segments)
         warnings = java_content(store, ["orders"]).warnings
         assert any(f"has {torn:,} bytes behind" in text for text in warnings) == (torn > 0)
         sink.restart(RECORDS)
@@ -136,9 +132,7 @@ def test_bytes_that_may_be_records_whose_index_is_lost() -> None:
     sink.records += b"\xff" * 64
     store = stored(sink)
     assert read(store, "orders") == [RECORDS]
-    assert ["has 64 bytes behind offset 9" in text for text in java_content(store, ["orders"]).warnings] == [
-        True
-    ]
+    assert ["has 64 bytes behind offset 9" in text for text in java_content(store, ["orders"]).warnings] == [True]
     damaged = bytearray(sink.index)
     damaged[20:30] = bytes(10)
     for index in (damaged, bytearray()):

@@ -149,9 +149,7 @@ def test_one_that_ran_out_is_lost_once_somebody_took_it(store: FaultyStore) -> N
 
 
 @pytest.mark.exhaustive
-def test_a_clock_that_is_set_back_does_not_make_it_longer(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_set_back_does_not_make_it_longer(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     class Behind(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> Behind:
@@ -217,9 +215,7 @@ def test_a_read_that_fails_says_nothing_of_who_holds_it(store: FaultyStore) -> N
     assert read_lease(store)[0].released
 
 
-def test_an_error_of_any_kind_in_renewing_it_is_told(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_any_kind_in_renewing_it_is_told(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> str:
         raise ZeroDivisionError("a bug")
 
@@ -239,9 +235,7 @@ def test_an_unknown_outcome_of_taking_it_is_no_lease(store: FaultyStore) -> None
         pytest.fail("it took effect")
 
 
-def test_a_failed_release_does_not_undo_the_work(
-    store: FaultyStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_release_does_not_undo_the_work(store: FaultyStore, caplog: pytest.LogCaptureFixture) -> None:
     with HeldLease(store, "done", LONG):
         store.faults.append(down("replace", layout.LOCK))
     assert "the lease could not be released: the store is down" in caplog.text
@@ -469,9 +463,7 @@ def test_one_that_is_alive_or_given_back_is_left_alone(store: FaultyStore) -> No
         break_lease(store, leased(store, 60, released=True), force=True, seconds=SECONDS)
 
 
-@pytest.mark.parametrize(
-    ("remaining", "held"), [(20.0, 20.0), (1e9, SECONDS)], ids=["its time", "a wrong clock"]
-)
+@pytest.mark.parametrize(("remaining", "held"), [(20.0, 20.0), (1e9, SECONDS)], ids=["its time", "a wrong clock"])
 def test_by_force_it_is_free_when_its_holder_must_have_noticed(
     store: FaultyStore, remaining: float, held: float
 ) -> None:

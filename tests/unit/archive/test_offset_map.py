@@ -122,9 +122,7 @@ def test_a_map_that_is_cut_changed_or_not_in_its_place(store: FaultyStore) -> No
 
 def offset_map(*runs: tuple[int, int, int], end: int) -> OffsetMap:
     source, target, count = (
-        (np.array(column, np.int64) for column in zip(*runs, strict=True))
-        if runs
-        else (np.empty(0, np.int64),) * 3
+        (np.array(column, np.int64) for column in zip(*runs, strict=True)) if runs else (np.empty(0, np.int64),) * 3
     )
     return OffsetMap(source, target, count, end)
 

@@ -102,9 +102,7 @@ def test_a_restore_point_that_was_let_go_is_called_so(store: FaultyStore) -> Non
     for number in (1, 2, 3):
         committed(store, number, number - 1 or None)
     archive = open_archive(store)
-    commit(
-        store, archive.committed, lambda s: expire_points(s, {2}), Author("expire", "another", "2 was let go")
-    )
+    commit(store, archive.committed, lambda s: expire_points(s, {2}), Author("expire", "another", "2 was let go"))
     with pytest.raises(UsageError, match="restore point 2 was let go") as raised:
         open_archive(store).restore_point(2)
     assert "the nearest is 1 and 3" in raised.value.hint
@@ -144,9 +142,7 @@ def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
         ({"origin": "great"}, "great"),
     ],
 )
-def test_a_manifest_that_was_changed_is_refused(
-    change: dict[str, object], why: str, store: FaultyStore
-) -> None:
+def test_a_manifest_that_was_changed_is_refused(change: dict[str, object], why: str, store: FaultyStore) -> None:
     archive, _ = committed(store, 1, None)
     key = archive.restore_points[0].documents[0]
     store.put(key, json.dumps(json.loads(store.get(key)) | change).encode())
@@ -165,9 +161,7 @@ def test_a_manifest_that_was_changed_is_refused(
         ({"pins": {}}, "pins"),
     ],
 )
-def test_a_catalog_that_was_changed_is_refused(
-    change: dict[str, object], why: str, store: FaultyStore
-) -> None:
+def test_a_catalog_that_was_changed_is_refused(change: dict[str, object], why: str, store: FaultyStore) -> None:
     archive, _ = committed(store, 1, None)
     key = layout.catalog_key(archive.state.number)
     store.put(key, json.dumps(json.loads(store.get(key)) | change).encode())

@@ -36,14 +36,11 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "run_tasks", run)
 
 
-def plan(
-    *ranges: tuple[int, int], topic_id: str = TOPIC_ID, incarnation: int = 1, before: int | None = None
-) -> Plan:
+def plan(*ranges: tuple[int, int], topic_id: str = TOPIC_ID, incarnation: int = 1, before: int | None = None) -> Plan:
     """(start, end) of partitions 0, 1, ..., which the archive has up to `before`."""
     known = state((0, 0, before), number=1).partitions[0] if before is not None else None
     partitions = tuple(
-        PartitionPlan(number, start, end, Live(0, end, end), known)
-        for number, (start, end) in enumerate(ranges)
+        PartitionPlan(number, start, end, Live(0, end, end), known) for number, (start, end) in enumerate(ranges)
     )
     return Plan((TopicPlan(TOPIC, topic_id, incarnation, partitions),), (), (), ())
 
@@ -123,11 +120,7 @@ def test_damaged_segments_are_not_salvaged(store: FaultyStore) -> None:
 
 @pytest.mark.parametrize(
     ("selection", "isolation"),
-    [
-        (plan((0, 30)), "read_uncommitted"),
-        (plan((0, 0)), "read_committed"),
-        (plan((30, 60)), "read_committed"),
-    ],
+    [(plan((0, 30)), "read_uncommitted"), (plan((0, 0)), "read_committed"), (plan((30, 60)), "read_committed")],
     ids=["other isolation", "beyond the end", "before the start"],
 )
 def test_segments_beyond_the_plan_are_not_salvaged(
@@ -163,18 +156,14 @@ def test_of_two_interrupted_runs_nothing_is_taken_twice(store: FaultyStore) -> N
     """They cut the partition elsewhere: [0,20) [20,..) and [12,..)."""
     interrupt(store)
     interrupt(store)
-    wide = write(store, target(threshold=1 << 20), range(20)) + write(
-        store, target(threshold=1 << 20), range(20, 26)
-    )
+    wide = write(store, target(threshold=1 << 20), range(20)) + write(store, target(threshold=1 << 20), range(20, 26))
     write(store, target(threshold=1 << 20), range(12, 24))
     assert again(store, plan((0, 40))) == wide
 
 
 def test_a_segment_that_reaches_past_the_plan_is_read_again(store: FaultyStore) -> None:
     interrupt(store)
-    strays = write(store, target(threshold=1 << 20), range(10)) + write(
-        store, target(threshold=1 << 20), range(10, 25)
-    )
+    strays = write(store, target(threshold=1 << 20), range(10)) + write(store, target(threshold=1 << 20), range(10, 25))
     assert again(store, plan((0, 24))) == strays[:1]
 
 
@@ -212,11 +201,7 @@ def test_salvage_leaves_expired_segments_in_place(store: FaultyStore) -> None:
 
 def test_files_that_are_no_segments_are_left_alone(store: FaultyStore) -> None:
     interrupt(store)
-    others = {
-        f"topics/{TOPIC}/index_partition_000",
-        f"topics/{TOPIC}/notes.txt",
-        f"topics/{TOPIC}@2/segment_x",
-    }
+    others = {f"topics/{TOPIC}/index_partition_000", f"topics/{TOPIC}/notes.txt", f"topics/{TOPIC}@2/segment_x"}
     for key in others:
         store.put_new(key, b"")
     assert again(store, plan((0, 9))) == []

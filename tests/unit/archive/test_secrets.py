@@ -23,24 +23,12 @@ FULL = Metadata(
     topics=(),
     scram_users=(
         ScramUser(
-            user="alice",
-            mechanism="SCRAM-SHA-256",
-            iterations=4096,
-            salt=HIDDEN,
-            stored_key=HIDDEN,
-            server_key=HIDDEN,
+            user="alice", mechanism="SCRAM-SHA-256", iterations=4096, salt=HIDDEN, stored_key=HIDDEN, server_key=HIDDEN
         ),
     ),
     delegation_tokens=(
         DelegationToken(
-            id="t",
-            owner="User:a",
-            requester="User:a",
-            renewers=(),
-            issued_at=1,
-            expires_at=2,
-            max_at=3,
-            hmac=HIDDEN,
+            id="t", owner="User:a", requester="User:a", renewers=(), issued_at=1, expires_at=2, max_at=3, hmac=HIDDEN
         ),
     ),
     broker_configs=(

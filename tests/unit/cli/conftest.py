@@ -53,9 +53,7 @@ def archive(tmp_path: Path) -> str:
     """Holds the znodes as they are."""
     store = FileStore(tmp_path / "archive")
     made = make_archive(store)
-    znodes = [
-        Znode(path=p, content=json.dumps(c)) for p, c in (("/controller", OF_KRAFT), ("/migration", COPIED))
-    ]
+    znodes = [Znode(path=p, content=json.dumps(c)) for p, c in (("/controller", OF_KRAFT), ("/migration", COPIED))]
     assert made.head is not None
     commit_point(made, 3, made.head.topics, [], [], znodes=znodes)
     return store.url

@@ -18,16 +18,7 @@ from kbackup.store.crypt.kek import generate_key
 from tests.support.archives import make_archive
 
 Said = pytest.CaptureFixture[str]
-LOOKS = [
-    ["list"],
-    ["info"],
-    ["ls"],
-    ["verify", "--quick"],
-    ["expire"],
-    ["key", "list"],
-    ["repair"],
-    ["unlock"],
-]
+LOOKS = [["list"], ["info"], ["ls"], ["verify", "--quick"], ["expire"], ["key", "list"], ["repair"], ["unlock"]]
 
 
 @pytest.fixture(params=["plain", "encrypted"])

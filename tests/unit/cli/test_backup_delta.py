@@ -66,10 +66,7 @@ def test_a_restore_point_takes_no_jars(
     assert main(arguments) == UnreachableError.exit_code
     said = capsys.readouterr()
     assert json.loads(said.out)["restore_point"] == 2
-    assert (
-        f"restore point 2 is committed, but an export to the Delta tables at {tables} failed: {WHY}"
-        in said.err
-    )
+    assert f"restore point 2 is committed, but an export to the Delta tables at {tables} failed: {WHY}" in said.err
     (conf,) = sessions
     assert not [name for name in conf if "jars" in name or "extensions" in name]
     assert not (tables / "_kbackup" / "reached.json").exists()

@@ -37,11 +37,7 @@ def test_partitions_and_segments(root: str, capsys: Said) -> None:
     told = run(capsys, "ls", "orders/0", "-a", root)
     assert human_time(T0 + 15_000) in told.splitlines()[3]
     (segments,) = [json.loads(run(capsys, "ls", "orders/0/", "-a", root, "--json"))["segments"]]
-    assert [(s["first"], s["last"], s["records"]) for s in segments][:3] == [
-        (0, 7, 8),
-        (8, 9, 2),
-        (15, 23, 8),
-    ]
+    assert [(s["first"], s["last"], s["records"]) for s in segments][:3] == [(0, 7, 8), (8, 9, 2), (15, 23, 8)]
     assert (Path(root) / segments[0]["file"]).stat().st_size == segments[0]["stored_bytes"]
     earlier = json.loads(run(capsys, "ls", "orders/0", "-a", root, "-b", "1", "--json"))["segments"]
     assert earlier == segments[:2]

@@ -33,18 +33,13 @@ def test_json_is_exact() -> None:
     document = json.loads(shown)
     assert document["key"] == {"base64": "G1sySv8="}
     assert document["value"] is None
-    assert document["headers"] == [
-        {"key": "h\n", "value": "\x00"},
-        {"key": {"base64": "/g=="}, "value": None},
-    ]
+    assert document["headers"] == [{"key": "h\n", "value": "\x00"}, {"key": {"base64": "/g=="}, "value": None}]
     told = json.loads(as_json(TP, NASTY._replace(timestamp_type=-2, timestamp=None)))
     assert (told["timestamp"], told["timestamp_type"]) == (None, "CreateTime")
 
 
 def test_text_and_hex() -> None:
-    assert as_text(TP, NASTY) == (
-        "orders:3:7\t2023-11-14T22:13:20.000Z\t\\x1b[2J\\xff\tnull\th\\n=\\x00,\\xfe=null\n"
-    )
+    assert as_text(TP, NASTY) == ("orders:3:7\t2023-11-14T22:13:20.000Z\t\\x1b[2J\\xff\tnull\th\\n=\\x00,\\xfe=null\n")
     assert as_hex(TP, NASTY._replace(value=bytes(range(32, 49)), headers=())).splitlines() == [
         "orders:3:7  2023-11-14T22:13:20.000Z  CreateTime",
         "key, 5 bytes",

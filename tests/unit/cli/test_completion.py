@@ -94,9 +94,7 @@ def test_commands_are_completed_without_their_modules(commands: Path) -> None:
         (["groups", "plan"], "Usage: kbackup groups plan [OPTIONS]"),
     ],
 )
-def test_help_shows_what_the_option_shows(
-    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_what_the_option_shows(words: list[str], usage: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", *words]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(usage)

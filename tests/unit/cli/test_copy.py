@@ -44,9 +44,7 @@ def numbers(address: str) -> list[int]:
     return [p.number for p in open_archive(open_store(address)).restore_points]
 
 
-def test_copy_drops_points_that_the_source_expired_unless_kept(
-    root: Path, tmp_path: Path, capsys: Said
-) -> None:
+def test_copy_drops_points_that_the_source_expired_unless_kept(root: Path, tmp_path: Path, capsys: Said) -> None:
     follows, keeps, alone = (str(tmp_path / name) for name in ("follows", "keeps", "alone"))
     source = ["--archive", str(root)]
     assert cli.main(["label", "1", "first", "--archive", str(root)]) == 0
@@ -107,9 +105,7 @@ def test_another_s3_server(root: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "destination", ["archive/", "./archive", "archive/../archive", "archive/inside", "link", "."]
-)
+@pytest.mark.parametrize("destination", ["archive/", "./archive", "archive/../archive", "archive/inside", "link", "."])
 @pytest.mark.parametrize("more", [[], ["--restore-point", "2"]])
 def test_the_archive_is_no_destination(
     root: Path, destination: str, more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Said

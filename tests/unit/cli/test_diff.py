@@ -32,13 +32,8 @@ def test_two_restore_points(archive: str, capsys: Said) -> None:
     document = told(capsys, "1", "latest", "-a", archive)
     assert (document["a"], document["b"], document["same"]) == ("restore point 1", "restore point 2", False)
     assert [(t["topic"], t["change"]) for t in document["topics"]] == [("clicks", "gone")]
-    assert document["offsets"] == [
-        {"topic": "orders", "partition": 0, "start": [0, 0], "end": [10, 41], "added": 31}
-    ]
-    assert [(g["group"], g["change"]) for g in document["groups"]] == [
-        ("billing", "changed"),
-        ("late", "appeared"),
-    ]
+    assert document["offsets"] == [{"topic": "orders", "partition": 0, "start": [0, 0], "end": [10, 41], "added": 31}]
+    assert [(g["group"], g["change"]) for g in document["groups"]] == [("billing", "changed"), ("late", "appeared")]
     assert document["groups"][0]["moved"] == [
         {"topic": "clicks", "partition": 0, "before": 5, "after": None},
         {"topic": "orders", "partition": 0, "before": 4, "after": 17},
@@ -66,10 +61,7 @@ def test_exit_codes(archive: str, capsys: Said, arguments: tuple[str, ...], code
 
 def test_a_selection_matches_on_either_side(archive: str, capsys: Said) -> None:
     """Topic clicks is deleted in restore point 2, group late is new there."""
-    assert (
-        told(capsys, "2", "1", "-a", archive, "-t", "clicks", "-g", "late")["topics"][0]["change"]
-        == "appeared"
-    )
+    assert told(capsys, "2", "1", "-a", archive, "-t", "clicks", "-g", "late")["topics"][0]["change"] == "appeared"
 
 
 def test_tables(archive: str, capsys: Said) -> None:

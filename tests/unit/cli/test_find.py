@@ -40,10 +40,7 @@ def test_find(root: str, args: Sequence[str], expected: list[str], capsys: Said)
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        (
-            ["cat", "orders:0:12"],
-            "use 'orders:0:12-' to begin at the next record; the archive has offsets 0 to 41",
-        ),
+        (["cat", "orders:0:12"], "use 'orders:0:12-' to begin at the next record; the archive has offsets 0 to 41"),
         (["cat", f"orders:0:{10**19 - 1}"], f"use 'orders:0:{10**19 - 1}-' to begin at the next record"),
         (["cat", "orders:7"], "run 'kbackup ls orders', which lists its 3"),
         (["cat", "order"], "did you mean orders?"),

@@ -36,9 +36,7 @@ def archive_of(folder: Path, records: list[Plain], compression: str = "none") ->
     archive = open_or_create(store)
     with PartitionWriter(store, SegmentTarget("orders", 1, 0, 1 << 20, compression)) as writer:
         segments: list[Segment] = [*writer.append(block_of(records)), *writer.finish()]
-    commit_point(
-        archive, 1, [topic_state("orders", 1, "present", [(0, len(records), segments)])], segments, []
-    )
+    commit_point(archive, 1, [topic_state("orders", 1, "present", [(0, len(records), segments)])], segments, [])
     return str(folder)
 
 
@@ -80,9 +78,7 @@ def test_expressions_select_records_by_their_fields(
 
 def test_text_narrows_down(root: str, capsys: Said) -> None:
     """The expression is asked about no other records: it fails on none."""
-    assert (
-        cli.main(["find", "STATE", "orders", "-i", "--jq", ".value.amount > 3", "-a", root, "-f", "%o"]) == 0
-    )
+    assert cli.main(["find", "STATE", "orders", "-i", "--jq", ".value.amount > 3", "-a", root, "-f", "%o"]) == 0
     out, err = capsys.readouterr()
     assert out == "0"
     assert "failed for 2 records" in err
@@ -129,12 +125,7 @@ def test_without_its_library(
     root: str, module: str, args: list[str], tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.avsc").write_text('"string"')
-    for name in (
-        module,
-        "kbackup.cli.find",
-        "kbackup.schemas.avro",
-        "kbackup.kafka.schema_registry",
-    ):
+    for name in (module, "kbackup.cli.find", "kbackup.schemas.avro", "kbackup.kafka.schema_registry"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     given = [arg.format(avsc=tmp_path / "a.avsc") if arg == "{avsc}" else arg for arg in args]
@@ -183,10 +174,7 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
         (None, True),
         ({"type": "AVRO"}, False),
     ]
-    assert (
-        "warning: 1 of 3 values could not be decoded and are used undecoded; the first: orders:0:2: not"
-        in err
-    )
+    assert "warning: 1 of 3 values could not be decoded and are used undecoded; the first: orders:0:2: not" in err
     out, _ = run("cat", "orders", *schemas)
     assert [line.split("\t")[3] for line in out.splitlines()] == [
         r'{"name":"\u001b[2J","n":1}',

@@ -37,17 +37,13 @@ def stop() -> Iterator[Stop]:
         (["--follow", "--interval=0s"], "follow.interval_seconds '0s' is not"),
     ],
 )
-def test_unusable_options_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backup", "--archive=/nonexistent/archive", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tables", ["", "s3://lake/kafka"])
-def test_delta_tables_are_told_of_where_some_are_configured(
-    tables: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_delta_tables_are_told_of_where_some_are_configured(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("kbackup.toml").write_text(f'[export]\ndelta = "{tables}"\n' if tables else "")
     assert main(["backup", "--archive=/nonexistent/archive", "--follow", "--listen=9464"]) == 2
     told = "--follow writes no Delta tables" in capsys.readouterr().err

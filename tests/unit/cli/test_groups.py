@@ -68,9 +68,7 @@ def test_one_group_for_people(root: str, capsys: Said) -> None:
 def test_folder_of_the_java_tool(capsys: Said) -> None:
     shown = told(capsys, "show", "cg-100", "-a", str(JAVA / "archive"))
     assert (shown["restore_point"], shown["group"]["type"]) == (0, "")
-    assert ("orders.v1", 0, 100) in [
-        (o["topic"], o["partition"], o["offset"]) for o in shown["group"]["offsets"]
-    ]
+    assert ("orders.v1", 0, 100) in [(o["topic"], o["partition"], o["offset"]) for o in shown["group"]["offsets"]]
 
 
 @pytest.mark.parametrize(
@@ -102,18 +100,9 @@ def test_names_can_not_steer_a_terminal(capsys: Said) -> None:
     tables.show_groups(found, reporter)
     tables.show_group(group, found, reporter)
     offset = PlannedOffset(
-        topic=STEERS,
-        partition=0,
-        source=1,
-        target=2,
-        how="next record",
-        leader_epoch=None,
-        metadata="",
-        now=None,
+        topic=STEERS, partition=0, source=1, target=2, how="next record", leader_epoch=None, metadata="", now=None
     )
-    planned = PlannedGroupReport(
-        source=STEERS, group=STEERS, hindered=STEERS, offsets=(offset,), left_out=(STEERS,)
-    )
+    planned = PlannedGroupReport(source=STEERS, group=STEERS, hindered=STEERS, offsets=(offset,), left_out=(STEERS,))
     point = {"restore_id": "r", "restore_point": 1, "captured_at": "then", "target_cluster_id": "c"}
     tables.show_plan(GroupsPlanReport(**point, groups=(planned,)), reporter)  # type: ignore[arg-type]
     result = GroupOffsetResult(topic=STEERS, partition=0, source=1, target=2, how="exact")
@@ -122,8 +111,7 @@ def test_names_can_not_steer_a_terminal(capsys: Said) -> None:
     tables.show_applied(report, reporter)
     undone = UndoResult(group=STEERS, status="refused", why=STEERS, set_back=1, removed=2, kept=3)
     tables.show_undone(
-        GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=(undone,)),
-        reporter,
+        GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=(undone,)), reporter
     )
     out, err = capsys.readouterr()
     assert all(line.isprintable() for text in (out, err) for line in text.splitlines())
@@ -138,7 +126,6 @@ def test_an_undo_counts_what_it_put_back(capsys: pytest.CaptureFixture[str]) -> 
         UndoResult(group="b", status="put back", set_back=1, removed=0, kept=0),
     )
     tables.show_undone(
-        GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=groups),
-        Reporter(),
+        GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=groups), Reporter()
     )
     assert capsys.readouterr().out.endswith("1 of 2 groups put back to then, before 'apply' (capture 4)\n")

@@ -149,12 +149,7 @@ def test_settings_are_counted(root: Path, capsys: Said, monkeypatch: pytest.Monk
     document = told(capsys, "info", "-a", str(root))
     assert document["settings"] == {"acls": 0, "scram_users": 1}
     assert document["not_carried"] == [
-        {
-            "part": "delegation_tokens",
-            "what": "delegation tokens",
-            "reason": "not supported",
-            "why": "so it is",
-        }
+        {"part": "delegation_tokens", "what": "delegation tokens", "reason": "not supported", "why": "so it is"}
     ]
     assert cli.main(["info", "-a", str(root)]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]

@@ -113,9 +113,7 @@ def test_json_holds_the_exit_code_of_metrics_that_were_not_written(
     assert json.loads(capsys.readouterr().out) == {"good": 1, "exit_code": 1}
 
 
-@pytest.mark.parametrize(
-    ("args", "code"), [(["config"], 0), (["config", "--jsn"], 2), (["list", "-a", "s3://"], 2)]
-)
+@pytest.mark.parametrize(("args", "code"), [(["config"], 0), (["config", "--jsn"], 2), (["list", "-a", "s3://"], 2)])
 def test_json_for_logs_is_one_line_with_the_exit_code(
     args: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,17 +136,12 @@ def test_errors_of_executors_are_known_by_their_marker(
     "error", [ZeroDivisionError("by nought\nand more"), EOFError("by nought"), BrokenPipeError("by nought")]
 )
 def test_internal_errors_show_their_last_line(
-    error: Exception,
-    run: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, run: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli, "_is_stdout_closed", lambda: False)
     assert run(failing(error)) == 1
     said = capsys.readouterr().err
-    assert said.startswith(
-        f"kbackup: internal error: {type(error).__name__}: by nought\nhint: run again with --debug"
-    )
+    assert said.startswith(f"kbackup: internal error: {type(error).__name__}: by nought\nhint: run again with --debug")
     assert "Traceback" not in said
     assert run(failing(error), "--debug") == 1
     assert "Traceback" in capsys.readouterr().err
@@ -166,9 +159,7 @@ def test_interruptions(run: Callable[..., int], capsys: pytest.CaptureFixture[st
         assert capsys.readouterr().err == "kbackup: interrupted\n"
 
 
-def test_messages_cannot_steer_the_terminal(
-    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_messages_cannot_steer_the_terminal(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing(KbackupError("group \x1b[2J\u202e\nline two"))) == 1
     assert capsys.readouterr().err == "kbackup: group \\x1b[2J\\u202e\n  line two\n"
 

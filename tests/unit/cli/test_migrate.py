@@ -38,9 +38,7 @@ def test_status(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) ->
     assert re.search(r"^state: +dual write$", shown, re.MULTILINE)
     assert re.search(r"^way back: +yes$", shown, re.MULTILINE)
     assert "/controller is KRaft controller 3000, /migration at offset 99, 1 broker with ZooKeeper" in shown
-    assert re.search(
-        r"^not looked at: +metrics: no exporter is named; give --metrics-url", shown, re.MULTILINE
-    )
+    assert re.search(r"^not looked at: +metrics: no exporter is named; give --metrics-url", shown, re.MULTILINE)
     assert re.search(r"^next step: +run 'kbackup migrate verify'", shown, re.MULTILINE)
 
 
@@ -103,9 +101,7 @@ def test_a_snapshot_without_one_of_its_batches_ends_the_status(
     cut = whole[: batches[1].position] + whole[batches[2].position :]
     (tmp_path / snapshot.name).write_bytes(cut)
     assert main(["migrate", "status", *ZOOKEEPER, "--set", f"source.metadata.log.dir={tmp_path}"]) == 13
-    problem = (
-        f"{snapshot.name}: byte {batches[1].position}: a batch at offset {batches[2].base_offset}, after"
-    )
+    problem = f"{snapshot.name}: byte {batches[1].position}: a batch at offset {batches[2].base_offset}, after"
     assert problem in capsys.readouterr().err
 
 
@@ -121,9 +117,7 @@ def test_a_broker_that_blocks_is_named_and_no_success(
     shown = capsys.readouterr().out
     assert re.search(r"^state: +pre-migration$", shown, re.MULTILINE)
     for broker in ("1, which has not", "7, which is down and has not"):
-        assert re.search(
-            rf"^waits for: +broker {broker} registered with the controllers$", shown, re.MULTILINE
-        )
+        assert re.search(rf"^waits for: +broker {broker} registered with the controllers$", shown, re.MULTILINE)
 
 
 def test_zookeeper_that_stands_still_is_no_success(
@@ -265,9 +259,7 @@ def test_controllers_storage(tmp_path: Path) -> None:
     assert isinstance(unread, NotRead)
     assert f"{tmp_path}/a/meta.properties" in unread.why
     (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "meta.properties").write_text(
-        "#\n#date\ncluster.id=L05pbYc6Q4qlvxLk3rTO9A\nversion=1\n"
-    )
+    (tmp_path / "b" / "meta.properties").write_text("#\n#date\ncluster.id=L05pbYc6Q4qlvxLk3rTO9A\nversion=1\n")
     level = record("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 17})
     write_snapshot(tmp_path, 0, [level]).rename(tmp_path / "b" / "bootstrap.checkpoint")
     read = preflight_read.read_controller(file)

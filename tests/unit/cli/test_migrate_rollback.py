@@ -33,21 +33,14 @@ def log(tmp_path: Path) -> tuple[str, str]:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Mapping[str, str]]:
     configs: dict[int, Mapping[str, str]] = {
-        1: {
-            "zookeeper.metadata.migration.enable": "true",
-            "controller.quorum.bootstrap.servers": CLOSED,
-        }
+        1: {"zookeeper.metadata.migration.enable": "true", "controller.quorum.bootstrap.servers": CLOSED}
     }
     monkeypatch.setattr(rollback_read, "read_configs", lambda sources: configs)
     return configs
 
 
 def test_rollback_changes_nothing_without_confirmation(
-    zookeeper: FakeZooKeeper,
-    brokers: object,
-    archive: str,
-    log: tuple[str, str],
-    capsys: pytest.CaptureFixture[str],
+    zookeeper: FakeZooKeeper, brokers: object, archive: str, log: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["migrate", "rollback", *ZOOKEEPER, *log, "-a", archive]) == 0
     assert zookeeper.deleted == []
@@ -62,11 +55,7 @@ def test_rollback_changes_nothing_without_confirmation(
 
 
 def test_rollback(
-    zookeeper: FakeZooKeeper,
-    brokers: object,
-    archive: str,
-    log: tuple[str, str],
-    capsys: pytest.CaptureFixture[str],
+    zookeeper: FakeZooKeeper, brokers: object, archive: str, log: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["migrate", "rollback", *ZOOKEEPER, *log, "-a", archive, "--confirm"]) == 0
     assert zookeeper.deleted == ["/controller", "/migration"]
@@ -78,11 +67,7 @@ def test_rollback(
 
 
 def test_rollback_as_json(
-    zookeeper: FakeZooKeeper,
-    brokers: object,
-    archive: str,
-    log: tuple[str, str],
-    capsys: pytest.CaptureFixture[str],
+    zookeeper: FakeZooKeeper, brokers: object, archive: str, log: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["migrate", "rollback", *ZOOKEEPER, *log, "-a", archive, "--confirm", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -137,9 +122,7 @@ def test_rollback_of_a_controller_whose_machine_is_gone(
     zookeeper: FakeZooKeeper, brokers: object, archive: str, log: tuple[str, str]
 ) -> None:
     silent = "controller.invalid:1"
-    assert (
-        main(["migrate", "rollback", *ZOOKEEPER, *log, "-a", archive, "--confirm", "--stopped", silent]) == 0
-    )
+    assert main(["migrate", "rollback", *ZOOKEEPER, *log, "-a", archive, "--confirm", "--stopped", silent]) == 0
     assert zookeeper.deleted == ["/controller", "/migration"]
 
 

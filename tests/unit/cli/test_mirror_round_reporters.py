@@ -83,10 +83,7 @@ def test_flow_that_waits_for_its_archive_is_not_well(frame: Frame) -> None:
     joint = JointHealth(60, lambda: now)
     apply = ApplyRoundReporter(frame, joint.add_component("apply A->B"))
     apply.waiting(flow_of(), "there is no archive at /x")
-    assert joint.answer() == (
-        200,
-        "apply A->B: ok: 0 s; last error: there is no archive at /x\n",
-    )
+    assert joint.answer() == (200, "apply A->B: ok: 0 s; last error: there is no archive at /x\n")
     now = 61.0
     assert joint.answer()[0] == 503
 
@@ -107,9 +104,7 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
         assert len(halves) == 4
 
 
-def test_take_halves_say_which_source_a_restore_point_is_of(
-    frame: Frame, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_take_halves_say_which_source_a_restore_point_is_of(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:
     """Both ways, each source has restore points of its own."""
     told = TakeRoundReporter(frame, None, "take B into file:///archives/B")
     told.committed(cast(BackupReport, BackedUp()))

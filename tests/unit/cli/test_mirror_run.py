@@ -42,9 +42,7 @@ def test_file_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "none.properties: no such file" in capsys.readouterr().err
 
 
-def test_translate_refuses_one_archive_of_two_sources(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_translate_refuses_one_archive_of_two_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(CLUSTERS + "B->A.enabled = true")
     assert main(["mirror", "translate", str(file), "billing", "-a", "/tmp/x"]) == 2

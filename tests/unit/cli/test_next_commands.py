@@ -53,9 +53,7 @@ def test_findings_and_losses_name_what_comes_next(root: Path, capsys: Said) -> N
     (root / SEGMENT).unlink()
     expected = "take the objects from a copy; to see what can be mended without: kbackup repair"
     assert notes(capsys, "verify", str(root), "--quick", code=13)[-1] == expected
-    assert notes(capsys, "repair", str(root), "--confirm", code=3)[-1].endswith(
-        "read the archive back: kbackup verify"
-    )
+    assert notes(capsys, "repair", str(root), "--confirm", code=3)[-1].endswith("read the archive back: kbackup verify")
 
 
 def test_a_copy_names_the_way_to_keep_what_expired(root: Path, tmp_path: Path, capsys: Said) -> None:
@@ -67,9 +65,7 @@ def test_a_copy_names_the_way_to_keep_what_expired(root: Path, tmp_path: Path, c
 
 def test_a_drill_names_the_commands_that_delete_its_names() -> None:
     report = drill_reports.report(
-        prefix="drill-1.",
-        kept=("topic drill-1.a", "group drill-1.my group"),
-        left=("group drill-1.g: it's busy",),
+        prefix="drill-1.", kept=("topic drill-1.a", "group drill-1.my group"), left=("group drill-1.g: it's busy",)
     )
     assert _deletions(report) == [
         r"kafka-topics.sh --bootstrap-server broker-1:9093 --delete --topic 'drill-1\..*'",

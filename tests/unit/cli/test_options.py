@@ -54,18 +54,7 @@ def test_nothing_given_sets_nothing() -> None:
 
 def test_backup_flags() -> None:
     result = loaded(
-        *(
-            "-a",
-            "s3://b/p",
-            "--bootstrap-server",
-            "h:1",
-            "--master",
-            "local[1]",
-            "--topics",
-            "a",
-            "--topics",
-            "/b,c/",
-        ),
+        *("-a", "s3://b/p", "--bootstrap-server", "h:1", "--master", "local[1]", "--topics", "a", "--topics", "/b,c/"),
         *("--segment-bytes", "1MiB", "--allow-loss", "--s3-path-style", "--s3-region", "r"),
         *("--set", "source.client.id=x=y", "--set", "backup.groups=g,h"),
     )
@@ -81,16 +70,7 @@ def test_backup_flags() -> None:
 
 def test_restore_flags() -> None:
     config = loaded(
-        *(
-            "--map",
-            "a.b=c",
-            "--map",
-            "d=e",
-            "--map-regex",
-            r"^(.{1,3})$=x.\1",
-            "--no-groups",
-            "--no-transactions",
-        ),
+        *("--map", "a.b=c", "--map", "d=e", "--map-regex", r"^(.{1,3})$=x.\1", "--no-groups", "--no-transactions"),
         *("--replication-factor", "2", "--bootstrap-server", "h:1", "--restore-point", "7"),
         target=True,
     ).config
@@ -134,9 +114,7 @@ def test_help_comes_from_the_table_of_keys() -> None:
     assert "--transactions / --no-transactions" in text
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--settings", "acls,users"), ("--settings", "acls", "--settings", "users")]
-)
+@pytest.mark.parametrize("arguments", [("--settings", "acls,users"), ("--settings", "acls", "--settings", "users")])
 def test_words_of_a_choice_may_be_given_at_once(arguments: tuple[str, ...]) -> None:
     assert loaded(*arguments, target=True).config.restore.settings == ("acls", "users")
 

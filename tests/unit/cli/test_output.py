@@ -19,9 +19,7 @@ from tests.support.terminals import Terminal
 def test_plain_tables(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [("a\x1b[1m", 1234, None), ("longer", 5, "x")]
     Reporter().table(("topic", "records", "note"), rows)
-    assert capsys.readouterr().out == (
-        "TOPIC     RECORDS  NOTE\na\\x1b[1m    1,234  -\nlonger          5  x\n"
-    )
+    assert capsys.readouterr().out == ("TOPIC     RECORDS  NOTE\na\\x1b[1m    1,234  -\nlonger          5  x\n")
 
 
 def test_tables_without_rows_have_their_head(capsys: pytest.CaptureFixture[str]) -> None:

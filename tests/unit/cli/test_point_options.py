@@ -12,9 +12,7 @@ from kbackup.cli import COMMANDS, cli
 RENAMED = {"--backup": "--restore-point", "--at": "--to-time"}
 
 
-def _commands(
-    group: click.Group, context: click.Context, name: str = ""
-) -> Iterator[tuple[str, click.Command]]:
+def _commands(group: click.Group, context: click.Context, name: str = "") -> Iterator[tuple[str, click.Command]]:
     for part in group.list_commands(context):
         command = group.get_command(context, part)
         assert command is not None

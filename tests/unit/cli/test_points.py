@@ -119,10 +119,7 @@ def test_a_label_stands_for_its_point(root: str, capsys: Said) -> None:
     assert by_label["restore_point"] == 1
     shown = told(capsys, "ls", "-a", root, "--restore-point", "before-migration")
     assert shown["restore_point"] == 1
-    assert (
-        told(capsys, "groups", "show", "-a", root, "--restore-point", "before-migration")["restore_point"]
-        == 1
-    )
+    assert told(capsys, "groups", "show", "-a", root, "--restore-point", "before-migration")["restore_point"] == 1
     assert told(capsys, "diff", "before-migration", "latest", "-a", root)["a"] == "restore point 1"
     copied = Path(root).parent / "copy"
     assert main(["copy", str(copied), "-a", root, "--restore-point", "before-migration"]) == 0

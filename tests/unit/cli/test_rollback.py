@@ -31,9 +31,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def roll_back(store: Store) -> tuple[int, int]:
     """Delete the newest catalog and make the hint agree; returns the newest number then and before."""
-    numbers = sorted(
-        number for entry in store.list(layout.CATALOG) if (number := layout.parse_catalog_key(entry.key))
-    )
+    numbers = sorted(number for entry in store.list(layout.CATALOG) if (number := layout.parse_catalog_key(entry.key)))
     store.delete([layout.catalog_key(numbers[-1]), layout.LATEST, layout.DERIVED])
     return numbers[-2], numbers[-1]
 
@@ -126,9 +124,7 @@ def test_a_memory_that_can_not_be_written_stops_nothing(tmp_path: Path) -> None:
 JUNK = layout.catalog_key(9999999999)
 
 
-def test_a_number_that_was_only_listed_is_not_remembered(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_that_was_only_listed_is_not_remembered(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """One object under a number far beyond stops no command, neither while it is there nor after its removal."""
     newest = open_archive(store).state.number
     store.put(JUNK, b"junk")

@@ -57,9 +57,7 @@ def test_unlock_reports_a_free_lease(store: Store, capsys: Said) -> None:
     assert (told["state"], told["lease"]["command"], told["broken"]) == ("released", "kbackup backup", False)
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "remaining"), [("y", 0, "kbackup unlock"), ("n", 1, "kbackup backup")]
-)
+@pytest.mark.parametrize(("answer", "code", "remaining"), [("y", 0, "kbackup unlock"), ("n", 1, "kbackup backup")])
 def test_a_dead_one_after_a_question(
     store: Store, capsys: Said, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, remaining: str
 ) -> None:
@@ -79,9 +77,7 @@ def test_a_dead_one_after_a_question(
     assert "has run out" in out
     assert ("it is free now" in out) == (code == 0)
     assert err == (
-        ""
-        if code == 0
-        else ("kbackup: the lease is not broken\nhint: run 'kbackup unlock' again and answer yes\n")
+        "" if code == 0 else ("kbackup: the lease is not broken\nhint: run 'kbackup unlock' again and answer yes\n")
     )
     assert read_lease(store)[0].command == remaining
 

@@ -102,11 +102,7 @@ def test_tokens_that_nobody_signs() -> None:
             "Krb5LoginModule",
             "sasl.kerberos.keytab",
         ),
-        (
-            'x.OAuthBearerLoginModule required clientSecret="hush";',
-            "OAuthBearer",
-            "sasl.oauthbearer.method=oidc",
-        ),
+        ('x.OAuthBearerLoginModule required clientSecret="hush";', "OAuthBearer", "sasl.oauthbearer.method=oidc"),
         ("software.amazon.msk.auth.iam.IAMLoginModule required;", "IAMLoginModule", "ScramLoginModule"),
         (f'{SCRAM} required username="hush" password="hush" tokenauth="true";', "delegation tokens", "SCRAM"),
         (f'{PLAIN} required username="hush";', "no password", "PlainLoginModule required"),
@@ -146,10 +142,7 @@ def test_pem_stores() -> None:
 
 
 def test_pkcs12_key_stores_pass() -> None:
-    for java in (
-        {"ssl_keystore_type": "PKCS12", "ssl_keystore_location": "k.jks"},
-        {"ssl_keystore_location": "k.p12"},
-    ):
+    for java in ({"ssl_keystore_type": "PKCS12", "ssl_keystore_location": "k.jks"}, {"ssl_keystore_location": "k.p12"}):
         assert translated(**java, ssl_keystore_password="p") == {
             "ssl.keystore.location": java["ssl_keystore_location"],
             "ssl.keystore.password": "p",
@@ -184,13 +177,7 @@ def test_stores_that_only_java_reads(java: dict[str, str], message: str, command
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "sasl_login_callback_handler_class",
-        "ssl_engine_factory_class",
-        "sasl_login_class",
-        "security_providers",
-    ],
+    "name", ["sasl_login_callback_handler_class", "ssl_engine_factory_class", "sasl_login_class", "security_providers"]
 )
 def test_java_code_is_refused(name: str) -> None:
     assert f"{name.replace('_', '.')} names Java code" in refused(**{name: "x.Y"}).message
@@ -272,9 +259,7 @@ def test_malformed_escapes_name_the_line_and_no_value(value: str) -> None:
 def _escaped(text: str) -> str:
     units = text.encode("utf-16-be")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
-    return "".join(
-        chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes
-    )
+    return "".join(chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)
 
 
 @given(st.dictionaries(st.text(), st.text()), st.sampled_from(["=", ":", " ", " = ", "\t:\t"]))

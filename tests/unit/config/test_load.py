@@ -87,11 +87,7 @@ def test_client_properties_stand_above_what_named_them() -> None:
     environ = {"KBACKUP_SOURCE_CONFIG": "by-variable", "KBACKUP_SOURCE_CLIENT_RACK": "variable"}
     flags = {"source.client.id": "flag"}
     below = loaded('[source]\n"bootstrap.servers" = "file:1"', environ).config.source
-    assert below == {
-        "bootstrap.servers": "by-variable:1",
-        "client.id": "by-variable",
-        "client.rack": "variable",
-    }
+    assert below == {"bootstrap.servers": "by-variable:1", "client.id": "by-variable", "client.rack": "variable"}
     above = loaded("", environ, flags, ConfigFiles(source="by-flag")).config.source
     assert above == {"bootstrap.servers": "by-flag:1", "client.id": "flag", "client.rack": "by-flag"}
 
@@ -116,9 +112,7 @@ def test_tables_flatten_and_merge_name_by_name() -> None:
 
 def test_second_names_of_librdkafka_are_one_key() -> None:
     flags = {"target.bootstrap.servers": "flag:1"}
-    target = loaded(
-        '[target]\n"metadata.broker.list" = "f:1"\n"sasl.mechanisms" = "PLAIN"', flags=flags
-    ).config.target
+    target = loaded('[target]\n"metadata.broker.list" = "f:1"\n"sasl.mechanisms" = "PLAIN"', flags=flags).config.target
     assert target == {"bootstrap.servers": "flag:1", "sasl.mechanism": "PLAIN"}
 
 
@@ -148,10 +142,7 @@ def test_text_is_read_as_the_key_wants(path: str, written: str, value: object) -
     assert getattr(getattr(loaded("", flags={path: written}).config, section), field) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "environ"),
-    [("[restore]\nbackup = 7", {}), ("", {"KBACKUP_RESTORE_BACKUP": "7"})],
-)
+@pytest.mark.parametrize(("text", "environ"), [("[restore]\nbackup = 7", {}), ("", {"KBACKUP_RESTORE_BACKUP": "7"})])
 def test_the_former_path_of_a_key_works(text: str, environ: dict[str, str]) -> None:
     found = loaded(text, environ)
     assert found.config.restore.restore_point == 7
@@ -161,11 +152,7 @@ def test_the_former_path_of_a_key_works(text: str, environ: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        (
-            "[backup]\nsegment_byte = 1",
-            "file kbackup.toml: unknown key backup.segment_byte",
-            "backup.segment_bytes",
-        ),
+        ("[backup]\nsegment_byte = 1", "file kbackup.toml: unknown key backup.segment_byte", "backup.segment_bytes"),
         ("topics = ['a']", "file kbackup.toml: unknown key topics", "backup.topics"),
         ("[sorce]\nbootstrap.servers = 'a'", "unknown key sorce.bootstrap.servers", "did you mean source?"),
         ("[s3]\nendpoint = 'x'", "unknown key s3.endpoint", "s3.endpoint_url"),
@@ -182,11 +169,7 @@ def test_the_former_path_of_a_key_works(text: str, environ: dict[str, str]) -> N
         ("[backup]\ntopics = [1]", "backup.topics [1] is not a list of text", ""),
         ("[backup]\ntopics = ['/a[/']", "backup.topics: 'a[' is no regular expression", ""),
         ("[backup]\nallow_loss = 1", "backup.allow_loss 1 is not true or false", ""),
-        (
-            "[restore]\nrestore_point = '-1'",
-            "restore.restore_point '-1' is not a number, a label or latest",
-            "",
-        ),
+        ("[restore]\nrestore_point = '-1'", "restore.restore_point '-1' is not a number, a label or latest", ""),
         ("[restore]\nrestore_id = 7", "restore.restore_id 7 is not text", ""),
         ("[restore]\nmap_regex = ['a']", "restore.map_regex ['a'] is not", "pattern=replacement"),
         ("[restore]\nreplication_factor = 40000", "40000 is not a number, 1 to 32767", ""),
@@ -276,11 +259,7 @@ def test_settings_in_effect_have_every_key_and_entry() -> None:
 @pytest.mark.parametrize(
     ("text", "expected", "hint"),
     [
-        (
-            'bootstrap.server = "b:1"',
-            "librdkafka has no property bootstrap.server",
-            "mean bootstrap.servers?",
-        ),
+        ('bootstrap.server = "b:1"', "librdkafka has no property bootstrap.server", "mean bootstrap.servers?"),
         ('sasl.user = "me"', "librdkafka has no property sasl.user", "mean sasl.username?"),
         ('retry.tempo = "1"', "librdkafka has no property retry.tempo", "by --source-config"),
         ('security.protocol = "TLS"', 'Invalid value "TLS"', "CONFIGURATION.md"),
@@ -380,9 +359,7 @@ def test_no_sizes(text: str) -> None:
         parse_size(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("250ms", 0.25), ("1.5m", 90), ("2h", 7200), ("1d", 86400)]
-)
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("250ms", 0.25), ("1.5m", 90), ("2h", 7200), ("1d", 86400)])
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
@@ -438,25 +415,8 @@ def test_times_in_microseconds_lie_between_their_milliseconds(moment: datetime) 
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "",
-            "yesterday",
-            "2h",
-            "ago",
-            "2 fortnights ago",
-            "-5",
-            "1e3",
-            "٣",
-            "1700000000",
-            "9223372036854775808",
-        ),
-        *(
-            "2023-11-14",
-            "2023-11-14T22:13:20",
-            "2023-11-14T22:13Z",
-            "2023-02-30T00:00:00Z",
-            "20231114T221320Z",
-        ),
+        *("", "yesterday", "2h", "ago", "2 fortnights ago", "-5", "1e3", "٣", "1700000000", "9223372036854775808"),
+        *("2023-11-14", "2023-11-14T22:13:20", "2023-11-14T22:13Z", "2023-02-30T00:00:00Z", "20231114T221320Z"),
         *("2023-11-14T22:13:60Z", "1969-12-31T23:59:59Z", "2023-11-14T22:13:20Z\n2"),
     ],
 )
@@ -467,9 +427,7 @@ def test_no_times(text: str) -> None:
 
 
 @given(
-    st.from_regex(
-        r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
-    )
+    st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
     | st.from_regex(r"[0-9]{1,400}(\.[0-9])?(ms|s|m|h|d)? ago")
     | st.from_regex(r"-?[0-9]{1,25}")
     | st.text(),

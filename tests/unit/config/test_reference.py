@@ -39,9 +39,7 @@ def test_keys() -> None:
 
 
 def test_variables() -> None:
-    assert rows("configuration.md", "Variables that are no keys") == [
-        [f"`{n}`", doc] for n, doc in VARIABLES.items()
-    ]
+    assert rows("configuration.md", "Variables that are no keys") == [[f"`{n}`", doc] for n, doc in VARIABLES.items()]
 
 
 def test_controlled_properties() -> None:
@@ -57,15 +55,11 @@ def test_sources_of_metadata() -> None:
 
 
 def test_exit_codes() -> None:
-    assert [row[:2] for row in rows("exit-codes.md", "Codes")] == [
-        [str(c), text] for c, text in EXIT_CODES.items()
-    ]
+    assert [row[:2] for row in rows("exit-codes.md", "Codes")] == [[str(c), text] for c, text in EXIT_CODES.items()]
 
 
 @pytest.mark.parametrize("code", EXIT_CODES)
 def test_error_classes_of_a_code(code: int) -> None:
-    kinds = [
-        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, KbackupError)
-    ]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, KbackupError)]
     row = next(row for row in rows("exit-codes.md", "Codes") if row[0] == str(code))
     assert re.findall(r"`(\w+)`", row[2]) == [kind.__name__ for kind in kinds if kind.exit_code == code]

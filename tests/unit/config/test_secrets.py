@@ -121,9 +121,7 @@ def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     pairs = [f"{path}=hush-{path}" for path in SECRETS if path not in JAVA]
     return [
-        part
-        for pair in [*pairs, *(f"{path}={value}" for path, value in BESIDE.items())]
-        for part in ("--set", pair)
+        part for pair in [*pairs, *(f"{path}={value}" for path, value in BESIDE.items())] for part in ("--set", pair)
     ]
 
 

@@ -43,8 +43,7 @@ def test_records_missing_doubled_moved_or_changed(after: State, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "standing",
-    [None, Standing(2, 2, b"c", "note"), Standing(1, 1, b"b", ""), Standing(3, 3, None, "note")],
+    "standing", [None, Standing(2, 2, b"c", "note"), Standing(1, 1, b"b", ""), Standing(3, 3, None, "note")]
 )
 def test_groups_that_stand_elsewhere(standing: Standing | None, capsys: pytest.CaptureFixture[str]) -> None:
     after = state((0, b"a"), (1, b"b"), (2, b"c"), standing=standing)
@@ -54,9 +53,7 @@ def test_groups_that_stand_elsewhere(standing: Standing | None, capsys: pytest.C
 
 
 def test_a_group_that_was_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not report(
-        BEFORE, State(RESTORED.records, {**RESTORED.groups, ("x", ORDERS): Standing(0, 0, b"a", "")})
-    )
+    assert not report(BEFORE, State(RESTORED.records, {**RESTORED.groups, ("x", ORDERS): Standing(0, 0, b"a", "")}))
 
 
 def test_unknown_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,9 +104,7 @@ def test_blocks_are_let_go_when_their_frames_are_made() -> None:
         out += compressor.feed(replace(made, data=lease))
         del lease
     out += compressor.finish()
-    assert pool.allocated <= 8, (
-        "32 MiB wait, one block is being filled, and threads may be about to let go of theirs"
-    )
+    assert pool.allocated <= 8, "32 MiB wait, one block is being filled, and threads may be about to let go of theirs"
     assert b"".join(frames.decompress(out, "x")) == b"\x01" + 20 * made.data.tobytes()
 
 
@@ -194,9 +192,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory() -> None:
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
     assert len(bomb) < 1 << 17
     tracemalloc.start()
-    with pytest.raises(
-        CorruptError, match="x at byte 0: the frame that starts here goes past plain byte 1000"
-    ):
+    with pytest.raises(CorruptError, match="x at byte 0: the frame that starts here goes past plain byte 1000"):
         list(frames.decompress([bomb], "x", 1000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -228,11 +224,7 @@ def footer(count: int, descriptor: int = 0, magic: int = 0x8F92EAB1) -> bytes:
         (struct.pack("<IIII", 0x184D2A5F, 17, 9, 9) + footer(1), 34, "does not start where"),
         (struct.pack("<IIII", 0x184D2A5E, 17, 9, 0) + footer(1), 34, "an empty frame"),
         (struct.pack("<IIII", 0x184D2A5E, 17, 0, 9) + footer(1), 34, "an empty frame"),
-        (
-            struct.pack("<IIII", 0x184D2A5E, 17, 8, 9) + footer(1),
-            34,
-            "frames of the seek table end at",
-        ),
+        (struct.pack("<IIII", 0x184D2A5E, 17, 8, 9) + footer(1), 34, "frames of the seek table end at"),
     ],
 )
 def test_bad_seek_tables_are_refused(tail: bytes, size: int, message: str) -> None:

@@ -99,8 +99,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0
 def test_partition_index_round_trip(segments: dict[int, str]) -> None:
     made = [PartitionIndexEntry(segments[start], start) for start in sorted(segments)]
     expected = b"\x01" + b"".join(
-        struct.pack(">i", len(e.name.encode())) + e.name.encode() + struct.pack(">q", e.start_offset)
-        for e in made
+        struct.pack(">i", len(e.name.encode())) + e.name.encode() + struct.pack(">q", e.start_offset) for e in made
     )
     assert encode_partition_index(made) == expected
     assert decode_partition_index(expected, "part") == made

@@ -146,9 +146,7 @@ ONE = plain(7, headers=[("ü", b"x")])
         (40, b"\x00\x00\x00\x02", None, "header"),
     ],
 )
-def test_check_names_file_and_byte(
-    copies: int, at: int, octets: bytes, where: int | None, message: str
-) -> None:
+def test_check_names_file_and_byte(copies: int, at: int, octets: bytes, where: int | None, message: str) -> None:
     block = encoded(*(ONE._replace(offset=7 + i) for i in range(copies)))
     last = int(block.positions[-1])
     if at == 7 and copies > 1:

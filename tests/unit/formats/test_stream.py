@@ -44,9 +44,7 @@ def test_any_chunks_give_the_records(indexed: bool, made: list[Record], sizes: l
 @pytest.mark.parametrize("indexed", [True, False])
 @settings(max_examples=100)
 @given(made=records(min_size=1, max_size=12), data=st.data())
-def test_a_cut_file_is_refused_after_its_whole_records(
-    indexed: bool, made: list[Record], data: st.DataObject
-) -> None:
+def test_a_cut_file_is_refused_after_its_whole_records(indexed: bool, made: list[Record], data: st.DataObject) -> None:
     octets, index = segment(made)
     cut = data.draw(st.integers(0, len(octets) - 1))
     if not indexed and cut in [1, *(index.positions + index.lengths).tolist()]:
@@ -59,11 +57,7 @@ def test_a_cut_file_is_refused_after_its_whole_records(
 @pytest.mark.parametrize("indexed", [True, False])
 def test_trailing_bytes_and_other_magic_are_refused(indexed: bool) -> None:
     octets, index = segment([Record(1, 0, 5, b"k", None, [])])
-    for data, message in [
-        (octets + b"\0", "at byte 34: "),
-        (b"\x02" + octets[1:], "magic byte 0x02"),
-        (b"", "empty"),
-    ]:
+    for data, message in [(octets + b"\0", "at byte 34: "), (b"\x02" + octets[1:], "magic byte 0x02"), (b"", "empty")]:
         for sizes in ([], [1, 4, 20], [len(octets)]):
             with pytest.raises(CorruptError, match=message):
                 list(record.blocks(chunked(data, sizes), index if indexed else None, name="seg"))
@@ -123,13 +117,9 @@ def test_memory_is_a_few_chunks(indexed: bool) -> None:
 @pytest.mark.parametrize("indexed", [True, False])
 def test_small_chunks_are_gathered_to_large_blocks(indexed: bool) -> None:
     octets, index = segment([Record(i, 0, i, None, bytes([i % 251]) * 10_000, []) for i in range(1500)])
-    found = list(
-        record.blocks(chunked(octets, [65_536] * 250), index if indexed else None, name="seg", least=4 << 20)
-    )
+    found = list(record.blocks(chunked(octets, [65_536] * 250), index if indexed else None, name="seg", least=4 << 20))
     assert [round(block.nbytes / (4 << 20), 1) for block in found] == [1, 1, 1, 0.6]
-    assert b"".join(block.data.tobytes() for block in found) == octets[1:], (
-        "none shares memory with a later one"
-    )
+    assert b"".join(block.data.tobytes() for block in found) == octets[1:], "none shares memory with a later one"
 
 
 @pytest.mark.parametrize("indexed", [True, False])

@@ -38,9 +38,7 @@ def test_everything_that_is_told() -> None:
         BrokerConfig(broker=None, name="log.retention.ms", value="1"),
         BrokerConfig(broker=12, name="ssl.keystore.password", value=None),
     )
-    assert metadata.group_configs == (
-        GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000"),
-    )
+    assert metadata.group_configs == (GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000"),)
     assert metadata.not_carried == NEVER
     assert settings_warnings(metadata) == []
 
@@ -69,9 +67,7 @@ def test_denied_settings_are_one_warning() -> None:
 
 def test_failures_are_reported_and_unsupported_settings_are_not() -> None:
     metadata = captured(
-        ClusterAnswers(
-            users_answer=Untold("failed", "timed out"), group_configs_answer=Untold("not supported", "old")
-        )
+        ClusterAnswers(users_answer=Untold("failed", "timed out"), group_configs_answer=Untold("not supported", "old"))
     )
     assert settings_warnings(metadata) == ["SCRAM users are not in this restore point: timed out"]
     assert metadata.group_configs is None
@@ -81,26 +77,16 @@ def test_acls_that_the_client_library_does_not_know_are_named() -> None:
     strange = ["allow unknown for User:a from * on unknown x (literal)"]
     no = Untold("not supported", "no connection")
     found = captured(ClusterAnswers(acls_answer=([READ], strange), session=no))
-    assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {
-        n.what for n in found.not_carried
-    }
+    assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {n.what for n in found.not_carried}
 
 
-ASKED_BY_PROTOCOL = {
-    "client quotas",
-    "delegation tokens",
-    "client metrics",
-    "features",
-    "registrations",
-}
+ASKED_BY_PROTOCOL = {"client quotas", "delegation tokens", "client metrics", "features", "registrations"}
 
 
 @pytest.mark.parametrize("reason", ["not supported", "failed"])
 def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
     no = Untold(reason, "no connection")
-    metadata = captured(
-        ClusterAnswers(session=no, configs_answer=[DynamicConfig("", "log.retention.ms", "1")])
-    )
+    metadata = captured(ClusterAnswers(session=no, configs_answer=[DynamicConfig("", "log.retention.ms", "1")]))
     assert {n.what for n in metadata.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
     assert (metadata.client_quotas, metadata.delegation_tokens, metadata.features) == (None, None, None)
     assert metadata.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
@@ -118,13 +104,8 @@ def test_answers_of_the_protocol_are_captured() -> None:
     )
     metadata = captured(ClusterAnswers(acls_answer=([READ], ["allow unknown"]), session=session))
     assert (metadata.client_quotas, metadata.delegation_tokens) == ((quota,), ())
-    assert [(acl.resource, acl.name) for acl in metadata.acls or ()] == [
-        ("topic", "orders"),
-        ("user", "b o%b"),
-    ]
-    assert [(n.what, n.reason) for n in metadata.not_carried if n not in NEVER] == [
-        ("delegation tokens", "not there")
-    ]
+    assert [(acl.resource, acl.name) for acl in metadata.acls or ()] == [("topic", "orders"), ("user", "b o%b")]
+    assert [(n.what, n.reason) for n in metadata.not_carried if n not in NEVER] == [("delegation tokens", "not there")]
     assert {*metadata.sources.values()} == {"brokers"}
     assert {"client_quotas", "delegation_tokens"} <= {*metadata.sources}
 
@@ -176,12 +157,8 @@ def test_refused_settings_are_missing_and_others_are_set() -> None:
     set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
     refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
     acls = captured(ClusterAnswers(acls_answer=([DENY, READ], []))).acls or ()
-    of_all = ConfigChange(
-        kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True
-    )
-    quota = QuotaChange(
-        entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1
-    )
+    of_all = ConfigChange(kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True)
+    quota = QuotaChange(entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1)
     answers = ClusterAnswers(refuses=(READ, ("g", "x", "2")), session=Untold("failed", "no connection"))
     planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
     captures = SettingsCaptures(MemoryStore(), "r")

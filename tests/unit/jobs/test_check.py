@@ -106,9 +106,7 @@ class Garbles(FileStore):
         (Late, "archive: clock", "warning", "100 s behind this machine's"),
     ],
 )
-def test_stores_that_misbehave(
-    tmp_path: Path, kind: type[FileStore], name: str, status: str, detail: str
-) -> None:
+def test_stores_that_misbehave(tmp_path: Path, kind: type[FileStore], name: str, status: str, detail: str) -> None:
     store = kind(tmp_path / "archive")
     steps, _ = steps_of(lambda: store)
     assert steps[name].status == status

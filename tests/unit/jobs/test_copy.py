@@ -378,9 +378,7 @@ def test_a_source_that_went_another_way_is_refused(last: int) -> None:
         other.run(number, {"a": number})
     if last:
         expired(other.store, last=last)
-    with pytest.raises(
-        RefusedError, match="has diverged: its restore point 3 is not of the source's history"
-    ):
+    with pytest.raises(RefusedError, match="has diverged: its restore point 3 is not of the source's history"):
         copied(other.store, target)
     with pytest.raises(RefusedError, match="has diverged"):
         point_copied(other.store, target, "5")

@@ -78,9 +78,7 @@ class Restoring:
         self.late: set[str] = set()
         self.refused = False
 
-    def __call__(
-        self, options: Restore, *_ends: object, show_plan: Callable[[RestorePlan, list[str]], None]
-    ) -> Any:
+    def __call__(self, options: Restore, *_ends: object, show_plan: Callable[[RestorePlan, list[str]], None]) -> Any:
         plan = plan_restore(options, self.content, "target")
         self.cluster.topics |= self.early
         if self.refused:
@@ -120,18 +118,14 @@ def _drill(folder: Path, **asked: Any) -> DrillReport:
     return drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
 
 
-def test_drill_deletes_its_topics_and_names_others(
-    cluster: Cluster, restoring: Restoring, tmp_path: Path
-) -> None:
+def test_drill_deletes_its_topics_and_names_others(cluster: Cluster, restoring: Restoring, tmp_path: Path) -> None:
     restoring.late = {f"{PREFIX}application"}
     report = _drill(tmp_path)
     assert report.error is not None
     assert report.error.message == "the target gave up"
     assert (cluster.topics, cluster.names) == ({"orders", f"{PREFIX}application"}, {"shipping"})
     assert report.left == ()
-    assert report.warnings == (
-        f"topic {PREFIX}application has the drill's prefix and is not of it: it was left alone",
-    )
+    assert report.warnings == (f"topic {PREFIX}application has the drill's prefix and is not of it: it was left alone",)
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -147,9 +141,7 @@ def test_where_another_was_quicker_it_deletes_nothing(
     assert cluster.topics == {"orders", f"{PREFIX}orders"}
 
 
-def test_drill_keeps_only_its_own_topics_and_groups(
-    cluster: Cluster, restoring: Restoring, tmp_path: Path
-) -> None:
+def test_drill_keeps_only_its_own_topics_and_groups(cluster: Cluster, restoring: Restoring, tmp_path: Path) -> None:
     restoring.late = {f"{PREFIX}application"}
     assert _drill(tmp_path, retain=True).kept == (f"topic {PREFIX}orders", f"group {PREFIX}shipping")
 

@@ -156,9 +156,7 @@ def no_spark() -> Never:
 
 @pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("form", ["delta", "parquet"])
-@pytest.mark.parametrize(
-    "destination", ["archive", "archive/", "archive/lake", "", "link/lake", "other", "file://"]
-)
+@pytest.mark.parametrize("destination", ["archive", "archive/", "archive/lake", "", "link/lake", "other", "file://"])
 def test_never_into_or_around_an_archive(form: str, destination: str, tmp_path: Path) -> None:
     job = export_delta if form == "delta" else export_parquet
     store = FileStore(tmp_path / "archive")
@@ -167,16 +165,12 @@ def test_never_into_or_around_an_archive(form: str, destination: str, tmp_path: 
     (tmp_path / "link").symlink_to(tmp_path / "archive")
     url = f"file://{tmp_path}/archive" if destination == "file://" else f"{tmp_path}/{destination}"
     before = set(tmp_path.rglob("*"))
-    with pytest.raises(
-        UsageError, match=r"is the archive itself|(lies within|holds) the archive|other is an archive"
-    ):
+    with pytest.raises(UsageError, match=r"is the archive itself|(lies within|holds) the archive|other is an archive"):
         job(ExportJob(Export(), url, store, S3Options(), no_spark, Silent(), 60))
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_a_bucket_as_spark_writes_it_and_a_home_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_as_spark_writes_it_and_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Destination.at("s3a://lake/kafka/", S3Options()).url == "s3://lake/kafka"
     assert Destination.at("~/lake", S3Options()).url == f"{tmp_path}/lake"
@@ -194,9 +188,7 @@ def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
         destination.check_same_lineage(open_archive(lags))
     for seq in (3, 4):
         grow(diverged, seq, seq * 17, seq * 17 + 10)
-    with pytest.raises(
-        RefusedError, match=r"lake has diverged from .*diverged: restore point 3 is of another"
-    ):
+    with pytest.raises(RefusedError, match=r"lake has diverged from .*diverged: restore point 3 is of another"):
         destination.check_same_lineage(open_archive(diverged))
     copytree(tmp_path / "archive", tmp_path / "lags", dirs_exist_ok=True)
     grow(lags, 4, 60, 70)
@@ -285,9 +277,7 @@ def block_of(*stamps: int | None) -> RecordBlock:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, 29)))
-def test_chunks_end_at_the_same_records_wherever_blocks_end(
-    cuts: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_end_at_the_same_records_wherever_blocks_end(cuts: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_export, "CHUNK_BYTES", 200)
     block = block_of(*range(30))
     pieces = (slice_block(block, a, b) for a, b in pairwise([0, *sorted(cuts), 30]))
@@ -336,9 +326,7 @@ class Delta:
         return Table(self, url)
 
     @contextmanager
-    def batch_frame(
-        self, session: object, parts: Sequence[ReadUnit], *others: object
-    ) -> Iterator[list[ReadUnit]]:
+    def batch_frame(self, session: object, parts: Sequence[ReadUnit], *others: object) -> Iterator[list[ReadUnit]]:
         yield list(parts)
 
 
@@ -423,9 +411,7 @@ def test_nothing_more_is_written_where_no_other_table_could_be(
     assert delta.points == {}
 
 
-def test_records_that_expired_before_a_table_had_them(
-    delta: Delta, archive_delta: Archive, tmp_path: Path
-) -> None:
+def test_records_that_expired_before_a_table_had_them(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
     assert export(archive_delta, tmp_path).losses == ()
     for seq in range(3, 7):
         grow(archive_delta.store, seq, seq * 10, seq * 10 + 10)
@@ -434,30 +420,22 @@ def test_records_that_expired_before_a_table_had_them(
     assert [table.restore_points for table in found.tables] == [(4, 5, 6)]
     (loss,) = found.losses
     assert loss.startswith("records of orders-1 below offset 4")
-    assert loss.endswith(
-        "may not all have been exported: " + f"{tmp_path}/tables/orders was at restore point 2"
-    )
+    assert loss.endswith("may not all have been exported: " + f"{tmp_path}/tables/orders was at restore point 2")
     assert export(archive_delta, tmp_path).losses == ()
 
 
-def test_records_that_expired_before_any_of_them_came(
-    delta: Delta, archive_delta: Archive, tmp_path: Path
-) -> None:
+def test_records_that_expired_before_any_of_them_came(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
     for seq in range(3, 7):
         grow(archive_delta.store, seq, seq * 10, seq * 10 + 10)
     expired(archive_delta.store, before=45)
     assert export(archive_delta, tmp_path).losses == (), "tables begin with what there is"
 
 
-def test_expired_records_are_reported_when_a_table_fails(
-    delta: Delta, archive_delta: Archive, tmp_path: Path
-) -> None:
+def test_expired_records_are_reported_when_a_table_fails(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
     delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
     with pytest.raises(KbackupError):
         export(archive_delta, tmp_path)
     grow(archive_delta.store, 3, 12, 15)
     expired(archive_delta.store, before=16)
-    with pytest.raises(
-        KbackupError, match=r"has another schema; records of orders-1 below offset 15 have expired"
-    ):
+    with pytest.raises(KbackupError, match=r"has another schema; records of orders-1 below offset 15 have expired"):
         export(archive_delta, tmp_path)

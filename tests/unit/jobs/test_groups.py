@@ -59,9 +59,7 @@ def test_names_metadata_and_reasons_go_with_the_offset() -> None:
 
 
 def test_unmappable_offsets_are_skipped_and_the_rest_is_set() -> None:
-    group = _group(
-        GroupOffset(topic="old", partition=1, offset=14), GroupOffset(topic="a", partition=0, offset=3)
-    )
+    group = _group(GroupOffset(topic="old", partition=1, offset=14), GroupOffset(topic="a", partition=0, offset=3))
     maps = {A0: SameLog(0, 8)}
     (plan,) = plan_groups([group], {"old": "new", "a": "a"}, maps, {A1: "new-1 is not on the target"})
     assert [o.tp for o in plan.offsets] == [A0]
@@ -85,8 +83,7 @@ def test_leader_epochs_are_those_of_the_target_log(same_log: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("committed", "target", "how"),
-    [(4, 5, "expired"), (5, 5, "exact"), (8, 8, "exact"), (9, 8, "log end")],
+    ("committed", "target", "how"), [(4, 5, "expired"), (5, 5, "exact"), (8, 8, "exact"), (9, 8, "log end")]
 )
 def test_same_log_is_clamped_to_what_is_there(committed: int, target: int, how: str) -> None:
     assert SameLog(5, 8).map(committed) == (target, how)
@@ -94,13 +91,7 @@ def test_same_log_is_clamped_to_what_is_there(committed: int, target: int, how: 
 
 @pytest.mark.parametrize(
     ("committed", "target", "how"),
-    [
-        (9, 103, "expired"),
-        (12, 103, "expired"),
-        (13, 103, "exact"),
-        (14, 104, "exact"),
-        (15, 105, "log end"),
-    ],
+    [(9, 103, "expired"), (12, 103, "expired"), (13, 103, "exact"), (14, 104, "exact"), (15, 105, "log end")],
 )
 def test_offsets_deleted_from_the_target_map_to_its_log_start(committed: int, target: int, how: str) -> None:
     assert _map(start=103).map(committed) == (target, how)
@@ -121,9 +112,7 @@ OFFSET = GroupOffsetResult(topic="a", partition=0, source=1, target=2, how="exac
     ("result", "message"),
     [
         (
-            GroupResult(
-                source="g", group="g", status="left alone", why="it has 1 live member", offsets=(OFFSET,)
-            ),
+            GroupResult(source="g", group="g", status="left alone", why="it has 1 live member", offsets=(OFFSET,)),
             "group g was not set: it has 1 live member; stop it, then: "
             "kbackup groups apply --restore-id quiet --group g",
         ),
@@ -133,9 +122,7 @@ OFFSET = GroupOffsetResult(topic="a", partition=0, source=1, target=2, how="exac
             "kbackup groups apply --restore-id quiet --group g",
         ),
         (
-            GroupResult(
-                source="my g", group="h", status="left alone", why="it has 2 live members", offsets=(OFFSET,)
-            ),
+            GroupResult(source="my g", group="h", status="left alone", why="it has 2 live members", offsets=(OFFSET,)),
             "group h was not set: it has 2 live members; stop it, then: "
             "kbackup groups apply --restore-id quiet --group 'my g' --map-group 'my g=h'",
         ),
@@ -183,9 +170,7 @@ def _set(groups: FakeGroups, store: Store, *plans: GroupPlan, by: By = "apply") 
     return set_groups(FakeCluster(groups).cluster, Captures(store, "r"), by, "target", plans)
 
 
-def _undo(
-    groups: FakeGroups, store: Store, number: int | None = None, of: Selection = EVERY
-) -> GroupUndoReport:
+def _undo(groups: FakeGroups, store: Store, number: int | None = None, of: Selection = EVERY) -> GroupUndoReport:
     return undo(FakeCluster(groups).cluster, store, "r", number, of)
 
 
@@ -368,8 +353,7 @@ _HELD = st.dictionaries(
 
 def _offsets(held: dict[Place, Held]) -> tuple[GroupOffset, ...]:
     return tuple(
-        GroupOffset(topic=t, partition=p, offset=o, leader_epoch=e, metadata=m)
-        for (t, p), (o, e, m) in held.items()
+        GroupOffset(topic=t, partition=p, offset=o, leader_epoch=e, metadata=m) for (t, p), (o, e, m) in held.items()
     )
 
 

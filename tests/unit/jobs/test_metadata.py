@@ -83,14 +83,10 @@ def test_a_backup_takes_what_other_sources_tell(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        metadata, "sources_beside", lambda sources: [Asked("zookeeper", "ZooKeeper at zk:2181", down)]
-    )
+    monkeypatch.setattr(metadata, "sources_beside", lambda sources: [Asked("zookeeper", "ZooKeeper at zk:2181", down)])
     merged = with_sources(by_brokers(), 3, NONE)
     assert merged.metadata == merge([by_brokers()], merged.metadata.captured_at, 3).metadata
-    assert merged.warnings == (
-        "ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer; is it running?",
-    )
+    assert merged.warnings == ("ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer; is it running?",)
 
 
 @pytest.mark.exhaustive
@@ -190,9 +186,7 @@ def test_tokens_of_the_log_get_their_secrets_from_brokers() -> None:
 
 def test_tokens_are_those_of_the_full_list() -> None:
     """Neither ZooKeeper nor the log has the secrets; brokers tell one of two tokens."""
-    unknown = NotCarried(
-        part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why="not there"
-    )
+    unknown = NotCarried(part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why="not there")
     second = msgspec.structs.replace(token(None), id="t2")
     brokers = by_brokers(delegation_tokens=(token(),), not_carried=())
     zookeeper = by_zookeeper(delegation_tokens=(token(None), second), not_carried=(unknown,))
@@ -253,9 +247,7 @@ def test_an_outdated_source_is_named_and_not_used() -> None:
 
 def test_zookeeper_is_outdated_once_the_migration_has_ended() -> None:
     found = merged(by_brokers(), by_zookeeper(acls=()), by_log(migration="POST_MIGRATION"))
-    assert found.warnings == (
-        "zookeeper is not read: the migration has ended, and no controller writes to it",
-    )
+    assert found.warnings == ("zookeeper is not read: the migration has ended, and no controller writes to it",)
     assert found.metadata.sources["scram_users"] == "controller log"
     both = merged(by_brokers(), by_zookeeper(), by_log(migration="MIGRATION"))
     assert both.warnings == ()
@@ -308,16 +300,8 @@ def test_no_difference() -> None:
 @pytest.mark.parametrize(
     ("zookeeper", "log", "expected"),
     [
-        (
-            {"topics": (topic(),)},
-            {"topics": ()},
-            "topics: orders: in ZooKeeper, not in the metadata log",
-        ),
-        (
-            {"topics": ()},
-            {"topics": (topic(),)},
-            "topics: orders: in the metadata log, not in ZooKeeper",
-        ),
+        ({"topics": (topic(),)}, {"topics": ()}, "topics: orders: in ZooKeeper, not in the metadata log"),
+        ({"topics": ()}, {"topics": (topic(),)}, "topics: orders: in the metadata log, not in ZooKeeper"),
         (
             {"topics": (topic(id="x"),)},
             {"topics": (topic(id="y"),)},
@@ -396,13 +380,7 @@ def test_settings_unknown_to_one_side_are_not_compared() -> None:
     one, other = MetadataSide("brokers", by_brokers()), MetadataSide("ZooKeeper", by_zookeeper(acls=None))
     differing = [d for d in compare(one, other) if d.part != "topics"]
     assert not differing, f"differences beside the topics: {differing}"
-    assert not_compared(one, other) == [
-        "ACLs",
-        "group configs",
-        "delegation tokens",
-        "client metrics",
-        "producer ids",
-    ]
+    assert not_compared(one, other) == ["ACLs", "group configs", "delegation tokens", "client metrics", "producer ids"]
 
 
 def test_ids_of_topics_in_both_alphabets() -> None:
@@ -437,8 +415,5 @@ def test_a_part_that_brokers_do_not_use_is_not_compared() -> None:
 
 
 def test_tokens_of_brokers_are_those_that_our_user_may_describe() -> None:
-    one, other = (
-        MetadataSide("brokers", by_brokers(delegation_tokens=())),
-        MetadataSide("ZooKeeper", by_zookeeper()),
-    )
+    one, other = (MetadataSide("brokers", by_brokers(delegation_tokens=())), MetadataSide("ZooKeeper", by_zookeeper()))
     assert compare(one, other, {"orders"}) == []

@@ -115,9 +115,7 @@ def test_restore_points_have_whole_segments_or_losses(made: MemoryStore, data: s
         lost = {key for keys in before[number].values() for key in keys if key in bad}
         assert len(lacking(store, number)) >= len(lost) > 0 or not (lost or lacking(store, number))
     assert after.keys() >= before.keys() - set(done.lost)
-    assert not done.lost or any(
-        key.startswith(layout.CATALOG) or key.startswith(layout.TABLES) for key in hurt
-    )
+    assert not done.lost or any(key.startswith(layout.CATALOG) or key.startswith(layout.TABLES) for key in hurt)
 
 
 @pytest.mark.exhaustive(keep=2)
@@ -208,14 +206,7 @@ def test_a_lost_segment_costs_no_restore_point(store: MemoryStore, how: str) -> 
     assert "offsets 15 to 23 of orders-0" in report.losses[0]
     assert listed_segments(store) == without_segments(before, [bad])
     assert {n: len(lacking(store, n)) for n in before} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 0, 6: 0}
-    assert {p.number: p.damaged for p in list_points(open_archive(store))} == {
-        1: 0,
-        2: 1,
-        3: 1,
-        4: 1,
-        5: 0,
-        6: 0,
-    }
+    assert {p.number: p.damaged for p in list_points(open_archive(store))} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 0, 6: 0}
     assert overview(store, "2").losses == (LOSS, *lacking(store, 2))
 
 
@@ -317,10 +308,7 @@ def test_lost_tables_cost_nothing(store: MemoryStore, table: str, how: str, expi
     if expired:
         expire_some(store, {1, 2, 4})
     archive = open_archive(store)
-    before, losses = (
-        listed_segments(store),
-        {n: archive.losses(archive.manifest(n)) for n in listed_segments(store)},
-    )
+    before, losses = (listed_segments(store), {n: archive.losses(archive.manifest(n)) for n in listed_segments(store)})
     catalog = archive.committed.catalog
     assert catalog is not None
     refs = getattr(catalog.tables, table)
@@ -331,13 +319,8 @@ def test_lost_tables_cost_nothing(store: MemoryStore, table: str, how: str, expi
     report = repaired(store)
     archive = open_archive(store)
     after = listed_segments(store)
-    if expired and table in (
-        "past",
-        "log_starts",
-    ):  # what was let go is back where nothing tells that it went
-        assert all(
-            key in after[n].get(place, []) for n in before for place in before[n] for key in before[n][place]
-        )
+    if expired and table in ("past", "log_starts"):  # what was let go is back where nothing tells that it went
+        assert all(key in after[n].get(place, []) for n in before for place in before[n] for key in before[n][place])
     else:
         assert after == before
         assert {n: archive.losses(archive.manifest(n)) for n in after} == losses
@@ -356,9 +339,7 @@ def lose_table(store: MemoryStore, table: str) -> None:
 @pytest.mark.parametrize("numbers", [{1}, {2, 3}, {4}, {3, 6}, {5, 6}, {1, 2, 3, 4, 5, 6}])
 @pytest.mark.parametrize("table", ["segments", "incarnations"])
 @pytest.mark.exhaustive(keep=2)
-def test_a_lost_table_and_lost_manifests_cost_nothing(
-    store: MemoryStore, numbers: set[int], table: str
-) -> None:
+def test_a_lost_table_and_lost_manifests_cost_nothing(store: MemoryStore, numbers: set[int], table: str) -> None:
     """A restore point's row counts the segments that it added: they are the oldest objects that it may have added."""
     before = listed_segments(store)
     lose_table(store, table)
@@ -385,9 +366,7 @@ def test_a_lost_table_and_a_damaged_partition_index_are_no_loss(store: MemorySto
 def test_a_restore_point_whose_catalog_is_lost_without_a_trace_is_found(store: MemoryStore) -> None:
     """The archive looks as if its newest backup had died right before the commit: repair commits what is whole."""
     before = listed_segments(store)
-    committed = max(
-        key for key in catalogs(store) if load(Catalog, store.get(key), key).operation.kind == "backup"
-    )
+    committed = max(key for key in catalogs(store) if load(Catalog, store.get(key), key).operation.kind == "backup")
     store.delete([key for key in catalogs(store) if key >= committed] + [layout.LATEST, layout.DERIVED])
     assert open_archive(store).restore_points[-1].number == LAST - 1
     report = repaired(store)
@@ -466,9 +445,7 @@ def test_records_that_a_manifest_counts_and_nothing_has_are_a_loss(store: Memory
     """Catalogs, a restore point's segments and the partition index are gone: its manifest still counts records."""
     store.delete([e.key for e in store.list() if e.key.startswith((layout.CATALOG, layout.TABLES))])
     store.delete([layout.DERIVED, "topics/more/index_partition_000"])
-    store.delete(
-        [e.key for e in store.list("topics/more/") if "_0000000050_" in e.key or "_0000000058_" in e.key]
-    )
+    store.delete([e.key for e in store.list("topics/more/") if "_0000000050_" in e.key or "_0000000058_" in e.key])
     report = repaired(store)
     assert ["offsets 49 to 58 of more-0" in line for line in report.losses] == [True]
     assert {n: len(lacking(store, n)) for n in listed_segments(store)} == {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 1}
@@ -504,9 +481,7 @@ def test_a_copy_takes_a_repaired_archive_as_it_is(store: MemoryStore) -> None:
         copy_archive(store, target, 60, Silent())
         assert without_segments(listed_segments(target), [f"{ORDERS}15_records"]) == listed_segments(store)
         assert verified(target).findings == ()
-    assert any(f"{ORDERS}15_records" in keys for keys in listed_segments(early)[2].values()), (
-        "it has it still"
-    )
+    assert any(f"{ORDERS}15_records" in keys for keys in listed_segments(early)[2].values()), "it has it still"
 
 
 @pytest.mark.exhaustive(keep=2)
@@ -546,9 +521,7 @@ def test_expired_segments_are_not_losses(store: MemoryStore) -> None:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 @pytest.mark.exhaustive(keep=2)
-def test_no_loss_in_an_archive_that_was_expired_loses_a_record(
-    made: MemoryStore, data: st.DataObject
-) -> None:
+def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: MemoryStore, data: st.DataObject) -> None:
     store = made.copy()
     expire_some(store, {1, 2, 4})
     before = listed_segments(store)

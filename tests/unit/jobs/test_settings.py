@@ -56,11 +56,7 @@ def test_configs_of_brokers() -> None:
             broker(1, "x.password", "hush"),
         )
     )
-    existing = (
-        broker(None, "num.io.threads", "4"),
-        broker(2, "num.io.threads", "9"),
-        broker(1, "other", "x"),
-    )
+    existing = (broker(None, "num.io.threads", "4"), broker(2, "num.io.threads", "9"), broker(1, "other", "x"))
     planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=existing))
     assert planned.configs == (
         change("", "log.retention.ms", None, "1000", of_all=True),
@@ -73,9 +69,7 @@ def test_configs_of_brokers() -> None:
         "config x.password of broker 1": "it is sensitive: set it by hand",
     }
     done = [broker(int(c.owner) if c.owner else None, c.name, c.after) for c in planned.configs]
-    again = plan_settings(
-        ["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=[*existing, *done])
-    )
+    again = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=[*existing, *done]))
     assert (again.configs, again.warnings) == ((), ())
 
 
@@ -91,9 +85,7 @@ def test_quotas() -> None:
     def quota(value: float, **entity: str | None) -> ClientQuota:
         return ClientQuota(entity=entity, quotas={"producer_byte_rate": value})  # type: ignore[arg-type]  # names
 
-    point = archived(
-        client_quotas=(quota(1.0, user="b o%b"), quota(2.0, user=None), quota(3.0, ip="10.0.0.1"))
-    )
+    point = archived(client_quotas=(quota(1.0, user="b o%b"), quota(2.0, user=None), quota(3.0, ip="10.0.0.1")))
     there = (quota(1.0, user="b o%b"), quota(9.0, user=None), quota(5.0, user="elsewhere"))
     planned = plan_settings(["quotas"], point, SAME, TargetSettings("h:1", [1], client_quotas=there))
     name = "producer_byte_rate"
@@ -104,9 +96,7 @@ def test_quotas() -> None:
 
 
 def test_client_metrics() -> None:
-    point = archived(
-        client_metrics=(ClientMetrics(name="m 1", configs={"interval.ms": "1", "metrics": "x"}),)
-    )
+    point = archived(client_metrics=(ClientMetrics(name="m 1", configs={"interval.ms": "1", "metrics": "x"}),))
     there = (ClientMetrics(name="m 1", configs={"interval.ms": "2", "metrics": "x"}),)
     planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1], client_metrics=there))
     assert planned.configs == (
@@ -119,14 +109,7 @@ def test_a_login_that_no_running_cluster_takes() -> None:
         user="a", mechanism="SCRAM-SHA-256", iterations=4096, salt="s", stored_key="hush", server_key="hush"
     )
     token = DelegationToken(
-        id="t",
-        owner="User:a",
-        requester="User:a",
-        renewers=(),
-        issued_at=1,
-        expires_at=2,
-        max_at=3,
-        hmac="hush",
+        id="t", owner="User:a", requester="User:a", renewers=(), issued_at=1, expires_at=2, max_at=3, hmac="hush"
     )
     planned = plan_settings(["users"], archived(scram_users=(user,), delegation_tokens=(token,)), SAME, EMPTY)
     (missing,) = planned.missing
@@ -257,9 +240,7 @@ def test_missing_acls_are_planned(acls: set[Acl], there: set[Acl]) -> None:
     assert again.acls == ()
     permissions = [a.permission for a in planned.acls]
     assert permissions == sorted(permissions, reverse=True)  # a denial never comes after what it denies
-    assert len(skipped) == sum(
-        a.name == "clicks" and (a.resource, a.pattern) == ("topic", "literal") for a in acls
-    )
+    assert len(skipped) == sum(a.name == "clicks" and (a.resource, a.pattern) == ("topic", "literal") for a in acls)
 
 
 @given(st.sets(ACLS))
@@ -307,8 +288,7 @@ CONFIGS = "kafka-configs.sh --bootstrap-server h:1 --alter "
 
 
 @pytest.mark.parametrize(
-    ("value", "change"),
-    [("1", "--add-config a=1"), ("x,y", "--add-config 'a=[x,y]'"), (None, "--delete-config a")],
+    ("value", "change"), [("1", "--add-config a=1"), ("x,y", "--add-config 'a=[x,y]'"), (None, "--delete-config a")]
 )
 def test_a_default_of_all_brokers(value: str | None, change: str) -> None:
     config = ConfigChange(kind="broker", owner="", name="a", before=None, after=value, of_all=True)
@@ -412,9 +392,7 @@ def state(now: Reading) -> dict[Any, Any]:
     found |= {("broker", c.broker, c.name): c.value for c in now.broker_configs or ()}
     found |= {("group", c.group, c.name): c.value for c in now.group_configs or ()}
     found |= {("metrics", m.name, n): v for m in now.client_metrics or () for n, v in m.configs.items()}
-    return found | {
-        ("quota", *place): value for place, value in quota_values(now.client_quotas or ()).items()
-    }
+    return found | {("quota", *place): value for place, value in quota_values(now.client_quotas or ()).items()}
 
 
 def changed(before: dict[Any, Any], changes: Changes) -> dict[Any, Any]:
@@ -487,9 +465,7 @@ def test_an_undo_is_the_exact_inverse(archived: Reading, there: Reading) -> None
 
 
 @given(READINGS, READINGS, READINGS)
-def test_undo_restores_the_state_before_the_first_try(
-    first: Reading, second: Reading, there: Reading
-) -> None:
+def test_undo_restores_the_state_before_the_first_try(first: Reading, second: Reading, there: Reading) -> None:
     one = planned(first, there)
     between = changed(state(there), one)
     two = planned(second, reading_of(between))
@@ -502,11 +478,7 @@ def test_undo_keeps_changes_of_others() -> None:
     existing = reading(set(), {}, {}, {}, {})
     archived = reading({"User:a"}, {(None, "a"): "1"}, {}, {}, {(ENTITIES[0], "producer_byte_rate"): 1.0})
     changes = planned(archived, existing)
-    others = {
-        acl_undo("User:b"): True,
-        ("broker", None, "b"): "2",
-        ("quota", ENTITIES[1], "request_percentage"): 2.0,
-    }
+    others = {acl_undo("User:b"): True, ("broker", None, "b"): "2", ("quota", ENTITIES[1], "request_percentage"): 2.0}
     now = changed(state(existing), changes) | others
     assert changed(now, undo_of([before_of(1, changes)], reading_of(now))) == others
 
@@ -515,10 +487,7 @@ def test_captures_are_numbered_and_never_replaced() -> None:
     captures = SettingsCaptures(MemoryStore(), "r")
     changes = planned(reading({"User:a"}, {}, {}, {}, {}), reading(set(), {}, {}, {}, {}))
     assert [captures.write("restore", "c", changes), captures.write("undo", "c", changes)] == [1, 2]
-    assert [(c.number, c.by, c.changes) for c in captures.every()] == [
-        (1, "restore", changes),
-        (2, "undo", changes),
-    ]
+    assert [(c.number, c.by, c.changes) for c in captures.every()] == [(1, "restore", changes), (2, "undo", changes)]
 
 
 def test_an_entity_is_the_same_in_any_order() -> None:

@@ -151,9 +151,7 @@ def test_findings_stay_until_a_full_verification_has_none(
     assert report.verified.age_seconds == (3 - day) * DAY
 
 
-@pytest.mark.parametrize(
-    ("result", "level"), [("passed", None), ("failed", "critical"), ("interrupted", None)]
-)
+@pytest.mark.parametrize(("result", "level"), [("passed", None), ("failed", "critical"), ("interrupted", None)])
 def test_the_newest_drill_counts(archive: Archive, result: Any, level: str | None) -> None:
     for drill_id, outcome in (("drill-2026-01-01-aaaaaaaa", "passed"), ("drill-2026-01-02-00000000", result)):
         changes = {"drill_id": drill_id, "result": outcome, "ended_at": "2026-01-02T00:00:00.000Z"}

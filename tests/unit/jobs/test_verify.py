@@ -114,9 +114,7 @@ def test_every_file_when_it_is_missing_cut_or_flipped(root: Path, made: Path) ->
 @pytest.mark.parametrize("name", ["archive.json", "catalog/latest.json", "derived.json"])
 @pytest.mark.parametrize("damage", [cut, flip])
 @pytest.mark.exhaustive(keep=2)
-def test_files_that_are_checked_by_their_own_sum(
-    root: Path, name: str, damage: Callable[[Path], None]
-) -> None:
+def test_files_that_are_checked_by_their_own_sum(root: Path, name: str, damage: Callable[[Path], None]) -> None:
     damage(root / name)
     assert list(findings_of(run(root, quick=True))) == [name]
 
@@ -202,9 +200,7 @@ def test_objects_of_a_lost_catalog_are_orphans(root: Path) -> None:
     (root / catalogs(root)[-1]).unlink()
     report = run(root, quick=True)
     assert report.restore_points == (1,)
-    assert {n.what for n in report.notes if n.bytes} == {
-        "is an orphan: no catalog that can be read refers to it"
-    }
+    assert {n.what for n in report.notes if n.bytes} == {"is an orphan: no catalog that can be read refers to it"}
 
 
 @pytest.mark.exhaustive(keep=2)
@@ -333,11 +329,7 @@ def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", "-a", str(root), "--quick", "--json"]) == 13
     document = json.loads(capsys.readouterr().out)
     assert document["findings"] == [
-        {
-            "file": SEGMENT,
-            "what": "is missing",
-            "hint": "take it from a bucket version or another copy of the archive",
-        }
+        {"file": SEGMENT, "what": "is missing", "hint": "take it from a bucket version or another copy of the archive"}
     ]
 
 
@@ -397,9 +389,7 @@ def copy_to_another(store: Store) -> None:
         (lambda s: s.put(FOLDER + "more", b""), FOLDER + "more", "is no file of a drill"),
     ],
 )
-def test_damage_of_a_drill_is_named(
-    store: Store, change: Callable[[Store], object], key: str, message: str
-) -> None:
+def test_damage_of_a_drill_is_named(store: Store, change: Callable[[Store], object], key: str, message: str) -> None:
     change(store)
     assert [(k, w) for k, w in found(store).items() if message in w and k == key]
     assert len(found(store)) == 1

@@ -58,9 +58,7 @@ class Admin:
         groups: dict[str, Any] | None = None,
     ) -> None:
         self.rights, self.acls, self.users = rights, acls, users
-        self.brokers = {1: [entry("authorizer.class.name", "A", ConfigSource.STATIC_BROKER_CONFIG)]} | (
-            brokers or {}
-        )
+        self.brokers = {1: [entry("authorizer.class.name", "A", ConfigSource.STATIC_BROKER_CONFIG)]} | (brokers or {})
         self.groups = groups or {}
         self.asked: list[str] = []
 
@@ -76,9 +74,7 @@ class Admin:
         self.asked.append("users")
         return answer(self.users)
 
-    def describe_configs(
-        self, resources: list[ConfigResource], **_: object
-    ) -> dict[ConfigResource, Future[Any]]:
+    def describe_configs(self, resources: list[ConfigResource], **_: object) -> dict[ConfigResource, Future[Any]]:
         brokers = [r for r in resources if r.restype == ResourceType.BROKER]
         assert len(brokers) <= 1, "one broker a request is all that librdkafka takes"
         found = {}
@@ -130,13 +126,8 @@ def test_no_acls_and_no_authorizer() -> None:
 
 def test_users() -> None:
     info = [ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192)]
-    told = {
-        "b": SimpleNamespace(scram_credential_infos=info),
-        "a": SimpleNamespace(scram_credential_infos=[]),
-    }
-    assert security(Admin(users=told)).users() == [
-        ScramUser(user="b", mechanism="SCRAM-SHA-512", iterations=8192)
-    ]
+    told = {"b": SimpleNamespace(scram_credential_infos=info), "a": SimpleNamespace(scram_credential_infos=[])}
+    assert security(Admin(users=told)).users() == [ScramUser(user="b", mechanism="SCRAM-SHA-512", iterations=8192)]
 
 
 def test_configs_of_brokers() -> None:
@@ -186,8 +177,7 @@ def test_configs_of_many_groups() -> None:
 def test_a_cluster_without_group_configs_is_not_blamed_on_a_group() -> None:
     told = security(Admin(groups={"g": KafkaError.INVALID_REQUEST})).group_configs(["g"])
     assert told == Untold(
-        "not supported",
-        "source cluster at h:1 has no group configs: its brokers are too old, or use ZooKeeper",
+        "not supported", "source cluster at h:1 has no group configs: its brokers are too old, or use ZooKeeper"
     )
 
 
@@ -198,10 +188,7 @@ def test_many_acls_are_made_in_several_requests() -> None:
         sent.append(len(bindings))
         return {binding: answer(None) for binding in bindings}
 
-    rules = [
-        acl_of("topic", f"t{n}", "literal", "User:a", "*", "read", "allow")
-        for n in range(2 * ACLS_AT_ONCE + 1)
-    ]
+    rules = [acl_of("topic", f"t{n}", "literal", "User:a", "*", "read", "allow") for n in range(2 * ACLS_AT_ONCE + 1)]
     admin = cast(AdminClient, SimpleNamespace(create_acls=create_acls))
     security = SecurityAdmin(Connection({"bootstrap.servers": "b:1"}, "target"), admin)
     assert security.create_acls(rules) == dict.fromkeys(rules, "")
@@ -247,13 +234,9 @@ def _answer(code: int) -> Future[Any]:
 
 Change = Callable[[TopicAdmin, list[str]], dict[str, str]]
 CHANGES: dict[str, Change] = {
-    "Create on the cluster, or on topics": lambda admin, names: admin.create(
-        [TopicToCreate(n, 1, 1) for n in names]
-    ),
+    "Create on the cluster, or on topics": lambda admin, names: admin.create([TopicToCreate(n, 1, 1) for n in names]),
     "Alter on the topic": lambda admin, names: admin.add_partitions(dict.fromkeys(names, 3)),
-    "AlterConfigs on the topic": lambda admin, names: admin.alter_configs(
-        {n: {"retention.ms": None} for n in names}
-    ),
+    "AlterConfigs on the topic": lambda admin, names: admin.alter_configs({n: {"retention.ms": None} for n in names}),
 }
 
 

@@ -41,11 +41,7 @@ def connection() -> Connection:
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "delivering the record of t-0", "Write on the topic"),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, "setting offsets of group g", "Read on the group"),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "listing consumer groups", "Describe on the cluster"),
-        (
-            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "starting transactions",
-            "Write on transactional ids",
-        ),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "starting transactions", "Write on transactional ids"),
     ],
 )
 def test_denials_name_the_missing_right(code: int, doing: str, right: str, connection: Connection) -> None:
@@ -64,9 +60,7 @@ def test_denials_name_the_missing_right(code: int, doing: str, right: str, conne
         (KafkaError(KafkaError._TRANSPORT, ALERT), "ssl.ca.location"),
     ],
 )
-def test_denied_access_names_the_error_of_the_client(
-    heard: KafkaError, hint: str, connection: Connection
-) -> None:
+def test_denied_access_names_the_error_of_the_client(heard: KafkaError, hint: str, connection: Connection) -> None:
     assert not connection.locked_out
     connection.heard(heard)
     connection.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
@@ -159,9 +153,7 @@ def test_admin_properties_are_those_of_the_admin_client() -> None:
     assert Cluster(SOURCE, "source").connection.properties == SOURCE
 
 
-@pytest.mark.parametrize(
-    "name", ["ours", "ours:", ":give", "ours:nothing", "no.such.module:give", "ours:number", ""]
-)
+@pytest.mark.parametrize("name", ["ours", "ours:", ":give", "ours:nothing", "no.such.module:give", "ours:number", ""])
 def test_a_callback_that_is_not_there(name: str, ours: ModuleType) -> None:
     vars(ours)["number"] = 1
     with pytest.raises(UsageError, match=rf"\[target\] {CALLBACK} = ") as raised:
@@ -227,9 +219,7 @@ def test_a_call_that_does_not(released: threading.Event) -> None:
     assert not in_time(released.wait, 0.01)
 
 
-def test_a_producer_whose_progress_is_never_taken(
-    released: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_producer_whose_progress_is_never_taken(released: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     class Deaf:
         """An outlet that hangs, and must not be asked for anything else then."""
 
@@ -362,9 +352,7 @@ def test_a_new_controller_is_asked_again(clock: list[float]) -> None:
 def test_refusals_of_a_controller_are_reported(clock: list[float]) -> None:
     with pytest.raises(ClusterError, match="creating topic t"):
         cluster(Admin(KafkaError.TOPIC_ALREADY_EXISTS)).create_topic("t", 1, 1, {})
-    deleted = cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.POLICY_VIOLATION)).delete_topics(
-        ["t", "u"]
-    )
+    deleted = cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.POLICY_VIOLATION)).delete_topics(["t", "u"])
     assert deleted["t"] == ""
     assert "deleting topic u" in deleted["u"]
     assert clock == []
@@ -381,8 +369,7 @@ def test_a_group_whose_coordinator_moves_is_deleted(clock: list[float]) -> None:
 
 def test_only_what_is_not_ready_is_asked_again(clock: list[float]) -> None:
     loading, denied = (
-        KafkaError(code)
-        for code in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED)
+        KafkaError(code) for code in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED)
     )
     answers: dict[str, list[Any]] = {"at once": [1], "later": [loading, loading, 2], "never": [denied]}
     requests: list[list[str]] = []
@@ -392,10 +379,7 @@ def test_only_what_is_not_ready_is_asked_again(clock: list[float]) -> None:
         for item in items:
             yield item, answers[item].pop(0)
 
-    assert ask_until_ready(answers, ask, COORDINATOR_NOT_READY) == (
-        {"at once": 1, "later": 2},
-        {"never": denied},
-    )
+    assert ask_until_ready(answers, ask, COORDINATOR_NOT_READY) == ({"at once": 1, "later": 2}, {"never": denied})
     assert requests == [["at once", "later", "never"], ["later"], ["later"]]
 
 

@@ -13,9 +13,7 @@ from kbackup.kafka.consume import EpochPosition, Validation, validate_epochs
 from kbackup.types import TopicPartition
 
 SOURCE = {"bootstrap.servers": "b:1"}
-TRUNCATED = (
-    "Partition log truncation detected at offset 10: Local: Partition log truncation detected (broker 1)"
-)
+TRUNCATED = "Partition log truncation detected at offset 10: Local: Partition log truncation detected (broker 1)"
 RETENTION = "fetch failed due to requested offset not available: Broker: Offset out of range (broker 1)"
 
 

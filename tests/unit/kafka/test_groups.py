@@ -195,9 +195,7 @@ def test_a_group_keeps_its_type_when_its_coordinator_has_loaded(
     assert (listed, failed) == ([BILLING, GroupInfo("connect", "classic", "stable")], {})
 
 
-def test_a_coordinator_that_never_loads_is_named_once(
-    monkeypatch: pytest.MonkeyPatch, clock: list[float]
-) -> None:
+def test_a_coordinator_that_never_loads_is_named_once(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     loading = KafkaError(LOADING)
     listings = Listings([([DescribedGroup("billing", "", "", loading)], loading)], [[loading]], [loading])
     listed, failed = listings.groups(monkeypatch).listed()

@@ -63,9 +63,7 @@ class Fenced:
         raise KafkaException(KafkaError(self.code))
 
 
-@pytest.mark.parametrize(
-    "code", [KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH]
-)
+@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH])
 @pytest.mark.parametrize(("took", "fenced"), [(299, True), (301, False)])
 def test_a_transaction_that_ran_out_is_not_another_producers(
     code: int, took: int, fenced: bool, monkeypatch: pytest.MonkeyPatch
@@ -117,11 +115,7 @@ def never(start: int, end: int | None) -> Int64Array:
 
 def test_runs_break_where_either_side_does() -> None:
     sources = np.array([0, 1, 2, 5, 6, 7], np.int64)
-    assert rows(runs_of(sources, np.array([9, 10, 12, 13, 14, 15], np.int64))) == [
-        (0, 9, 2),
-        (2, 12, 1),
-        (5, 13, 3),
-    ]
+    assert rows(runs_of(sources, np.array([9, 10, 12, 13, 14, 15], np.int64))) == [(0, 9, 2), (2, 12, 1), (5, 13, 3)]
 
 
 def test_nothing_sent() -> None:

@@ -108,9 +108,5 @@ def test_a_target_has_no_further_sources(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_values_of_references_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as raised:
-        load(
-            [Setting("source.zookeeper.connect", "${env:ZK}", SettingOrigin("flag"))],
-            ConfigFiles(),
-            {"ZK": "hush"},
-        )
+        load([Setting("source.zookeeper.connect", "${env:ZK}", SettingOrigin("flag"))], ConfigFiles(), {"ZK": "hush"})
     assert "hush" not in str(raised.value)

@@ -27,18 +27,13 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def read(data: bytes) -> Samples:
     """Parse by Prometheus' own parser; returns values by name and labels, without `command` and `archive`."""
     return {
-        (
-            s.name,
-            tuple(sorted((k, v) for k, v in s.labels.items() if k not in ("command", "archive"))),
-        ): s.value
+        (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k not in ("command", "archive")))): s.value
         for family in text_string_to_metric_families(data.decode())
         for s in family.samples
     }
 
 
-def report(
-    number: int = 7, losses: tuple[Loss, ...] = (), topics: tuple[TopicState, ...] = ()
-) -> BackupReport:
+def report(number: int = 7, losses: tuple[Loss, ...] = (), topics: tuple[TopicState, ...] = ()) -> BackupReport:
     return BackupReport(
         restore_point=number,
         parent=number - 1,
@@ -68,9 +63,7 @@ def state(name: str, *lags: int, word: str = "present") -> TopicState:
 
 
 def test_the_document_lists_exactly_these() -> None:
-    lines = [
-        line for line in (DOCS / "metrics.md").read_text("utf-8").splitlines() if line.startswith("| `kb")
-    ]
+    lines = [line for line in (DOCS / "metrics.md").read_text("utf-8").splitlines() if line.startswith("| `kb")]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert rows == [
         [f"`{name}`", ", ".join(f"`{label}`" for label in m.labels if not _is_of_all(name, label)), m.help]

@@ -141,10 +141,7 @@ def test_avro_arrays_of_nothing(items: object) -> None:
 NOTHING: dict[str, Any] = {
     "type": "record",
     "name": "shop.Nothing",
-    "fields": [
-        {"name": "a", "type": {"type": "fixed", "name": "Empty", "size": 0}},
-        {"name": "b", "type": "Empty"},
-    ],
+    "fields": [{"name": "a", "type": {"type": "fixed", "name": "Empty", "size": 0}}, {"name": "b", "type": "Empty"}],
 }
 
 

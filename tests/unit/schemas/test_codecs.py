@@ -21,9 +21,7 @@ def described(name: str, *imports: str) -> str:
     return base64.b64encode(file.SerializeToString()).decode()
 
 
-AVRO_CHAIN = [
-    (f"A{n}", json.dumps({"type": "array", "items": f"A{n + 1}" if n < 999 else "int"})) for n in range(1000)
-]
+AVRO_CHAIN = [(f"A{n}", json.dumps({"type": "array", "items": f"A{n + 1}" if n < 999 else "int"})) for n in range(1000)]
 
 
 def test_protobuf_of_many_imports() -> None:
@@ -60,10 +58,7 @@ def test_protobuf_of_types_that_are_not_googles() -> None:
         (Schema("PROTOBUF", PROTO, (("a" * 300, MONEY),)), "can't be compiled: .*too long"),
         (Schema("PROTOBUF", PROTO, (("money.proto", "\udcff"),)), "can't be compiled: "),
         (Schema("PROTOBUF", "CgVhYmM="), "no Protobuf schema|can't be compiled"),
-        (
-            Schema("PROTOBUF", described("__main__.proto", "a.proto")),
-            "no Protobuf schema: KeyError: 'a.proto'",
-        ),
+        (Schema("PROTOBUF", described("__main__.proto", "a.proto")), "no Protobuf schema: KeyError: 'a.proto'"),
         (
             Schema(
                 "PROTOBUF",
@@ -95,9 +90,7 @@ def test_schemas_in_files(tmp_path: Path) -> None:
             "state": "NEW",
         }
     assert file_codec(tmp_path / "shop.proto", "Cart.Line").decode(b"\x0a\x02it") == {"what": "it"}
-    with pytest.raises(
-        UsageError, match=r"no message Other in shop\.proto; name one of its messages: shop\.Cart"
-    ):
+    with pytest.raises(UsageError, match=r"no message Other in shop\.proto; name one of its messages: shop\.Cart"):
         file_codec(tmp_path / "shop.proto", "Other")
 
 

@@ -29,9 +29,7 @@ from kbackup.schemas.decoder import (
 )
 
 GUID = "12345678-1234-5678-1234-567812345678"
-PROTO = (
-    'syntax = "proto3"; message A { string a = 1; message B { string b = 1; } } message C { string c = 1; }'
-)
+PROTO = 'syntax = "proto3"; message A { string a = 1; message B { string b = 1; } } message C { string c = 1; }'
 
 
 @dataclass

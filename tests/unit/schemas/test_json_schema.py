@@ -30,9 +30,7 @@ def test_json_is_not_held_against_its_schema(schema: dict[str, Json]) -> None:
     assert codec.decode(json.dumps("a" * 60).encode()) == "a" * 60
 
 
-@pytest.mark.parametrize(
-    "data", [b"{", b"\xff", b"", b"[" * 100_000], ids=["cut", "no text", "empty", "deep"]
-)
+@pytest.mark.parametrize("data", [b"{", b"\xff", b"", b"[" * 100_000], ids=["cut", "no text", "empty", "deep"])
 def test_data_that_is_no_json(data: bytes) -> None:
     with pytest.raises(UndecodableError, match="not JSON by its schema"):
         codec_of(Schema("JSON", "true")).decode(data)

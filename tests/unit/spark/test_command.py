@@ -66,9 +66,7 @@ def test_the_options_are_those_of_sparks_launcher(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"])
-def test_variables_of_the_scripts_are_left_to_them(
-    home: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_of_the_scripts_are_left_to_them(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_left_to_scripts(home, SETTINGS)
     monkeypatch.setenv(name, "/etc/spark")
     assert is_left_to_scripts(home, SETTINGS)
@@ -85,9 +83,7 @@ def test_settings_of_the_launcher_are_left_to_it(home: Path, name: str) -> None:
     assert is_left_to_scripts(home, SETTINGS | {name: "-XX:+UseG1GC"})
 
 
-def test_a_conf_folder_and_a_missing_jvm_are_left_to_the_scripts(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conf_folder_and_a_missing_jvm_are_left_to_the_scripts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "conf").mkdir()
     assert is_left_to_scripts(home, SETTINGS)
     (home / "conf").rmdir()

@@ -65,9 +65,7 @@ def test_the_environment_says_the_rest() -> None:
 
 def test_credentials_of_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "credentials"
-    file.write_text(
-        "[lake]\naws_access_key_id = of-lake\naws_secret_access_key = hidden\naws_session_token = short\n"
-    )
+    file.write_text("[lake]\naws_access_key_id = of-lake\naws_secret_access_key = hidden\naws_session_token = short\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     told = hadoop_options(S3Options(profile="lake"), PLACES[0], {})
     assert told["fs.s3a.access.key"] == "of-lake"

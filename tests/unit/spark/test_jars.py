@@ -25,7 +25,5 @@ def test_only_locked_jars_pass(tmp_path: Path) -> None:
 
 def test_jars_for_delta_are_locked() -> None:
     assert session_conf({}, ("s3://bucket/table",))[LOCK] == str(DELTA_LOCK)
-    assert any(
-        line.endswith("  delta-spark_4.1_2.13-4.3.1.jar") for line in DELTA_LOCK.read_text().splitlines()
-    )
+    assert any(line.endswith("  delta-spark_4.1_2.13-4.3.1.jar") for line in DELTA_LOCK.read_text().splitlines())
     assert LOCK not in session_conf({"spark.jars": "mine.jar"}, ("s3://bucket/table",))

@@ -26,12 +26,7 @@ def test_starting_the_jvm_runs_no_hook_into_forks() -> None:
     of Python's on the terminal, from a command that works."""
     environment = {**os.environ, "SPARK_HOME": "/nowhere"}
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
 
@@ -61,9 +56,7 @@ io.delta#delta-spark_4.1_2.13 added as a dependency
     assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
 
 
-def test_a_traceback_that_ends_the_stream_is_shown_as_printable_text(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_traceback_that_ends_the_stream_is_shown_as_printable_text(capfd: pytest.CaptureFixture[str]) -> None:
     cut = 'Traceback (most recent call last):\n  File "\x1b[2J", line 1, in main\n'
     assert passed_on(cut, capfd) == [line.split() for line in cut.replace("\x1b", "\\x1b").splitlines()]
 

@@ -26,9 +26,7 @@ def cluster(conf: dict[str, str]) -> Any:
 
 
 def work_of(store: Store, source: dict[str, str]) -> BackupWork:
-    return BackupWork(
-        source, store, "read_committed", "g", 1, "none", 1.0, {"password": 1}, since=0.0, salvage=True
-    )
+    return BackupWork(source, store, "read_committed", "g", 1, "none", 1.0, {"password": 1}, since=0.0, salvage=True)
 
 
 def s3_store(**options: str) -> Store:

@@ -55,10 +55,7 @@ def test_ranges(filled: Stores, size: int, data: st.DataObject) -> None:
 
 
 @given(
-    st.lists(
-        st.one_of(st.integers(0, 100), st.integers(FRAME - 2, FRAME + 2), st.integers(0, 4 * FRAME)),
-        max_size=6,
-    )
+    st.lists(st.one_of(st.integers(0, 100), st.integers(FRAME - 2, FRAME + 2), st.integers(0, 4 * FRAME)), max_size=6)
 )
 def test_uploads_in_any_pieces(filled: Stores, sizes: list[int]) -> None:
     data = data_of(sum(sizes))
@@ -197,8 +194,7 @@ def test_a_flipped_bit(filled: Stores, size: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "cut",
-    [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + ENCRYPTED_FRAME, -1, -TAG, -77 - TAG],
+    "cut", [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + ENCRYPTED_FRAME, -1, -TAG, -77 - TAG]
 )
 def test_a_cut_object(stores: Stores, cut: int) -> None:
     size = 3 * FRAME + 77
@@ -370,9 +366,7 @@ def test_a_lost_archive_json(inner: FileStore, tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive(keep=2)
 def test_a_command_gets_the_archive_id(inner: FileStore, tmp_path: Path) -> None:
-    (tmp_path / "kms.sh").write_text(
-        'echo "$1 $KBACKUP_ARCHIVE_ID" >>"$0.calls"; [ "$1" = name ] && echo kms || cat\n'
-    )
+    (tmp_path / "kms.sh").write_text('echo "$1 $KBACKUP_ARCHIVE_ID" >>"$0.calls"; [ "$1" = name ] && echo kms || cat\n')
     source = f"command:sh {tmp_path / 'kms.sh'}"
     archive_id = open_or_create(opened(inner, source)).info.id
     opened(inner, source).put("a", b"a")

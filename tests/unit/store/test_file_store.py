@@ -185,9 +185,7 @@ def test_writes_survive_pruning_deletes(store: FileStore) -> None:
     assert list(store.list()) == []
 
 
-def test_a_folder_pruned_while_another_makes_it_is_no_file(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_pruned_while_another_makes_it_is_no_file(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     make, taken = Path.mkdir, ["dir"]
 
     def mkdir(path: Path, mode: int) -> None:
@@ -335,9 +333,7 @@ def without_collisions(keys: set[str]) -> list[str]:
 
 
 @given(
-    st.sets(KEYS, max_size=12).map(without_collisions),
-    st.text("ab-./é", max_size=4),
-    st.text("ab-./0é~", max_size=5),
+    st.sets(KEYS, max_size=12).map(without_collisions), st.text("ab-./é", max_size=4), st.text("ab-./0é~", max_size=5)
 )
 def test_listing_is_filtering_and_sorting(
     tmp_path_factory: pytest.TempPathFactory, keys: list[str], prefix: str, after: str
@@ -347,14 +343,10 @@ def test_listing_is_filtering_and_sorting(
         (root / key).parent.mkdir(parents=True, exist_ok=True)
         (root / key).write_bytes(b"")
     store = FileStore(root)
-    assert [i.key for i in store.list(prefix, after)] == [
-        k for k in keys if k.startswith(prefix) and k > after
-    ]
+    assert [i.key for i in store.list(prefix, after)] == [k for k in keys if k.startswith(prefix) and k > after]
     if prefix == "" or prefix.endswith("/"):
         below = [key[len(prefix) :] for key in keys if key.startswith(prefix)]
-        assert list(store.list_dirs(prefix)) == list(
-            dict.fromkeys(b.split("/")[0] for b in below if "/" in b)
-        )
+        assert list(store.list_dirs(prefix)) == list(dict.fromkeys(b.split("/")[0] for b in below if "/" in b))
 
 
 def test_a_stopped_process_that_holds_the_lock_hinders_nobody_forever(

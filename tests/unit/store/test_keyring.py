@@ -44,10 +44,7 @@ def test_a_data_key_a_run(inner: FileStore, tmp_path: Path) -> None:
         store.put(f"{run}/a", b"a")
         store.put(f"{run}/b", b"b")
     assert len(list(inner.list(KEYS))) == 3
-    assert [opened(inner, source).get(f"{run}/{name}") for run in range(3) for name in "ab"] == [
-        b"a",
-        b"b",
-    ] * 3
+    assert [opened(inner, source).get(f"{run}/{name}") for run in range(3) for name in "ab"] == [b"a", b"b"] * 3
     assert len({inner.get(f"{run}/a")[8:24] for run in range(3)}) == 3
     assert inner.get("0/a")[8:24] == inner.get("0/b")[8:24]
 
@@ -227,9 +224,7 @@ def test_an_archive_stays_what_it_was_made_as(tmp_path: Path) -> None:
             ask(opened(plain, source))
     assert {info.key for info in plain.list()} == {"archive.json"}
     opened(secret, source).put("a", b"a")
-    with pytest.raises(
-        WrongKeyError, match=f"encrypted under key {load_kek(source).name}, and no key is given"
-    ):
+    with pytest.raises(WrongKeyError, match=f"encrypted under key {load_kek(source).name}, and no key is given"):
         open_archive(secret)
     unknown = ArchiveInfo(id="0" * 32, created_at="", encryption="kbackup-encryption-9")
     secret.put("archive.json", dump(unknown))
@@ -456,9 +451,7 @@ def test_no_rotation_decides_between_two_values_of_a_data_key(
     planted = conflicting(inner, load_kek(source), name)
     before = key_bytes(inner)
     for target in (new, source):
-        with pytest.raises(
-            CorruptError, match=rf"{planted}.* hold different data keys .*nothing was changed"
-        ):
+        with pytest.raises(CorruptError, match=rf"{planted}.* hold different data keys .*nothing was changed"):
             rotate_keys(opened(inner, source), target, 60)
         assert key_bytes(inner) == before, "a rotation that finds a conflict changes no file"
     conflicts = held_keys(opened(inner, source)).conflicts
@@ -479,9 +472,7 @@ def test_a_conflict_under_the_new_key_stops_a_rotation(inner: FileStore, tmp_pat
 
 
 @pytest.mark.parametrize("same", [False, True])
-def test_junk_with_all_ids_under_the_new_key_replaces_no_file(
-    same: bool, inner: FileStore, tmp_path: Path
-) -> None:
+def test_junk_with_all_ids_under_the_new_key_replaces_no_file(same: bool, inner: FileStore, tmp_path: Path) -> None:
     """The name of a key is public: a file that claims to be under the new key, with every id, and opens nothing."""
     source, new = key_file(tmp_path), key_file(tmp_path, "new")
     stored = filled(inner, source, 1)
@@ -514,9 +505,7 @@ def test_objects_are_read_with_the_data_key_that_opens_them(
     assert [task.get_range(key, 0, 4) for key in stored] == [b"data"] * 3
 
 
-def test_an_overwritten_key_file_is_passed_over_where_another_one_opens(
-    inner: FileStore, tmp_path: Path
-) -> None:
+def test_an_overwritten_key_file_is_passed_over_where_another_one_opens(inner: FileStore, tmp_path: Path) -> None:
     """A reader looks into the file of the data key's name first, which a writer can overwrite."""
     source = key_file(tmp_path)
     stored = filled(inner, source, 1)
@@ -534,9 +523,7 @@ def test_a_data_key_that_opens_nothing_stops_a_rotation(inner: FileStore, tmp_pa
     for path, file in read_files(inner, list_files(inner))[0]:
         genuine = inner.get(path)
         inner.put(
-            *new_file(
-                load_kek(source), dict.fromkeys(file.wrapped(), bytes(32)), path[5:-5], archive_id_of(inner)
-            )
+            *new_file(load_kek(source), dict.fromkeys(file.wrapped(), bytes(32)), path[5:-5], archive_id_of(inner))
         )
         before = key_bytes(inner)
         with pytest.raises(CorruptError):

@@ -18,13 +18,7 @@ from kbackup.store.s3 import S3Store
 
 def test_a_path_and_a_file_url_are_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for url in (
-        f"file://{tmp_path}/a%20b",
-        f"file://localhost{tmp_path}/a%20b",
-        f"{tmp_path}/a b",
-        "a b",
-        "./a b/",
-    ):
+    for url in (f"file://{tmp_path}/a%20b", f"file://localhost{tmp_path}/a%20b", f"{tmp_path}/a b", "a b", "./a b/"):
         store = open_store(url)
         assert isinstance(store, FileStore)
         assert store.url == url
@@ -53,9 +47,7 @@ def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "archive" / "key").exists()
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://bucket", "s3://bucket/", "s3://bucket/some/prefix", "s3://bucket/prefix/"]
-)
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/some/prefix", "s3://bucket/prefix/"])
 def test_a_bucket(url: str) -> None:
     store = open_store(url)
     assert isinstance(store, S3Store)
@@ -145,9 +137,7 @@ _KEYS = {"access_key_id": "id", "secret_access_key": "hush", "region": "eu-west-
         ("B/A", None),
     ],
 )
-def test_directories(
-    destination: str, how: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directories(destination: str, how: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "A").mkdir()
@@ -198,9 +188,7 @@ def test_the_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://here:9000")
     plain = S3Options(**_KEYS)  # type: ignore[arg-type]
     named = S3Options(endpoint_url="http://here:9000", **_KEYS)  # type: ignore[arg-type]
-    _check(
-        open_store("s3://lake/kafka", plain), open_store("s3://lake/kafka", named), "is the archive itself"
-    )
+    _check(open_store("s3://lake/kafka", plain), open_store("s3://lake/kafka", named), "is the archive itself")
 
 
 def _check(destination: Store, archive: Store, how: str | None) -> None:

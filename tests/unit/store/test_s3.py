@@ -46,19 +46,11 @@ def test_parts_hold_the_largest_object(part_size: int, monkeypatch: pytest.Monke
 
 def test_options_become_arguments() -> None:
     options = S3Options(
-        sse="aws:kms",
-        sse_kms_key_id="k",
-        storage_class="STANDARD_IA",
-        requester_pays=True,
-        expected_bucket_owner="1",
+        sse="aws:kms", sse_kms_key_id="k", storage_class="STANDARD_IA", requester_pays=True, expected_bucket_owner="1"
     )
     bucket = Bucket("b", "p", options)
     assert bucket.common == {"Bucket": "b", "ExpectedBucketOwner": "1", "RequestPayer": "requester"}
-    assert bucket.create == {
-        "ServerSideEncryption": "aws:kms",
-        "SSEKMSKeyId": "k",
-        "StorageClass": "STANDARD_IA",
-    }
+    assert bucket.create == {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "k", "StorageClass": "STANDARD_IA"}
     assert Bucket("b", "p", S3Options()).create == {}
 
 
@@ -73,11 +65,7 @@ def test_retention() -> None:
     ):
         found = bucket.retention(key)
         assert found["ObjectLockMode"] == "COMPLIANCE"
-        assert (
-            timedelta(0)
-            <= found["ObjectLockRetainUntilDate"] - before - timedelta(days=3)
-            < timedelta(hours=1)
-        )
+        assert timedelta(0) <= found["ObjectLockRetainUntilDate"] - before - timedelta(days=3) < timedelta(hours=1)
     for key in (
         "lock.json",
         "check/some/probe",
@@ -91,9 +79,7 @@ def test_retention() -> None:
 
 
 def test_a_bucket_without_object_lock() -> None:
-    said = from_boto(
-        "s3://b/k", answer(400, "InvalidRequest", "Bucket is missing Object Lock Configuration"), False
-    )
+    said = from_boto("s3://b/k", answer(400, "InvalidRequest", "Bucket is missing Object Lock Configuration"), False)
     assert type(said) is UsageError
     assert "made with object lock" in said.hint
 
@@ -114,17 +100,11 @@ def test_a_key_is_as_long_as_s3_takes() -> None:
             False,  # the signed CRC-64/NVME covers the body
         ),
         (
-            S3Options(
-                endpoint_url="http://host:9000", access_key_id="i", secret_access_key="s", checksum="none"
-            ),
+            S3Options(endpoint_url="http://host:9000", access_key_id="i", secret_access_key="s", checksum="none"),
             "http://host:9000",
             True,
         ),
-        (
-            S3Options(endpoint_url="https://host", access_key_id="i", secret_access_key="s"),
-            "https://host",
-            False,
-        ),
+        (S3Options(endpoint_url="https://host", access_key_id="i", secret_access_key="s"), "https://host", False),
         (
             S3Options(region="eu-west-1", access_key_id="i", secret_access_key="s"),
             "https://s3.eu-west-1.amazonaws.com",
@@ -215,8 +195,7 @@ def test_answers(status: int, code: str, kind: type[KbackupError]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"),
-    [(412, "PreconditionFailed"), (404, "NoSuchUpload"), (503, "SlowDown"), (400, "BadDigest")],
+    ("status", "code"), [(412, "PreconditionFailed"), (404, "NoSuchUpload"), (503, "SlowDown"), (400, "BadDigest")]
 )
 def test_an_answer_after_a_lost_one_tells_nothing(status: int, code: str) -> None:
     assert type(from_boto("s3://bucket/key", answer(status, code), True)) is OutcomeUnknownError

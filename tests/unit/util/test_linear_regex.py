@@ -33,9 +33,7 @@ def test_matches_and_replacements_are_pythons(pattern: str, text: str, template:
 def test_groups_of_a_replacement_are_pythons() -> None:
     regex = LinearRegex(r"(?P<first>[a-z]+)-(\d+)")
     for template in (r"\2-\1", r"\g<first>.\g<2>", r"\g<0>\g<0>"):
-        assert regex.replace_first(template, "orders-17-x") == re.sub(
-            regex.pattern, template, "orders-17-x", count=1
-        )
+        assert regex.replace_first(template, "orders-17-x") == re.sub(regex.pattern, template, "orders-17-x", count=1)
     for template in (r"\3", r"\g<last>", r"\x"):
         with pytest.raises(ValueError, match="no group"):
             regex.replace_first(template, "orders-17-x")

@@ -106,9 +106,7 @@ def test_pins_labels_and_damage_are_shown(store: Store) -> None:
     archive = open_archive(store)
     segment = archive.added(0, 1)[0]
     damaged = {segment.key: "the object is missing"}
-    commit(
-        store, archive.committed, lambda state: lose_segments(state, damaged), Author("repair", "", "test")
-    )
+    commit(store, archive.committed, lambda state: lose_segments(state, damaged), Author("repair", "", "test"))
     client = visit(store)
     rows = re.findall(r"<tr>\s*<th><a.*?</tr>", client.get("/").text, re.DOTALL)
     newest, oldest = map(text, rows)

@@ -62,9 +62,7 @@ def test_strips_show_what_is_lost(rich: Store, store: Store) -> None:
         shown = visit(rich).get(address).text
         assert "lost: offsets 4 to 6" in shown
         assert "archived , lost" in text(shown) or "archived, lost" in text(shown)
-    titles = [
-        attributes for tag, attributes in tags(visit(store).get("/topics/orders/0").text) if tag == "rect"
-    ]
+    titles = [attributes for tag, attributes in tags(visit(store).get("/topics/orders/0").text) if tag == "rect"]
     assert [rect["class"] for rect in titles] == ["rail", "fill", "fill", "lost"]
 
 

@@ -41,8 +41,7 @@ def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
     assert (len(one.columns), one.pauses, one.usual) == (1, (), None)
     start = datetime(2020, 1, 1, tzinfo=UTC)
     many = [
-        replace(points[0], number=n, committed_at=(start + timedelta(minutes=n)).isoformat())
-        for n in range(1, 10_001)
+        replace(points[0], number=n, committed_at=(start + timedelta(minutes=n)).isoformat()) for n in range(1, 10_001)
     ]
     drawn = timeline(many)
     assert len(drawn.columns) == COLUMNS
@@ -80,9 +79,7 @@ def test_an_area_is_steps() -> None:
     assert drawn is not None
     assert drawn.line == "M0.0 100.00H333.3V50.00H666.7V0.00H1000.0", "the last as long as the others"
     assert [(level.y, level.value) for level in drawn.levels] == [(100, 0), (50, 50), (0, 100)]
-    assert [round(tick.at) for tick in drawn.ticks] == [0, 17, 33, 50, 67], (
-        "at the times, the last one's as well"
-    )
+    assert [round(tick.at) for tick in drawn.ticks] == [0, 17, 33, 50, 67], "at the times, the last one's as well"
     assert (drawn.most, drawn.last) == (100, 100)
     assert running_totals([(1, 2), (2, 3)]) == [(1, 2), (2, 5)]
 

@@ -31,11 +31,7 @@ AVRO = {
     "fields": [{"name": "note", "type": "string"}, {"name": "n", "type": "long"}],
 }
 PROTO = 'syntax = "proto3"; message Order { string note = 1; }'
-SCHEMAS = {
-    1: Schema("AVRO", json.dumps(AVRO)),
-    2: Schema("PROTOBUF", PROTO),
-    3: Schema("JSON", '{"type": "object"}'),
-}
+SCHEMAS = {1: Schema("AVRO", json.dumps(AVRO)), 2: Schema("PROTOBUF", PROTO), 3: Schema("JSON", '{"type": "object"}')}
 
 
 def avro(note: str) -> bytes:
@@ -77,9 +73,7 @@ class Registry:
 
     def decoder(self, now: list[float]) -> FieldDecoder:
         return FieldDecoder(
-            lambda: Decoding(
-                {part: ByRegistry(Waiting(self, now), HEADERS[part]) for part in PARTS}, mm2=True
-            ),
+            lambda: Decoding({part: ByRegistry(Waiting(self, now), HEADERS[part]) for part in PARTS}, mm2=True),
             lambda: now[0],
         )
 
@@ -146,12 +140,7 @@ def test_nothing_is_decoded_unasked(framed_store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "address",
-    [
-        "/topics/t/0/records?view=decoded",
-        "/topics/t/0/records/4?view=decoded",
-        "/search?text=bare&decode=1",
-    ],
+    "address", ["/topics/t/0/records?view=decoded", "/topics/t/0/records/4?view=decoded", "/search?text=bare&decode=1"]
 )
 def test_a_page_without_a_registry_says_so(framed_store: Store, address: str) -> None:
     def make() -> Decoding:

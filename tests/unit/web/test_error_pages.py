@@ -39,9 +39,7 @@ def test_an_error_keeps_what_was_entered(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "address", ["/nothing", "/topics/nope", "/points/77", "/group?name=nobody", "/diff?a=1&b=99"]
-)
+@pytest.mark.parametrize("address", ["/nothing", "/topics/nope", "/points/77", "/group?name=nobody", "/diff?a=1&b=99"])
 def test_an_error_keeps_the_navigation(rich: Store, address: str) -> None:
     client = visit(rich)
     sign = "&" if "?" in address else "?"
@@ -86,19 +84,7 @@ def test_missing_pages_and_invalid_parameters_are_error_pages(
 
 ODDITIES = [
     *("", "0", "-1", str(2**63 - 1), str(2**63), "9" * 30, "abc", "1e3", "1_000", "\u0663", "\u00b2", " 5 "),
-    *(
-        "\0",
-        "%00",
-        "<script>",
-        "..",
-        "a" * 3000,
-        "\U0001f600",
-        "latest",
-        "2h ago",
-        "now",
-        "1e400 ago",
-        "9999-12-31",
-    ),
+    *("\0", "%00", "<script>", "..", "a" * 3000, "\U0001f600", "latest", "2h ago", "now", "1e400 ago", "9999-12-31"),
 ]
 
 
@@ -135,9 +121,7 @@ def test_no_address_is_an_internal_error(rich: Store) -> None:
     )
     client = visit(rich)
     for _ in range(600):
-        known = (
-            chance.choice(routes).replace("{name}", "odd") if chance.random() < 0.7 else chance.choice(routes)
-        )
+        known = chance.choice(routes).replace("{name}", "odd") if chance.random() < 0.7 else chance.choice(routes)
         path = re.sub(r"\{\w+\}", lambda _: quote(chance.choice(ODDITIES), safe=""), known)
         query = {chance.choice(names): chance.choice(ODDITIES) for _ in range(chance.randrange(4))}
         answer = client.get(path, params=query)

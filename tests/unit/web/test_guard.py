@@ -22,14 +22,7 @@ SECURITY = {
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "/",
-        "/nothing",
-        "/topics?page=x",
-        "/topics/odd/0/records/0/value",
-        "/static/page.js",
-        "/topics?token=wrong",
-    ],
+    ["/", "/nothing", "/topics?page=x", "/topics/odd/0/records/0/value", "/static/page.js", "/topics?token=wrong"],
 )
 def test_every_answer_has_security_headers(rich: Store, address: str) -> None:
     for client in (visit(rich), visit(rich, TOKEN)):
@@ -80,22 +73,12 @@ def test_other_sites_are_refused(rich: Store) -> None:
     assert client.get("/", headers=cross | {"sec-fetch-mode": "no-cors"}).status_code == 403
     assert client.get("/static/page.js", headers=cross | {"sec-fetch-mode": "cors"}).status_code == 403
     assert client.get("/", headers=cross | {"sec-fetch-mode": "navigate"}).status_code == 200
-    assert (
-        client.get("/", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code
-        == 200
-    )
+    assert client.get("/", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code == 200
 
 
 def test_without_the_token_there_is_nothing(rich: Store) -> None:
     client = visit(rich, TOKEN)
-    for address in (
-        "/",
-        "/topics",
-        "/topics/orders/0/records/0/value",
-        "/nothing",
-        "/?token=wrong",
-        "/?token=",
-    ):
+    for address in ("/", "/topics", "/topics/orders/0/records/0/value", "/nothing", "/?token=wrong", "/?token="):
         answer = client.get(address)
         assert answer.status_code == 401
         assert "orders" not in answer.text

@@ -44,9 +44,7 @@ def test_characters_that_can_not_be_shown_are_escaped() -> None:
 
 def test_numbers_stay_as_they_are_written() -> None:
     data = b'{"big":12345678901234567890123,"price":1.10,"e":1E400}'
-    assert (
-        "".join(indented(data)) == '{\n  "big": 12345678901234567890123,\n  "price": 1.10,\n  "e": 1E400\n}\n'
-    )
+    assert "".join(indented(data)) == '{\n  "big": 12345678901234567890123,\n  "price": 1.10,\n  "e": 1E400\n}\n'
 
 
 def test_deep_brackets_do_not_multiply_the_text() -> None:
@@ -75,9 +73,7 @@ def test_memory_does_not_grow_with_the_value() -> None:
 
 def test_a_long_value_is_shown_whole(tmp_path: Path) -> None:
     """Its page shows the beginning in lines, and leads to all of it."""
-    value = json.dumps(
-        [{"number": n, "text": "<b>\u202e" * 20} for n in range(2000)], ensure_ascii=False
-    ).encode()
+    value = json.dumps([{"number": n, "text": "<b>\u202e" * 20} for n in range(2000)], ensure_ascii=False).encode()
     store = FileStore(tmp_path / "archive")
     plain = [Plain(b"key", value, headers=((b"long", value), (b"text", b"no JSON")))]
     segments = write_block(store, SegmentTarget("orders", 1, 0, 1 << 24, "none"), block_of(plain))

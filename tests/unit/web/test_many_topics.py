@@ -19,9 +19,7 @@ COUNT = 10_000
 @pytest.fixture(scope="module")
 def store() -> Store:
     made = MemoryStore()
-    states = [
-        topic_state(f"team-{n % 40:02}.topic-{n:05}", 1, "present", [(0, n, [])] * 3) for n in range(COUNT)
-    ]
+    states = [topic_state(f"team-{n % 40:02}.topic-{n:05}", 1, "present", [(0, n, [])] * 3) for n in range(COUNT)]
     groups = [group_at(f"group-{n:05}", (states[n].name, 0, 0)) for n in range(COUNT)]
     with mock.patch.object(WritingRun, "refresh_derived"):  # thousands of files that nobody looks at here
         commit_point(open_or_create(made), 1, states, [], groups)
@@ -50,7 +48,5 @@ def test_pages_of_ten_thousand_topics_are_small_and_quick(store: Store) -> None:
         began = time.process_time()
         page = client.get(address).text
         assert time.process_time() - began < 1.5, address
-        assert text_of_page in text(page).replace("\N{EN DASH}", "-").replace(" -", "-").replace("- ", "-"), (
-            address
-        )
+        assert text_of_page in text(page).replace("\N{EN DASH}", "-").replace(" -", "-").replace("- ", "-"), address
         assert len(page) < 200_000, address

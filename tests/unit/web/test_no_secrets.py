@@ -22,14 +22,7 @@ from tests.support.visits import crawl, visit
 
 KEYS = ("Zmlyc3Qga2V5", "c2Vjb25kIGtleQ==")
 SECRETS = (*KEYS, "aG1hYw==", "hush")
-COMMANDS = (
-    ["info"],
-    ["list"],
-    ["log"],
-    ["diff", "1", "2"],
-    ["verify", "--quick"],
-    ["ls"],
-)
+COMMANDS = (["info"], ["list"], ["log"], ["diff", "1", "2"], ["verify", "--quick"], ["ls"])
 
 
 @pytest.fixture
@@ -55,11 +48,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("how", [[], ["--json"]], ids=["text", "json"])
 def test_commands(
-    root: Path,
-    command: list[str],
-    how: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    root: Path, command: list[str], how: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root)
     archive = ["-a", str(root / "archive"), "--set", f"encryption.key=file:{root}/key"]

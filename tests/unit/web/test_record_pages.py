@@ -75,16 +75,11 @@ def test_a_record_in_every_form(rich: Store) -> None:
 def test_pages_stay_small_whatever_headers_there_are(tmp_path: Path) -> None:
     """A message of one MB has room for some hundred thousand, or for one whose name is as long."""
     headers = tuple((b"h%d" % n, b"x") for n in range(2000))
-    plain = [
-        Plain(b"key", b"value", headers=headers),
-        Plain(b"key", b"value", headers=((b"n" * 5000, b"x"),)),
-    ]
+    plain = [Plain(b"key", b"value", headers=headers), Plain(b"key", b"value", headers=((b"n" * 5000, b"x"),))]
     store = FileStore(tmp_path / "archive")
     with PartitionWriter(store, SegmentTarget("busy", 1, 0, 1 << 20, "none")) as writer:
         segments = [*writer.append(block_of(plain)), *writer.finish()]
-    commit_point(
-        open_or_create(store), 1, [topic_state("busy", 1, "present", [(0, 2, segments)])], segments, []
-    )
+    commit_point(open_or_create(store), 1, [topic_state("busy", 1, "present", [(0, 2, segments)])], segments, [])
     client = visit(store)
     some = client.get("/topics/busy/0/records?view=auto").text
     assert "header h19 " in text(some)

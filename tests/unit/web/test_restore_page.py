@@ -30,9 +30,7 @@ def planned(store: Store, options: Restore) -> RestorePlan:
 
 
 def facts(html: str) -> dict[str, str]:
-    return {
-        label: text(value) for label, value in re.findall(r"<dt>([^<]*)</dt><dd>(.*?)(?:<small>|</dd>)", html)
-    }
+    return {label: text(value) for label, value in re.findall(r"<dt>([^<]*)</dt><dd>(.*?)(?:<small>|</dd>)", html)}
 
 
 ADDRESSES = [
@@ -72,25 +70,8 @@ def test_the_command_restores_the_shown_plan(rich: Store, address: str) -> None:
 
 HOSTILE = (
     *GROUPS,
-    *(
-        "--json",
-        "-x",
-        "/looks like a regex/",
-        " blanks ",
-        "=ls",
-        "${env:HOME}",
-        "$${file:/etc/passwd}",
-        "~",
-        "!!",
-    ),
-    *(
-        "a\nkbackup: all is well",
-        "a\r\x1b[1Adone",
-        'it\'s $(reboot) `reboot` \\ "quoted"',
-        "\U000e0001",
-        "\x7f",
-        "\\",
-    ),
+    *("--json", "-x", "/looks like a regex/", " blanks ", "=ls", "${env:HOME}", "$${file:/etc/passwd}", "~", "!!"),
+    *("a\nkbackup: all is well", "a\r\x1b[1Adone", 'it\'s $(reboot) `reboot` \\ "quoted"', "\U000e0001", "\x7f", "\\"),
     *("#", "*", "{a,b}", "a;b", "grüße 日本 🎉", "a=b", "%41", "[red]"),
 )
 

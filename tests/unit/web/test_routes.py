@@ -53,15 +53,9 @@ def test_every_page_is_there_and_safe(rich: Store) -> None:
             assert tag not in ("img", "iframe", "object", "style"), address
             assert (tag == "script") == ("src" in attributes), address
             assert not [name for name in attributes if name.startswith("on") or name == "style"], address
-    assert {
-        "/",
-        "/points/",
-        "/topics",
-        "/topics/orders",
-        "/topics/orders/",
-        "/topics/orders//records",
-        "/groups",
-    } <= {*seen}
+    assert {"/", "/points/", "/topics", "/topics/orders", "/topics/orders/", "/topics/orders//records", "/groups"} <= {
+        *seen
+    }
     assert {"/group", "/growth", "/diff", "/topics/odd//records/", "/topics/odd//records//value"} <= {*seen}
     assert not WRITES & {operation for operation, _ in store.calls}
 
@@ -76,9 +70,7 @@ def test_flows_of_mirrors(rich: Store) -> None:
     assert "1 topic held back" in troubled
     assert f"is held back: the target refused it {SCRIPT}" in troubled
     assert "up to date" in even
-    assert "held back" not in even.replace("records behindheld back", "").replace(
-        "records behind held back", ""
-    )
+    assert "held back" not in even.replace("records behindheld back", "").replace("records behind held back", "")
 
 
 def test_an_archive_without_mirrors(tmp_path: Path) -> None:
@@ -126,9 +118,7 @@ def test_hostile_names_are_text(rich: Store) -> None:
     groups = client.get("/groups").text
     for name in GROUPS:
         shown = name.replace("\u202e", "\\u202e") or "(no name)"
-        assert shown.replace(" ", "") in text(groups).replace(" ", ""), (
-            "whole, though not all of it is visible"
-        )
+        assert shown.replace(" ", "") in text(groups).replace(" ", ""), "whole, though not all of it is visible"
         own = client.get("/group", params={"name": name})
         assert own.status_code == 200
         assert shown in text(own.text)

@@ -67,9 +67,7 @@ def test_a_search_over_all_topics(store: Store) -> None:
         ("text=key&where=orders:2", []),
     ],
 )
-def test_search_finds_records_by_text_topic_and_time(
-    store: Store, query: str, expected: list[Address]
-) -> None:
+def test_search_finds_records_by_text_topic_and_time(store: Store, query: str, expected: list[Address]) -> None:
     assert search_all(store, f"/search?{query}")[0] == expected
 
 
@@ -88,9 +86,7 @@ def test_a_bounded_page_reads_little() -> None:
     records = block_of([Plain(b"k", b"v" * 1000) for _ in range(2000)])
     with PartitionWriter(store, SegmentTarget("t", 1, 0, 20_000, "none")) as writer:
         segments = [*writer.append(records), *writer.finish()]
-    commit_point(
-        open_or_create(store), 1, [topic_state("t", 1, "present", [(0, 2000, segments)])], segments, []
-    )
+    commit_point(open_or_create(store), 1, [topic_state("t", 1, "present", [(0, 2000, segments)])], segments, [])
     client = visit(store)
     assert len(segments) > 50
     store.calls.clear()
@@ -121,9 +117,7 @@ def test_topics_of_a_java_folder_with_any_name() -> None:
     for entry in source.list(f"{topic}/"):
         store.put(f"{name}/{entry.key.rpartition('/')[2]}", source.get(entry.key))
     client = visit(store)
-    (address,) = {
-        link for link in links(client.get(f"/topics/{quote(name, safe='')}").text) if "where=" in link
-    }
+    (address,) = {link for link in links(client.get(f"/topics/{quote(name, safe='')}").text) if "where=" in link}
     assert client.get(address).status_code == 200
     with mock.patch.dict(vars(engine), {"MOST": 1}):
         first = client.get("/search", params={"text": "a", "where": f"{name}:0"}).text

@@ -43,9 +43,7 @@ METADATA = Metadata(
         BrokerConfig(broker=None, name="log.segment.bytes", value="1"),
         BrokerConfig(broker=1, name="ssl.key.password", value=HIDDEN),
     ),
-    client_quotas=(
-        ClientQuota(entity={"user": "b o%b", "client-id": None}, quotas={"producer_byte_rate": 3e9}),
-    ),
+    client_quotas=(ClientQuota(entity={"user": "b o%b", "client-id": None}, quotas={"producer_byte_rate": 3e9}),),
     delegation_tokens=(
         DelegationToken(
             id="t",
@@ -62,10 +60,7 @@ METADATA = Metadata(
     features=(Feature(name="metadata.version", level=30),),
     registrations=(
         Registration(
-            id=1,
-            role="broker",
-            listeners=(Listener(name="", host="h", port=1, security_protocol="SSL"),),
-            alive=False,
+            id=1, role="broker", listeners=(Listener(name="", host="h", port=1, security_protocol="SSL"),), alive=False
         ),
     ),
     not_carried=(not_carried_entry("group_configs", "denied", "so it is"),),
@@ -76,15 +71,10 @@ def test_every_kind_has_its_table() -> None:
     tables = {table.title: table for table in settings_tables(METADATA)}
     assert HIDDEN not in repr(tables)
     assert tables["Client quotas"].rows == [("b o%b", "default", "-", "producer_byte_rate=3000000000")]
-    assert tables["Delegation tokens"].rows == [
-        ("t", "User:a", "User:r", "User:b", "1970-01-01T00:00:01.000Z")
-    ]
+    assert tables["Delegation tokens"].rows == [("t", "User:a", "User:r", "User:b", "1970-01-01T00:00:01.000Z")]
     assert tables["Client metrics"].rows == [("m 1", "interval.ms=1, metrics=x")]
     assert tables["Features"].rows == [("metadata.version", 30)]
     assert tables["Brokers and controllers"].rows == [(1, "broker", "SSL h:1", "-", "down")]
-    assert tables["Configs of brokers"].rows == [
-        ("all", "log.segment.bytes", "1"),
-        (1, "ssl.key.password", None),
-    ]
+    assert tables["Configs of brokers"].rows == [("all", "log.segment.bytes", "1"), (1, "ssl.key.password", None)]
     assert (tables["Configs of groups"].rows, tables["Configs of groups"].why) == (None, "so it is")
     assert all(len(row) == len(table.columns) for table in tables.values() for row in table.rows or ())

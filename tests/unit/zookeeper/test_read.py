@@ -88,13 +88,7 @@ def test_acls_of_every_kind_whose_names_are_not_encoded() -> None:
         Acl(resource="transactional_id", name="tx 1", pattern="literal", operation="write", **common),
         Acl(resource="delegation_token", name="a token", pattern="literal", operation="describe", **common),
         Acl(resource="group", name="åäö", pattern="prefixed", operation="delete", **common),
-        Acl(
-            resource="cluster",
-            name="kafka-cluster",
-            pattern="literal",
-            operation="idempotent_write",
-            **common,
-        ),
+        Acl(resource="cluster", name="kafka-cluster", pattern="literal", operation="idempotent_write", **common),
     } < set(acls)
 
 
@@ -140,17 +134,12 @@ def test_the_cluster_of_itself() -> None:
     assert reading.next_producer_id == 2000
     assert reading.znodes is not None
     assert [znode.path for znode in reading.znodes] == ["/controller", "/controller_epoch", "/migration"]
-    assert reading.znodes[1:] == (
-        Znode(path="/controller_epoch", content="1"),
-        Znode(path="/migration", content="{}"),
-    )
+    assert reading.znodes[1:] == (Znode(path="/controller_epoch", content="1"), Znode(path="/migration", content="{}"))
 
 
 def test_configs_of_brokers_hide_what_is_encrypted() -> None:
     encoded = "keyFactoryAlgorithm:PBKDF2WithHmacSHA512,encryptedPassword:AAAA,salt:BBBB,iterations:4096"
-    changed = with_znodes(
-        {"/config/brokers/0": '{"version":1,"config":{"ssl.key.password":"' + encoded + '"}}'}
-    )
+    changed = with_znodes({"/config/brokers/0": '{"version":1,"config":{"ssl.key.password":"' + encoded + '"}}'})
     reading = parse(changed)
     assert [entry.what for entry in reading.not_carried] == [
         "secrets of delegation tokens",
@@ -193,9 +182,7 @@ def test_a_cluster_that_never_had_anything() -> None:
         ("/latest_producer_id_block", '{"block_end":true}', "producer ids", "has no block_end"),
     ],
 )
-def test_a_broken_znode_is_named_and_the_others_are_read(
-    path: str, content: bytes | str, part: str, why: str
-) -> None:
+def test_a_broken_znode_is_named_and_the_others_are_read(path: str, content: bytes | str, part: str, why: str) -> None:
     whole, reading = parse(with_znodes({})), parse(with_znodes({path: content}))
     failed = {entry.what: entry for entry in reading.not_carried if entry.what != WITHOUT_HMACS.what}
     assert failed[part].reason == "failed"

@@ -91,11 +91,7 @@ class Applier:
         return self._session.map
 
     def apply(
-        self,
-        archive: Archive,
-        point: Manifest,
-        topics: Sequence[RemoteTopic],
-        made: TopicsReport | None = None,
+        self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic], made: TopicsReport | None = None
     ) -> Applied:
         """Commit every record of `topics` up to `point` that the target does not have. The remote topics exist.
         `made` is what the round did to create them; None: it did not look at them, and only those with new records are
@@ -134,9 +130,7 @@ class Applier:
         if deleted:
             self._slots.close()  # their producers know the positions that hold no more
         topics = [topic for topic in topics if topic.remote not in missing]
-        work = SlotWork(
-            self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes
-        )
+        work = SlotWork(self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes)
         begun = self._begin_at_end(session, work, point, topics, {topic.remote for topic in deleted})
         before = session.positions
         if deleted or missing or begun:
@@ -190,9 +184,7 @@ class Applier:
         known = {tp.topic for tp in session.noted} | {*deleted}
         remotes = {topic.source: topic.remote for topic in topics if topic.remote not in known}
         ends = {
-            TopicPartition(remotes[state.name], partition.partition): AppliedPosition(
-                state.incarnation, partition.end
-            )
+            TopicPartition(remotes[state.name], partition.partition): AppliedPosition(state.incarnation, partition.end)
             for state in point.topics
             if state.name in remotes
             for partition in state.partitions
@@ -201,9 +193,7 @@ class Applier:
             session.add(result)
         return bool(ends)
 
-    def _refresh(
-        self, session: ApplySession, work: SlotWork, topics: Sequence[RemoteTopic]
-    ) -> list[pa.Table]:
+    def _refresh(self, session: ApplySession, work: SlotWork, topics: Sequence[RemoteTopic]) -> list[pa.Table]:
         """Commit every position once more, before brokers let it expire. Returns the runs that
         came to the offset map."""
         noted = self._slots.refresh(work, tasks_to_refresh(session, topics), session.uncommitted)

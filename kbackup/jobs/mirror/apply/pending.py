@@ -14,14 +14,7 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import (
-    MAP_SCHEMA,
-    FlowMapPartName,
-    SlotMap,
-    by_incarnation,
-    read_flow,
-    slot_of,
-)
+from kbackup.archive.restores.flow_map import MAP_SCHEMA, FlowMapPartName, SlotMap, by_incarnation, read_flow, slot_of
 from kbackup.archive.restores.offset_map import Runs, runs_table
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.table import (
@@ -65,15 +58,9 @@ class Recreated(NamedTuple):
 
     @property
     def message(self) -> str:
-        then = (
-            "is held back (kbackup.on.recreate = stop)"
-            if self.held_back
-            else "goes on in the same remote topic"
-        )
+        then = "is held back (kbackup.on.recreate = stop)" if self.held_back else "goes on in the same remote topic"
         if self.kind == "recreated":
-            return (
-                f"topic {self.topic} was deleted and created again: its incarnation {self.incarnation} {then}"
-            )
+            return f"topic {self.topic} was deleted and created again: its incarnation {self.incarnation} {then}"
         if not self.held_back:
             then += "; what the source still has is there twice"
         return f"a log of topic {self.topic} was cut: its incarnation {self.incarnation} {then}"
@@ -196,8 +183,7 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
         )
     # a note is written with the NUL byte behind it that confluent-kafka wants
     return {
-        c.tp: Noted.of(c.tp, CommittedProgress(c.offset, c.metadata.rstrip("\0")))
-        for c in committed.get(group, [])
+        c.tp: Noted.of(c.tp, CommittedProgress(c.offset, c.metadata.rstrip("\0"))) for c in committed.get(group, [])
     }
 
 
@@ -278,9 +264,7 @@ class Recovery:
         with a partition whose position is known was given up: that position would name it."""
         slot.load(None)
         for name, runs in slot.followers():
-            if not any(key.remote in known for key, _ in by_incarnation(runs)) and self._is_committed(
-                name, runs
-            ):
+            if not any(key.remote in known for key, _ in by_incarnation(runs)) and self._is_committed(name, runs):
                 slot.load(name)
                 return
 
@@ -306,9 +290,7 @@ class Recovery:
         """Return the runs of partitions that the target has. A recreated topic may have fewer."""
         topics = self.cluster.topics({tp.topic for tp in runs}) if runs else {}
         return {
-            tp: run
-            for tp, run in runs.items()
-            if tp.topic in topics and tp.partition in topics[tp.topic].partitions
+            tp: run for tp, run in runs.items() if tp.topic in topics and tp.partition in topics[tp.topic].partitions
         }
 
 
@@ -397,9 +379,7 @@ def _losses(archive: Archive, point: Manifest) -> Iterator[tuple[tuple[str, int]
                 row["incarnation"],
                 row["start"],
                 row["end"],
-                "were lost before they were archived"
-                if row["kind"] == "retention"
-                else "are damaged in the archive",
+                "were lost before they were archived" if row["kind"] == "retention" else "are damaged in the archive",
             ),
         )
 
@@ -436,9 +416,7 @@ def find_recreated(
     """Return the topics of which a new incarnation has begun between two sets of positions."""
     begun, reached = _newest(before), _newest(after)
     return tuple(
-        Recreated(
-            t.source, t.remote, incarnation, False, incarnation_kind(archive, point, t.source, incarnation)
-        )
+        Recreated(t.source, t.remote, incarnation, False, incarnation_kind(archive, point, t.source, incarnation))
         for t in sorted(topics, key=lambda t: t.source)
         if (incarnation := reached.get(t.remote, 0)) > begun.get(t.remote, incarnation)
     )
@@ -504,9 +482,7 @@ def find_pending(
     lives = topic_lives(point, topics, positions, stop)
     newest = {t.name: t.incarnation for t in point.topics}
     held_back = [
-        Recreated(
-            name, life.topic.remote, newest[name], True, incarnation_kind(archive, point, name, newest[name])
-        )
+        Recreated(name, life.topic.remote, newest[name], True, incarnation_kind(archive, point, name, newest[name]))
         for name, life in sorted(lives.items())
         if life.last < newest[name]
     ]
@@ -515,20 +491,14 @@ def find_pending(
         _by_partition(_segments(archive, point, lives, positions, after), lives).items()
     ):
         part = UnitRange(
-            topic=segments[0].topic,
-            partition=segments[0].partition,
-            target=remote.topic,
-            segments=tuple(segments),
+            topic=segments[0].topic, partition=segments[0].partition, target=remote.topic, segments=tuple(segments)
         )
         ranges.setdefault(remote, []).append(part)
     return Pending(ranges, tuple(held_back))
 
 
 def topic_lives(
-    point: Manifest,
-    topics: Sequence[RemoteTopic],
-    positions: Mapping[TopicPartition, AppliedPosition],
-    stop: bool,
+    point: Manifest, topics: Sequence[RemoteTopic], positions: Mapping[TopicPartition, AppliedPosition], stop: bool
 ) -> dict[str, Lives]:
     """Return the incarnations to apply of each topic that the restore point has. A topic that was never applied begins
     with its newest one."""

@@ -13,14 +13,7 @@ from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map import DOCUMENT, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.errors import AlreadyExistsError, MismatchError
-from kbackup.jobs.mirror.apply.pending import (
-    Noted,
-    PartitionApplied,
-    Pending,
-    Recovery,
-    heads_of,
-    read_positions,
-)
+from kbackup.jobs.mirror.apply.pending import Noted, PartitionApplied, Pending, Recovery, heads_of, read_positions
 from kbackup.jobs.mirror.apply.slots import SlotResult, SlotTask
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic, read_flow_status
 from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
@@ -31,9 +24,7 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 
-def make_room(
-    flow: Flow, cluster: Cluster, topics: Sequence[RemoteTopic], pending: Pending
-) -> Mapping[str, str]:
+def make_room(flow: Flow, cluster: Cluster, topics: Sequence[RemoteTopic], pending: Pending) -> Mapping[str, str]:
     """Add the partitions that pending records need beyond the source's count. Returns why by remote topic, where the
     target refuses: the records of these topics must wait."""
     needed: dict[str, int] = {}
@@ -106,9 +97,7 @@ class ApplySession:
         Return the topics that were applied before and now begin anew; and why by remote topic, where the target refuses
         to create it."""
         before = self.cluster.topics({topic.remote for topic in topics})
-        short = [
-            t for t in topics if t.remote not in before or len(before[t.remote].partitions) < t.partitions
-        ]
+        short = [t for t in topics if t.remote not in before or len(before[t.remote].partitions) < t.partitions]
         made = sync_topics(flow, short, self.cluster) if short else TopicsReport((), {}, {})
         after = before | self.cluster.topics(made.created) if made.created else before
         created = {*created, *made.created}
@@ -228,9 +217,7 @@ def _check(flow: FlowState, archive: Archive, cluster_id: str) -> None:
 # Cut the work of a round into slots, and count what the slots committed.
 
 
-def tasks_to_produce(
-    session: ApplySession, pending: Pending, topics: Sequence[RemoteTopic]
-) -> list[SlotTask]:
+def tasks_to_produce(session: ApplySession, pending: Pending, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
     """Return the work by slot, the largest first."""
     by_slot: dict[int, list[TopicPartition]] = {}
     for remote in pending.ranges:

@@ -13,13 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.restores.flow_map import (
-    FlowMapPartName,
-    MappedPartition,
-    folder,
-    runs_table,
-    write_map_part,
-)
+from kbackup.archive.restores.flow_map import FlowMapPartName, MappedPartition, folder, runs_table, write_map_part
 from kbackup.archive.restores.offset_map import Cut
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
@@ -89,9 +83,7 @@ class SlotLedger:
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
-        positions = {
-            tp: AppliedPosition(incarnation_of(each.range), each.next) for tp, each in reached.items()
-        }
+        positions = {tp: AppliedPosition(incarnation_of(each.range), each.next) for tp, each in reached.items()}
         return self._publish(runs, positions)
 
     def begin_at(
@@ -105,16 +97,11 @@ class SlotLedger:
     ) -> Mapping[TopicPartition, CommittedProgress]:
         name = FlowMapPartName(self.head.number + 1 if self.head else 1, self.attempt)
         table = runs_table(
-            {
-                MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count)
-                for tp, r in runs.items()
-            }
+            {MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count) for tp, r in runs.items()}
         )
         write_map_part(self.state, folder(self.source, self.target, self.slot), name, table, self.head)
         noted = {
-            tp: Noted(
-                each, PositionNote(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, ""))
-            )
+            tp: Noted(each, PositionNote(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, "")))
             for tp, each in positions.items()
         }
         self._next = CommittedMapPart(name, self.head, table), noted
@@ -246,15 +233,9 @@ class SlotWork:
         if begins:
             slot.producer.commit_alone(ledger.begin_at(begins))
             ledger.committed()
-        UnitRun(
-            self.store, task.ranges, slot.producer, ledger, progress, self.transaction_bytes, ledger.start
-        ).run()
+        UnitRun(self.store, task.ranges, slot.producer, ledger, progress, self.transaction_bytes, ledger.start).run()
         return SlotResult(
-            task.slot,
-            ledger.take_map_parts(),
-            ledger.positions,
-            slot.producer.moved - moved,
-            selected_kernel(),
+            task.slot, ledger.take_map_parts(), ledger.positions, slot.producer.moved - moved, selected_kernel()
         )
 
 
@@ -359,6 +340,4 @@ def _close(producer: BlockProducer) -> None:
     try:
         producer.close()
     except Exception as error:
-        log.warning(
-            "closing a producer of the mirror: %s", error, exc_info=not isinstance(error, KbackupError)
-        )
+        log.warning("closing a producer of the mirror: %s", error, exc_info=not isinstance(error, KbackupError))

@@ -80,9 +80,7 @@ class Timetable:
 
 
 @contextmanager
-def signs_of_life(
-    seconds: float, write: Callable[[], None], warn: Callable[[KbackupError], None]
-) -> Iterator[None]:
+def signs_of_life(seconds: float, write: Callable[[], None], warn: Callable[[KbackupError], None]) -> Iterator[None]:
     """Call `write` every `seconds` while the context is open. A write that fails is repeated `seconds` later;
     `warn` gets its last error at the end. An internal error of `write` is raised at the end."""
     done = Event()
@@ -199,9 +197,7 @@ class RoundReport:
     @property
     def is_loss(self) -> bool:
         """Return whether the process ends with exit code 3 for this round."""
-        return self.applied.is_loss or any(
-            self.refused.get(subject) for subject in ("topics", "configs", "acls")
-        )
+        return self.applied.is_loss or any(self.refused.get(subject) for subject in ("topics", "configs", "acls"))
 
     def refusals(self, subject: str) -> list[str]:
         """Return the target's refusals of a subject, in words."""
@@ -320,9 +316,7 @@ class Rounds:
     ) -> tuple[int, int]:
         """Write the checkpoints that are due, and groups of the target. Return how many of each."""
         if self._is_due("groups", once=True):
-            self._groups = frozenset(
-                g.group for g in archive.groups(point).groups if self.flow.groups(g.group)
-            )
+            self._groups = frozenset(g.group for g in archive.groups(point).groups if self.flow.groups(g.group))
             self.timetable.done("groups")
         due, due_groups = self._is_due("checkpoints"), self._is_due("group offsets")
         if not due and not due_groups:
@@ -333,9 +327,7 @@ class Rounds:
         )
         self.timetable.done("checkpoints")
         captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
-        metering.checkpoints_written(
-            self.flow, {c.group for c in written}, captured_at, {c.group for c in current}
-        )
+        metering.checkpoints_written(self.flow, {c.group for c in written}, captured_at, {c.group for c in current})
         if not due_groups:
             return len(written), 0
         synced = sync_group_offsets(current, self.cluster)
@@ -542,9 +534,7 @@ class ApplyHalf:
         if self._open is None or self._keeper is None:
             archive = open_archive(self.store)
             if self._keeper is None:
-                self._keeper = StatusKeeper(
-                    self.flow, self.state, archive, self.timetable, self.watcher.warned
-                )
+                self._keeper = StatusKeeper(self.flow, self.state, archive, self.timetable, self.watcher.warned)
             self._open = connect(self.flow, archive, self.state, self.spark, self.listener, self.timetable)
             self._start_heartbeats(self._open.cluster)
         return self._open, self._keeper
@@ -552,9 +542,7 @@ class ApplyHalf:
     def _start_heartbeats(self, cluster: Cluster) -> None:
         """Start the clock of the heartbeats. It keeps its own producer when the half connects anew."""
         if self._heartbeats is None:
-            self._heartbeats = self._stack.enter_context(
-                HeartbeatClock(self.flow, InternalTopics(self.flow, cluster))
-            )
+            self._heartbeats = self._stack.enter_context(HeartbeatClock(self.flow, InternalTopics(self.flow, cluster)))
 
     def _failed(self, error: KbackupError, pause: float) -> None:
         """Report a round that failed, and disconnect: clients may be in any state, so the next round connects anew."""
@@ -571,9 +559,7 @@ class ApplyHalf:
         """Write the error that ended the process to the status; of an internal error only its class, because its
         text may hold secrets."""
         if self._keeper is not None:
-            text = (
-                str(error) if isinstance(error, KbackupError) else f"internal error: {type(error).__name__}"
-            )
+            text = str(error) if isinstance(error, KbackupError) else f"internal error: {type(error).__name__}"
             self._keeper.failed(text)
 
     def _close_target(self) -> None:

@@ -306,9 +306,7 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 hint = f"write it for all flows, or for a flow: A->B.{name}"
             warnings.append(f"{where} has no meaning, in MirrorMaker 2 neither: {hint}")
         else:
-            warnings.append(
-                f"{where} is no key of MirrorMaker 2: {suggest_name(name, FLOW_KEYS, 'it is left out')}"
-            )
+            warnings.append(f"{where} is no key of MirrorMaker 2: {suggest_name(name, FLOW_KEYS, 'it is left out')}")
     return tuple(notes), tuple(warnings)
 
 
@@ -317,9 +315,7 @@ _KNOWN = (*FLOW_KEYS, *OWN_KEYS, *FILTER_CLASSES, "clusters", "bootstrap.servers
 
 def _is_one_letter_off(name: str, other: str) -> bool:
     """Return whether a letter more, less, or another one, or two swapped ones make `other` of `name`."""
-    at = next(
-        (n for n, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other))
-    )
+    at = next((n for n, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other)))
     rest, due = name[at:], other[at:]
     swapped = rest[1:2] + rest[:1] + rest[2:]
     return name != other and (due in (swapped, rest[1:]) or due[1:] in (rest, rest[1:]))
@@ -333,8 +329,7 @@ def _is_of_cluster(name: str) -> bool:
 def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
     otherwise = f"write one of {', '.join(sections.clusters)}, or add it to clusters"
     return UsageError(
-        f"{sections.file}: {key}: clusters does not name {alias}",
-        suggest_name(alias, sections.clusters, otherwise),
+        f"{sections.file}: {key}: clusters does not name {alias}", suggest_name(alias, sections.clusters, otherwise)
     )
 
 
@@ -363,13 +358,8 @@ def _check_refused(name: str, value: str, where: str) -> None:
             "remove the key, or change the records in a program that reads the remote topic",
         )
     if name == "connector.class" and "Sink" in value:
-        raise UsageError(
-            f"{where} names a sink connector", "remove the key: 'kbackup mirror' writes by itself"
-        )
-    if name in FILTER_CLASSES and value.strip() not in (
-        FILTER_CLASSES[name],
-        FILTER_CLASSES[name].rpartition(".")[2],
-    ):
+        raise UsageError(f"{where} names a sink connector", "remove the key: 'kbackup mirror' writes by itself")
+    if name in FILTER_CLASSES and value.strip() not in (FILTER_CLASSES[name], FILTER_CLASSES[name].rpartition(".")[2]):
         raise UsageError(
             f"{where} names Java code, which can't be run here",
             f"remove the key, and select by {name.split('.')[0]}s and {name.split('.')[0]}s.exclude",
@@ -462,6 +452,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"{path}: {(error.strerror or str(error)).lower()}", "name a readable file"
-        ) from error
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", "name a readable file") from error

@@ -70,8 +70,7 @@ def references_of(raw: Mapping[str, str], file: str, environ: Mapping[str, str])
         provider = raw.get(key, "").strip()
         if provider not in _CLASSES:
             raise UsageError(
-                f"{file}: {key}: {provider or 'no class'} can't be used here",
-                f"name one of {', '.join(_CLASSES)}",
+                f"{file}: {key}: {provider or 'no class'} can't be used here", f"name one of {', '.join(_CLASSES)}"
             )
         kinds[name] = _CLASSES[provider]
     return References(file, kinds, environ)
@@ -181,9 +180,7 @@ Side = Literal["source", "target"]
 ROLES = ("consumer.", "producer.", "admin.")
 _RESET = "auto.offset.reset"
 _SECURITY = ("ssl.", "sasl.", "security.")
-_COMMON = re.compile(
-    r"bootstrap\.servers|client\.dns\.lookup|security\.protocol|(ssl|sasl)\..*|security\.providers"
-)
+_COMMON = re.compile(r"bootstrap\.servers|client\.dns\.lookup|security\.protocol|(ssl|sasl)\..*|security\.providers")
 """Client properties that a cluster, or the top of the file, sets for all clients at once."""
 
 
@@ -260,9 +257,7 @@ def _java_properties(sections: Sections, pair: FlowClusters, side: Side, role: s
     merged |= common | _stripped(cluster, role, f"{alias}.")
     for prefix in (f"{side}.{role}", f"{role}override."):
         merged |= _stripped(flow, prefix, f"{pair}.")
-    resolved = {
-        name: sections.references.resolve(value, key).strip() for name, (key, value) in merged.items()
-    }
+    resolved = {name: sections.references.resolve(value, key).strip() for name, (key, value) in merged.items()}
     return {name: value for name, value in resolved.items() if not name.startswith("override.")}
 
 

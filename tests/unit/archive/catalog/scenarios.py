@@ -107,9 +107,7 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
         partition=0, start=0, end=end, log_start=0, log_end=end,
         records=sum(s.count for s in last), bytes=sum(s.bytes for s in last),
     )  # fmt: skip
-    topic = TopicState(
-        name="t", id="id", incarnation=1, captured=number, state="present", partitions=(partition,)
-    )
+    topic = TopicState(name="t", id="id", incarnation=1, captured=number, state="present", partitions=(partition,))
     draft = Draft(
         number=number, started_at=AT, committed_at=AT, topics=[topic], segments=segments, captures=[own],
         groups=0, captured_topics=1, captured_partitions=1,
@@ -368,9 +366,7 @@ def deletes_of_sweeper(method: str, key: str) -> bool:
 
 
 def reads_too(method: str, key: str) -> bool:
-    return deletes_of_sweeper(method, key) or (
-        method == "get" and key.startswith((layout.TABLES, layout.TOPICS))
-    )
+    return deletes_of_sweeper(method, key) or (method == "get" and key.startswith((layout.TABLES, layout.TOPICS)))
 
 
 def hints_too(method: str, key: str) -> bool:

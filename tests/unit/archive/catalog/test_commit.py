@@ -114,9 +114,7 @@ def test_a_newest_catalog_that_is_lost_is_named() -> None:
     store = archive()
     commit(store, open_newest(store, ARCHIVE), labelled("a"), AUTHOR)
     store.delete([layout.catalog_key(2)])
-    with pytest.raises(
-        CorruptError, match=r"catalog/0000000002\.json is missing, catalog/latest\.json names"
-    ):
+    with pytest.raises(CorruptError, match=r"catalog/0000000002\.json is missing, catalog/latest\.json names"):
         open_newest(store, ARCHIVE)
 
 
@@ -154,9 +152,9 @@ def test_every_table_is_written_before_the_catalog() -> None:
     keys = [key for operation, key in store.calls if operation == "put_new"]
     assert [key for key in keys if key.startswith(layout.CATALOG)] == keys[-1:]
     catalog = load(Catalog, store.get(keys[-1]), keys[-1])
-    assert {
-        ref.key for name in catalog.tables.__struct_fields__ for ref in getattr(catalog.tables, name)
-    } == {*keys[:-1]}
+    assert {ref.key for name in catalog.tables.__struct_fields__ for ref in getattr(catalog.tables, name)} == {
+        *keys[:-1]
+    }
 
 
 @pytest.mark.exhaustive(keep=1)
@@ -176,9 +174,7 @@ def test_an_archive_opens_with_eight_requests(points: int) -> None:
     added = one.append_column(SEGMENTS.field("point"), [[1]])
     life = {"topic": "t", "incarnation": 1, "topic_id": "id", "first": 1, "last": None, "retired": False}
     state = replace(
-        state,
-        segments=Rows(SEGMENTS).append(added),
-        incarnations=Rows(SCHEMAS["incarnations"]).append([life]),
+        state, segments=Rows(SEGMENTS).append(added), incarnations=Rows(SCHEMAS["incarnations"]).append([life])
     )
     commit(store, Committed(State(ARCHIVE), None), lambda _: state, AUTHOR)
     store.requests.clear()
@@ -263,9 +259,7 @@ def calls(work: Callable[[], State]) -> int:
 @pytest.mark.parametrize("prepare", [of_copy, of_undo])
 def test_steps_grow_with_topics(prepare: Callable[[int], Callable[[], State]]) -> None:
     few, many = calls(prepare(FEW)), calls(prepare(MANY))
-    assert many < 1.5 * few * MANY / FEW, (
-        f"{few} calls for {FEW} topics, {many} for {MANY}: not in proportion"
-    )
+    assert many < 1.5 * few * MANY / FEW, f"{few} calls for {FEW} topics, {many} for {MANY}: not in proportion"
 
 
 # Count the requests that opening an archive makes where every table has as many chunks as there can be.

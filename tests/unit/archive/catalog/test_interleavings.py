@@ -92,9 +92,7 @@ def check_interleavings(name: str, limit: int) -> None:
     assert any("" in end for end in report.ends), "nobody ever succeeds"
 
 
-@pytest.mark.parametrize(
-    "others", [[sweeper], [lambda store: copy(_source(), store)]], ids=["sweeper", "another copy"]
-)
+@pytest.mark.parametrize("others", [[sweeper], [lambda store: copy(_source(), store)]], ids=["sweeper", "another copy"])
 def test_every_interleaving_at_the_address_of_a_copy(others: list[Actor]) -> None:
     report = run(with_copy, [lambda store: copy(_source(), store), *others], sweeper_beside, sampled())
     print(report)
@@ -113,9 +111,7 @@ def _source() -> MemoryStore:
 # The checker of interleavings finds each fault that is put into the archive's code.
 
 
-def find(
-    base: Callable[[], MemoryStore], actors: Sequence[Actor], visible: Visible = commits_and_segments
-) -> None:
+def find(base: Callable[[], MemoryStore], actors: Sequence[Actor], visible: Visible = commits_and_segments) -> None:
     """Only the invariants of each state: faster than with the epilogue."""
     run(base, actors, visible, every=1_000_000)
 
@@ -187,9 +183,7 @@ def test_tables_named_by_their_content_are_found() -> None:
             if ref is None:
                 data = encode(chunk.read())
                 digest = hashlib.sha256(data).hexdigest()
-                ref = TableRef(
-                    key=layout.table_key(1, digest, 0), size=len(data), sha256=digest, rows=chunk.rows
-                )
+                ref = TableRef(key=layout.table_key(1, digest, 0), size=len(data), sha256=digest, rows=chunk.rows)
                 try:
                     store.put_new(ref.key, data)
                 except AlreadyExistsError:
@@ -217,10 +211,7 @@ def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:
         place = layout.parse_topic_key(key)
         return place is not None and layout.parse_segment(place[1]) is not None
 
-    with (
-        broken(sweep, "_may_go", anything),
-        pytest.raises(ViolationError, match="does not exist"),
-    ):
+    with broken(sweep, "_may_go", anything), pytest.raises(ViolationError, match="does not exist"):
         find(lambda: interrupted(6, 2, 4), [sweeper, backup_to(7)], deletes_of_sweeper)
 
 

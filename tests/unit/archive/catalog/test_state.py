@@ -26,17 +26,7 @@ from kbackup.archive.catalog.state import State
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
 from tests.support.exhaustive import sample
-from tests.unit.archive.catalog.rows import (
-    ARCHIVE,
-    AT,
-    grown,
-    keys_of,
-    new_point,
-    open_run,
-    point,
-    segment,
-    table,
-)
+from tests.unit.archive.catalog.rows import ARCHIVE, AT, grown, keys_of, new_point, open_run, point, segment, table
 
 ORIGIN = Origin(archive="file:///source", catalog=Link(number=1, checksum="sha256:" + "0" * 64))
 TOPICS = ("s", "t")
@@ -175,9 +165,7 @@ class Machine(RuleBasedStateMachine):
                 added.append(segment(topic, end, end + 1, incarnation))
                 self.ends[topic, incarnation] = end + 3  # a gap, as transactions leave them
         incarnations = {key: self.given[key] for key in self.living.values()}
-        self.step(
-            operations.add_point(self.state, self.run, new_point(number, added, incarnations, self.run))
-        )
+        self.step(operations.add_point(self.state, self.run, new_point(number, added, incarnations, self.run)))
         older = [p.keys for n, p in self.model.points.items()]
         keys = {key for each in older for key in each if _incarnation_of(key) in incarnations}
         keys |= self._hidden(incarnations) | {s.key for s in added}
@@ -207,9 +195,7 @@ class Machine(RuleBasedStateMachine):
         held = {key for number in self.state.pins for key in self.model.keys(number)}
         assert not dropped & held, "a pinned restore point lost records"
         aged = {
-            row["key"]
-            for row in before.segments.dicts()
-            if row["key"] in dropped and row["max_timestamp"] < cutoff
+            row["key"] for row in before.segments.dicts() if row["key"] in dropped and row["max_timestamp"] < cutoff
         }
         self.model.expired |= aged
         self.undoable.append((before, self.state, old, self.model.copy()))
@@ -353,9 +339,7 @@ def _incarnation_of(key: str) -> Incarnation:
 
 def test_every_sequence_of_operations() -> None:
     examples = len(sample(range(80), 8))
-    run_state_machine_as_test(
-        Machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None)
-    )
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
 
 
 # Each operation of writers and of retention refuses what it must; a refusal names the obstacle.
@@ -403,9 +387,7 @@ REFUSED: dict[str, tuple[Operation, type[KbackupError], str]] = {
         "this run was closed by another writer",
     ),
     "reservation of a run that was closed": (
-        lambda s: operations.reserve_incarnations(
-            operations.begin_run(s, open_run("later")), "r", {("u", 1): "id-u"}
-        ),
+        lambda s: operations.reserve_incarnations(operations.begin_run(s, open_run("later")), "r", {("u", 1): "id-u"}),
         LeaseLostError,
         "this run was closed by another writer",
     ),

@@ -131,8 +131,7 @@ def test_rows_are_the_records() -> None:
         Plain(b"", b"v", kind=-2),
     ]
     assert list(rows(block_of(given_))) == [
-        Row(n, r.kind, r.timestamp if r.kind >= 0 else None, r.key, r.value, r.headers)
-        for n, r in enumerate(given_)
+        Row(n, r.kind, r.timestamp if r.kind >= 0 else None, r.key, r.value, r.headers) for n, r in enumerate(given_)
     ]
 
 
@@ -154,9 +153,7 @@ def test_of_an_earlier_restore_point(made: MemoryStore) -> None:
 
 
 def test_missing_partitions_and_topics(made: MemoryStore) -> None:
-    with pytest.raises(
-        UsageError, match=r"there is no topic order in restore point 2; did you mean orders\?"
-    ):
+    with pytest.raises(UsageError, match=r"there is no topic order in restore point 2; did you mean orders\?"):
         catalogue(made, topic="order")
     with pytest.raises(UsageError, match="topic orders has no partition 3 in restore point 2"):
         partition_of(made, "orders", 3)
@@ -366,13 +363,7 @@ def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatc
 
 def test_empty_and_foreign(page_store: MemoryStore) -> None:
     empty = page_from(page_store, ArchivedPartition(0, 0, 0, ()), 0, 10)
-    assert (page_offsets(empty), empty.first, empty.last, empty.earlier, empty.later) == (
-        [],
-        None,
-        None,
-        False,
-        False,
-    )
+    assert (page_offsets(empty), empty.first, empty.last, empty.earlier, empty.later) == ([], None, None, False, False)
     java = FileStore(JAVA / "archive")
     for topic in java.list_dirs():
         partition = partition_of(java, topic)

@@ -40,9 +40,7 @@ def groups(content: Content) -> dict[str, list[tuple[str, int, int]]]:
 
 
 @pytest.mark.parametrize("moment", [FIRST, BETWEEN, "2026-01-01T23:59:59.999Z"])
-def test_topics_and_groups_of_the_newest_capture_records_of_every_run(
-    store: FaultyStore, moment: str
-) -> None:
+def test_topics_and_groups_of_the_newest_capture_records_of_every_run(store: FaultyStore, moment: str) -> None:
     """A topic that is gone since is back; what run 2 added to orders has old timestamps and belongs to it."""
     make_archive(store)
     content = chosen(store, to_time=moment)
@@ -174,9 +172,7 @@ def found(**options: object) -> dict[tuple[str, int], list[Record]]:
     records: dict[tuple[str, int], list[Record]] = {}
     for topic in content.topics:
         for p in topic.partitions:
-            part = UnitRange(
-                topic=topic.name, partition=p.partition, target="t", segments=p.segments, window=p.window
-            )
+            part = UnitRange(topic=topic.name, partition=p.partition, target="t", segments=p.segments, window=p.window)
             blocks = [piece.block for piece in read_range(STORE, part) if piece.block is not None]
             records[topic.name, p.partition] = [r for b in blocks for r in from_batch(decode(b))]
             assert len(records[topic.name, p.partition]) <= p.records
@@ -221,9 +217,7 @@ def test_where_the_window_ends_after_the_archive_that_is_said(store: FaultyStore
     assert left_out(store, to_time=SECOND) == []
     assert left_out(store, from_time=FIRST) == []
     later = "2026-01-02T00:00:00.001Z"
-    words = [
-        "restore point 2 was begun at 2026-01-02T00:00:00.000Z, before the window ends: it has no later records"
-    ]
+    words = ["restore point 2 was begun at 2026-01-02T00:00:00.000Z, before the window ends: it has no later records"]
     assert left_out(store, to_time=later) == words
     assert left_out(store, to_time=later, range=["orders:0:5-9"]) == words
     shown = overview(store, "latest", ms_of(later)).choice
@@ -247,10 +241,7 @@ def test_a_topic_that_no_run_looked_at_since_the_moment(store: FaultyStore) -> N
 def test_held_back_records_are_noted_unless_the_partition_reaches_past_the_moment(store: FaultyStore) -> None:
     archive = open_or_create(store)
     few = write(store, SegmentTarget("few", 1, 0, 1000, "none"), range(3))
-    orders = [
-        write(store, SegmentTarget("orders", 1, p, 1000, "none"), r)
-        for p, r in ((0, range(5)), (1, range(9)))
-    ]
+    orders = [write(store, SegmentTarget("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (1, range(9)))]
     many = topic_state("many", 1, "present", [(0, 0, [])] * 12)
     states = [
         topic_state("few", 1, "present", [(0, 3, few)]),
@@ -258,15 +249,12 @@ def test_held_back_records_are_noted_unless_the_partition_reaches_past_the_momen
         topic_state("orders", 1, "present", [(0, 5, orders[0]), (0, 9, orders[1])]),
     ]
     waiting = [
-        msgspec.structs.replace(
-            s, partitions=tuple(msgspec.structs.replace(p, log_end=20) for p in s.partitions)
-        )
+        msgspec.structs.replace(s, partitions=tuple(msgspec.structs.replace(p, log_end=20) for p in s.partitions))
         for s in states[1:]
     ]
     commit_point(archive, 1, [states[0], *waiting], [*few, *orders[0], *orders[1]], [])
     words = [
-        f"offsets {n} to 19 of orders-{p}, or some of them, are not in restore point 1"
-        for p, n in ((0, 5), (1, 9))
+        f"offsets {n} to 19 of orders-{p}, or some of them, are not in restore point 1" for p, n in ((0, 5), (1, 9))
     ]
     mine: dict[str, object] = {"topics": ["few", "orders"]}
     assert left_out(store, to_time=FIRST, **mine) == words
@@ -285,9 +273,7 @@ def test_held_back_records_are_noted_unless_the_partition_reaches_past_the_momen
 
 def test_partitions_that_were_added_come_as_far_as_they_have_records(store: FaultyStore) -> None:
     archive = open_or_create(store)
-    segments = {
-        p: write(store, SegmentTarget("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (2, [9]))
-    }
+    segments = {p: write(store, SegmentTarget("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (2, [9]))}
     segments[4] = write(store, SegmentTarget("orders", 1, 4, 1000, "none"), [10**9 // 1000 * 900])
     before = topic_state("orders", 1, "present", [(0, 5, segments[0])])
     ends = [(0, 5, segments[0]), (0, 0, []), (0, 10, segments[2]), (0, 0, []), (0, 10**9, segments[4])]
@@ -318,17 +304,12 @@ def test_ranges_name_their_topics_and_are_exact(store: FaultyStore) -> None:
     [
         ({"range": ["orders:0:0-42"]}, "orders-0 is archived from 0 to 41 .exclusive."),
         ({"range": ["orders:0:42-"]}, "--range orders:0:42-: orders-0 is archived from 0 to 41"),
-        (
-            {"range": ["orders:3:-"]},
-            "topic orders has no partition 3; use one of its 3 archived partition",
-        ),
+        ({"range": ["orders:3:-"]}, "topic orders has no partition 3; use one of its 3 archived partition"),
         ({"range": ["nowhere:0:-"]}, "there is no topic nowhere in restore point 2"),
         ({"range": ["orders:0:-"], "topics": ["orders"]}, "--range names its topics itself"),
     ],
 )
-def test_ranges_that_are_not_archived_are_refused(
-    store: FaultyStore, options: dict[str, object], words: str
-) -> None:
+def test_ranges_that_are_not_archived_are_refused(store: FaultyStore, options: dict[str, object], words: str) -> None:
     make_archive(store)
     with pytest.raises(UsageError, match=words):
         chosen(store, **options)
@@ -413,11 +394,7 @@ def records(pieces: Sequence[ReadStep]) -> list[Record]:
     start=OFFSETS,
 )
 def test_a_window_selects_as_a_filter_of_every_record(
-    log: list[Record],
-    window: Window,
-    threshold: int,
-    compression: str,
-    start: int,
+    log: list[Record], window: Window, threshold: int, compression: str, start: int
 ) -> None:
     store = MemoryStore()
     segments = write_window(store, log, threshold, compression)

@@ -33,11 +33,7 @@ plains = st.builds(Plain, fields, fields, st.sampled_from([-2, -1, 0, 1]), st.ju
 
 
 def plainly(row: Row, part: Part, pattern: re.Pattern[bytes]) -> bool:
-    of = {
-        "key": [row.key],
-        "value": [row.value],
-        "headers": [field for header in row.headers for field in header],
-    }
+    of = {"key": [row.key], "value": [row.value], "headers": [field for header in row.headers for field in header]}
     return any(field is not None and pattern.search(field) for field in of[part])
 
 
@@ -47,22 +43,17 @@ def plainly(row: Row, part: Part, pattern: re.Pattern[bytes]) -> bool:
     st.booleans(),
     st.lists(st.sampled_from(module.PARTS), unique=True, min_size=1),
 )
-def test_patterns_match_like_a_plain_search(
-    given_: list[Plain], text: str, ignore: bool, parts: list[Part]
-) -> None:
+def test_patterns_match_like_a_plain_search(given_: list[Plain], text: str, ignore: bool, parts: list[Part]) -> None:
     block = block_of(given_)
     pattern = re.compile(re.escape(text.encode()), re.IGNORECASE if ignore else 0)
     due = [any(plainly(row, part, pattern) for part in parts) for row in rows(block)]
     assert Pattern(text, ignore_case=ignore, fields=tuple(parts)).matches(block).tolist() == due
     escaped = re.escape(text)
-    assert (
-        Pattern(escaped, regex=True, ignore_case=ignore, fields=tuple(parts)).matches(block).tolist() == due
-    )
+    assert Pattern(escaped, regex=True, ignore_case=ignore, fields=tuple(parts)).matches(block).tolist() == due
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("^ab", [0]), ("^b$", [1]), ("^$", [2]), (r"\xff", [3]), ("(?i)^AB", [0]), ("z|b", [0, 1])],
+    ("text", "expected"), [("^ab", [0]), ("^b$", [1]), ("^$", [2]), (r"\xff", [3]), ("(?i)^AB", [0]), ("z|b", [0, 1])]
 )
 def test_regular_expressions_see_one_field(text: str, expected: list[int]) -> None:
     block = block_of([Plain(b"ab", b"x"), Plain(b"b", b"x"), Plain(b"x", b""), Plain(None, b"\xff")])
@@ -96,9 +87,7 @@ def places(matches: Iterator[PartitionRecords]) -> list[tuple[str, int, int]]:
 def test_in_order_however_it_is_cut(made: MemoryStore, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PIECE", piece)
     seen: list[tuple[int, int]] = []
-    found = places(
-        find(made, everything(made), Pattern("key 0"), EVERYTHING, lambda r, b: seen.append((r, b)))
-    )
+    found = places(find(made, everything(made), Pattern("key 0"), EVERYTHING, lambda r, b: seen.append((r, b))))
     orders = [o for o in (*range(10), 15, *range(17, 40)) if o % 3 == 0]
     assert found == [
         *(("clicks", 0, o) for o in range(0, 20, 3)),

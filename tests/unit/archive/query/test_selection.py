@@ -45,16 +45,8 @@ def test_selections_without_an_error(include: list[str], exclude: list[str]) -> 
         (["orders", "odrers"], "there is no topic odrers in A", "did you mean orders?"),
         (["/ord.*/", "xyz"], "there is no topic xyz in A", "see ls"),
         (["/odrers.*/"], "no topic in A matches /odrers.*/", "did you mean orders?"),
-        (
-            ["/x/", "/y/"],
-            "no topic in A matches /x/, /y/",
-            "see ls; a regular expression must match the whole",
-        ),
-        (
-            ["/__.*/"],
-            "no topic in A matches /__.*/",
-            "internal topics, which begin with __, take their exact",
-        ),
+        (["/x/", "/y/"], "no topic in A matches /x/, /y/", "see ls; a regular expression must match the whole"),
+        (["/__.*/"], "no topic in A matches /__.*/", "internal topics, which begin with __, take their exact"),
     ],
 )
 def test_filters_without_a_match_are_usage_errors(include: list[str], message: str, hint: str) -> None:
@@ -112,9 +104,7 @@ def groups_of(
 
 
 def test_a_backup_of_groups_that_are_not_there() -> None:
-    with pytest.raises(
-        UsageError, match="there is no group shiping in the source cluster; did you mean shipping"
-    ):
+    with pytest.raises(UsageError, match="there is no group shiping in the source cluster; did you mean shipping"):
         groups_of("shiping")
     with pytest.raises(UsageError, match=r"no group in the source cluster matches /x.*/"):
         groups_of("/x.*/")

@@ -152,9 +152,7 @@ def test_taking_over_makes_the_segment_whole(with_index: bool, compression: str,
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("damage", ["empty", "magic", "cut by one", "cut in half", "one byte more"])
-def test_damaged_segments_are_not_salvaged(
-    damage: str, with_index: bool, compression: str, store: FaultyStore
-) -> None:
+def test_damaged_segments_are_not_salvaged(damage: str, with_index: bool, compression: str, store: FaultyStore) -> None:
     segment = _one(store, compression)
     _overwrite(store, segment.key, DAMAGE[damage])
     if not with_index:
@@ -172,9 +170,7 @@ def test_a_segment_without_a_record_is_not_ours(store: FaultyStore) -> None:
         salvage_segment(store, target(), key)
 
 
-@pytest.mark.parametrize(
-    "damage", ["empty", "magic", "first record", "middle", "cut by one", "one byte more"]
-)
+@pytest.mark.parametrize("damage", ["empty", "magic", "first record", "middle", "cut by one", "one byte more"])
 def test_an_index_that_disagrees_is_not_taken_over(damage: str, store: FaultyStore) -> None:
     segment = _one(store)
     _overwrite(store, layout.index_key_of(segment.key), DAMAGE[damage])
@@ -233,10 +229,7 @@ def honest(count: int, seed: int = 1) -> list[Segment]:
 
 def bomb(rows: int, schema: pa.Schema = SCHEMA) -> bytes:
     """`rows` equal rows in a few kilobytes."""
-    one = {
-        field.name: pa.array(["x" * 64] if pa.types.is_string(field.type) else [0], field.type)
-        for field in schema
-    }
+    one = {field.name: pa.array(["x" * 64] if pa.types.is_string(field.type) else [0], field.type) for field in schema}
     arrays = [pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), one[field.name]) for field in schema]
     sink = io.BytesIO()
     pq.write_table(pa.table(arrays, names=schema.names).cast(schema), sink, compression="zstd")
@@ -334,9 +327,7 @@ def test_buffers_are_used_again_but_never_while_they_are_held(store: FaultyStore
     size = 2 << 20
     store.put("key", b"".join(bytes([n]) * size for n in range(12)))
     before = read._POOL.allocated
-    for n, (data, _) in enumerate(
-        read.fetched(store, "key", [(n * size, n * size + size) for n in range(12)])
-    ):
+    for n, (data, _) in enumerate(read.fetched(store, "key", [(n * size, n * size + size) for n in range(12)])):
         assert set(data[::997].tolist()) == {n}
     assert read._POOL.allocated - before <= 4, "one in use, two ahead, one that is being let go"
 
@@ -430,9 +421,7 @@ def offsets_of(store: Store, planned: list[ReadUnit], **more: Any) -> list[tuple
     for part in pickle.loads(pickle.dumps(planned)):
         for batch in read_unit(store, part, **more):
             assert batch.num_rows
-            names: list[list[Any]] = [
-                batch.column(name).to_pylist() for name in ("topic", "partition", "offset")
-            ]
+            names: list[list[Any]] = [batch.column(name).to_pylist() for name in ("topic", "partition", "offset")]
             offsets += zip(*names, strict=True)
     return offsets
 
@@ -500,16 +489,8 @@ def test_records_of_every_kind_of_segment(tmp_path: Path, encrypted: bool) -> No
     assert offsets_of(store, plan_reads(segments)) == expected
     assert offsets_of(store, plan_reads(segments, part_bytes=1, cut_bytes=300)) == expected
     narrow = Window(ranges=((4, 6), (18, 19)), from_time=T0 + 5000)
-    found = offsets_of(
-        store, plan_reads(segments, lambda _: narrow), columns=["topic", "partition", "offset"]
-    )
-    assert found == [
-        ("clicks", 0, 5),
-        ("clicks", 0, 18),
-        ("orders", 0, 5),
-        ("orders", 0, 18),
-        ("orders", 1, 5),
-    ]
+    found = offsets_of(store, plan_reads(segments, lambda _: narrow), columns=["topic", "partition", "offset"])
+    assert found == [("clicks", 0, 5), ("clicks", 0, 18), ("orders", 0, 5), ("orders", 0, 18), ("orders", 1, 5)]
 
 
 def test_bytes_that_are_read() -> None:
@@ -520,9 +501,7 @@ def test_bytes_that_are_read() -> None:
     assert len(segments) > 3
     store.read.clear()
     assert len(offsets_of(store, plan_reads(segments))) == 2000
-    assert sum(length for key, _, length in store.read if key.endswith("_records")) == sum(
-        s.bytes for s in segments
-    )
+    assert sum(length for key, _, length in store.read if key.endswith("_records")) == sum(s.bytes for s in segments)
     store.read.clear()
     planned = plan_reads(segments, lambda _: Window(ranges=((1234, 1235),)))
     assert offsets_of(store, planned) == [("orders", 0, 1234)]

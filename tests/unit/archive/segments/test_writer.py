@@ -54,9 +54,7 @@ def _cut(rows: list[Record], threshold: int) -> list[bytes]:
     pieces=st.lists(st.integers(1, 9), max_size=8),
     compression=st.sampled_from(["none", "zstd"]),
 )
-def test_written_records_are_read_back(
-    rows: list[Record], threshold: int, pieces: list[int], compression: str
-) -> None:
+def test_written_records_are_read_back(rows: list[Record], threshold: int, pieces: list[int], compression: str) -> None:
     store = MemoryStore()
     to = target(3, threshold, compression)
     segments = []
@@ -77,15 +75,10 @@ def test_written_records_are_read_back(
         own = [r for r in rows if s.first <= r.offset <= s.last]
         stamps = [r.timestamp for r in own if r.timestamp is not None]
         assert (s.first, s.last, s.count) == (own[0].offset, own[-1].offset, len(own))
-        assert (s.min_timestamp, s.max_timestamp) == (
-            min(stamps, default=None),
-            max(stamps, default=None),
-        )
+        assert (s.min_timestamp, s.max_timestamp) == (min(stamps, default=None), max(stamps, default=None))
         assert s.largest == max(len(encode_record(r)) for r in own)
         assert (s.stored, s.crc) == (len(store.get(s.key)), crc_of(store.get(s.key)))
-        assert salvage_segment(store, to, s.key) == s, (
-            "what another attempt reads off the objects is the same"
-        )
+        assert salvage_segment(store, to, s.key) == s, "what another attempt reads off the objects is the same"
 
 
 def test_records_come_before_their_index(store: FaultyStore) -> None:
@@ -114,9 +107,7 @@ def test_an_index_without_records_takes_the_name(store: FaultyStore) -> None:
 @pytest.mark.parametrize("first", [5, 12_345_678_901])
 def test_a_spare_name_is_of_the_same_segment(store: FaultyStore, first: int) -> None:
     offsets = range(first, first + 5)
-    plain, spare = (
-        write(store, target(threshold=1 << 20)._replace(spare=spare), offsets)[0] for spare in (0, 2)
-    )
+    plain, spare = (write(store, target(threshold=1 << 20)._replace(spare=spare), offsets)[0] for spare in (0, 2))
     assert plain.key != spare.key
     assert replace(spare, key=plain.key) == plain
     assert layout.parse_segment(spare.key.rpartition("/")[2]) == (0, first, "records", 2)
@@ -202,11 +193,7 @@ def table_of(segments: list[Segment]) -> bytes:
 
 SEGMENTS = st.lists(
     st.builds(
-        segment,
-        st.sampled_from(["orders", "a", "ünï"]),
-        st.integers(1, 3),
-        st.integers(0, 3),
-        st.integers(0, 1 << 62),
+        segment, st.sampled_from(["orders", "a", "ünï"]), st.integers(1, 3), st.integers(0, 3), st.integers(0, 1 << 62)
     ),
     unique_by=lambda s: s.key + str(s.incarnation),
 )

@@ -152,9 +152,7 @@ def test_a_file_is_overwritten_after_a_question(tried: list[str], typed: Callabl
 
 
 @pytest.mark.parametrize("answers", [(), ("h:1", ""), ("h:1", "", "s3://b", "", "", "", "", "", "", "")])
-def test_an_end_of_input_leaves_nothing(
-    answers: tuple[str, ...], tried: list[str], typed: Callable[..., int]
-) -> None:
+def test_an_end_of_input_leaves_nothing(answers: tuple[str, ...], tried: list[str], typed: Callable[..., int]) -> None:
     assert typed(*answers) == 130
     assert list(Path().iterdir()) == []
 

@@ -74,18 +74,13 @@ def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
     texts = schedule_files(Schedule("systemd", (3, 5)), config, "")
     for path, content in texts.items():
         path.write_text(content)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", *map(str, texts)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["systemd-analyze", "verify", *map(str, texts)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_service_runs_one_backup_of_the_file() -> None:
     unit = service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"], {"JAVA_HOME": "/opt/jdk"})
-    assert (
-        'ExecStart=/opt/kb/kbackup backup --wait --quiet --json=line --config "/etc/my kbackup/100%%.toml"\n'
-        in unit
-    )
+    assert 'ExecStart=/opt/kb/kbackup backup --wait --quiet --json=line --config "/etc/my kbackup/100%%.toml"\n' in unit
     assert "WorkingDirectory=/etc/my kbackup/\n" in unit
     assert "EnvironmentFile=-/etc/my kbackup/kbackup.env\n" in unit
     assert "Environment=JAVA_HOME=/opt/jdk\n" in unit
@@ -125,11 +120,7 @@ def test_values_of_the_chart_hold_the_configuration() -> None:
     jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text("utf-8")))
     assert values["config"] == toml
     assert values["image"] == {"repository": "reg/kbackup"}
-    assert values["nightly"] == {
-        "enabled": True,
-        "schedule": "7 14 * * *",
-        "existingSecret": "kbackup-backup",
-    }
+    assert values["nightly"] == {"enabled": True, "schedule": "7 14 * * *", "existingSecret": "kbackup-backup"}
 
 
 def test_files_belong_to_their_owner_alone(tmp_path: Path) -> None:
@@ -152,9 +143,7 @@ def test_a_file_that_appeared_meanwhile_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), OSError(28, "No space left on device", "b")])
-def test_an_interrupt_leaves_no_file(
-    raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_leaves_no_file(raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = command._publish
 
     def second_fails(draft: Path, path: Path, made: list[Path]) -> None:

@@ -89,9 +89,7 @@ def test_commands_that_show_or_plan_send_nothing(root: Path, fake: FakeWebhook, 
 
 
 def test_a_template_makes_the_body(root: Path, fake: FakeWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "KBACKUP_NOTIFY_BODY", '{"text": "$event of $command: $summary", "all": $notification}'
-    )
+    monkeypatch.setenv("KBACKUP_NOTIFY_BODY", '{"text": "$event of $command: $summary", "all": $notification}')
     monkeypatch.setenv("KBACKUP_NOTIFY_HEADERS", "Authorization=Bearer x")
     (root / SEGMENT).unlink()
     assert verify(root) == 13
@@ -112,11 +110,7 @@ def test_texts_in_a_template_are_escaped() -> None:
     "template",
     [
         *('{"text": $summary}', '{"a": "$nothing"}', "not json", '{"a": "$"}'),
-        *(
-            '{"a": "$report"}',
-            '{"code": 1$summary}',
-            "[1, 2$warnings]",
-        ),  # JSON while there is nothing to tell
+        *('{"a": "$report"}', '{"code": 1$summary}', "[1, 2$warnings]"),  # JSON while there is nothing to tell
     ],
 )
 def test_a_template_that_makes_no_json_is_refused(root: Path, fake: FakeWebhook, template: str) -> None:
@@ -125,9 +119,7 @@ def test_a_template_that_makes_no_json_is_refused(root: Path, fake: FakeWebhook,
     assert verify(root, "--set", f"notify.body={template}") == 2
 
 
-def test_a_template_is_tried_where_the_configuration_is_shown(
-    fake: FakeWebhook, tmp_path: Path, capsys: Said
-) -> None:
+def test_a_template_is_tried_where_the_configuration_is_shown(fake: FakeWebhook, tmp_path: Path, capsys: Said) -> None:
     file = tmp_path / "kbackup.toml"
     file.write_text("""notify.body = '{"all": "$notification"}'\n""")
     assert main(["config", "--config", str(file)]) == 2

@@ -67,8 +67,7 @@ def test_no_message_shows_the_url() -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["hooks.example.com/T0K3N", "ftp://host/T0K3N", "https://", "https://host:T0K3N/", "https://[T0K3N"],
+    "url", ["hooks.example.com/T0K3N", "ftp://host/T0K3N", "https://", "https://host:T0K3N/", "https://[T0K3N"]
 )
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match=r"notify\.url is not the URL of a webhook") as raised:

@@ -77,9 +77,7 @@ def test_hold_back_respects_the_maximal_age_and_claims_no_unarchived_records(
             assert p.before is None or p.end >= p.before.end, "it never goes back"
         else:
             assert p == before[key]
-    small = [
-        key for key, p in waiting(plan).items() if new_bytes(p.end - p.start, p.before) < patience.small_bytes
-    ]
+    small = [key for key, p in waiting(plan).items() if new_bytes(p.end - p.start, p.before) < patience.small_bytes]
     of_age = [key for key in small if NOW - since.get(key, NOW) >= patience.max_age]
     go = max(patience.small_segments, int(patience.share * len(small)), len(of_age))
     assert len(waits) == max(0, len(small) - go)
@@ -88,9 +86,7 @@ def test_hold_back_respects_the_maximal_age_and_claims_no_unarchived_records(
 
 
 @given(situations())
-def test_without_patience_nobody_waits(
-    situation: tuple[Plan, Patience, dict[IncarnationPartition, float]],
-) -> None:
+def test_without_patience_nobody_waits(situation: tuple[Plan, Patience, dict[IncarnationPartition, float]]) -> None:
     plan, _, since = situation
     assert hold_back(plan, NO_PATIENCE, since, NOW) == plan
 

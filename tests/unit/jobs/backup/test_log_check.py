@@ -80,12 +80,9 @@ def test_an_epoch_that_was_not_known_is_not_compared() -> None:
 def head(*lasts: LastRecord | None, end: int = 12) -> Manifest:
     made = archived(*[end for _ in lasts])
     partitions = tuple(
-        msgspec.structs.replace(p, last=last)
-        for p, last in zip(made.topics[0].partitions, lasts, strict=True)
+        msgspec.structs.replace(p, last=last) for p, last in zip(made.topics[0].partitions, lasts, strict=True)
     )
-    return msgspec.structs.replace(
-        made, topics=(msgspec.structs.replace(made.topics[0], partitions=partitions),)
-    )
+    return msgspec.structs.replace(made, topics=(msgspec.structs.replace(made.topics[0], partitions=partitions),))
 
 
 def ranges(manifest: Manifest, *lives: Live, topic_id: str = "A") -> list[OffsetRange]:
@@ -96,9 +93,7 @@ def ranges(manifest: Manifest, *lives: Live, topic_id: str = "A") -> list[Offset
 def test_a_log_is_read_from_the_last_archived_record_to_the_archived_end() -> None:
     assert ranges(head(LAST), Live(0, 12, 12)) == [OffsetRange("orders", 0, 9, 12)]
     assert ranges(head(LAST), Live(9, 40, 45)) == [OffsetRange("orders", 0, 9, 12)]
-    assert ranges(head(LAST), Live(0, 11, 45)) == [OffsetRange("orders", 0, 9, 11)], (
-        "an open transaction at 11"
-    )
+    assert ranges(head(LAST), Live(0, 11, 45)) == [OffsetRange("orders", 0, 9, 11)], "an open transaction at 11"
 
 
 def test_log_check_ends_behind_an_unread_last_record() -> None:
@@ -108,9 +103,7 @@ def test_log_check_ends_behind_an_unread_last_record() -> None:
 def with_partition(manifest: Manifest, **changes: Any) -> Manifest:
     (topic,) = manifest.topics
     partition = msgspec.structs.replace(topic.partitions[0], **changes)
-    return msgspec.structs.replace(
-        manifest, topics=(msgspec.structs.replace(topic, partitions=(partition,)),)
-    )
+    return msgspec.structs.replace(manifest, topics=(msgspec.structs.replace(topic, partitions=(partition,)),))
 
 
 def test_a_log_is_read_from_the_first_record_that_is_remembered() -> None:
@@ -157,12 +150,7 @@ def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
     last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
     expected = [ExpectedRecords(OffsetRange(*tp, 9, 12), (last,)) for tp in tps]
     logs = {tp: [range(9, 10)] for tp in tps}
-    logs |= {
-        tps[3]: [range(10, 12)],
-        tps[700]: [range(9, 10), range(10, 11)],
-        tps[701]: [],
-        tps[702]: [range(11, 12)],
-    }
+    logs |= {tps[3]: [range(10, 12)], tps[700]: [range(9, 10), range(10, 11)], tps[701]: [], tps[702]: [range(11, 12)]}
     reader: Any = Reader(logs)
     diverged, unseen = compare(reader, expected, exact=True)
     assert diverged == {tps[3]: 10, tps[700]: 10, tps[702]: 11}
@@ -219,17 +207,13 @@ def test_a_last_record_that_can_not_be_read_is_a_warning() -> None:
     store = MemoryStore()
     make_archive(store)
     archive = open_archive(store)
-    (segment,) = [
-        s for s in archive.segments(archive.restore_point(2)) if (s.topic, s.partition) == ("orders", 1)
-    ][-1:]
+    (segment,) = [s for s in archive.segments(archive.restore_point(2)) if (s.topic, s.partition) == ("orders", 1)][-1:]
     store.delete([layout.index_key_of(segment.key)])
     manifest = archive.head
     assert manifest is not None
     live = [LiveTopic("orders", "id of orders", {1: Live(0, 50, 50)})]
     filled, warnings = with_last_records(archive, manifest, live)
-    assert [p.last for t in filled.topics for p in t.partitions if isinstance(p, PartitionState)] == [
-        None
-    ] * 4
+    assert [p.last for t in filled.topics for p in t.partitions if isinstance(p, PartitionState)] == [None] * 4
     assert len(warnings) == 1
     assert "the log of orders-1 was not compared with the archive" in warnings[0]
 
@@ -244,9 +228,5 @@ def test_segments_of_an_unfinished_run_are_held_against_the_log(monkeypatch: pyt
     reader = Reader({tps[0]: [range(29, 30)], tps[1]: [range(30, 31)], tps[2]: []})
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
     base = base_of(store=store)
-    assert log_check.truncated_partitions(source_of(), base, segments) == {
-        tps[1],
-        tps[2],
-        TopicPartition(TOPIC, 2),
-    }
+    assert log_check.truncated_partitions(source_of(), base, segments) == {tps[1], tps[2], TopicPartition(TOPIC, 2)}
     assert reader.asked == [3]

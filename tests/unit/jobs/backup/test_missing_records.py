@@ -17,16 +17,7 @@ from kbackup.kafka.consume import EpochPosition, Validation
 from kbackup.kafka.security_types import Untold
 from kbackup.types import TopicPartition
 from tests.support.made_segments import block
-from tests.unit.jobs.backup.test_log_check import (
-    EXPECTED,
-    LAST,
-    UNKNOWN,
-    Reader,
-    Source,
-    base_of,
-    head,
-    source_of,
-)
+from tests.unit.jobs.backup.test_log_check import EXPECTED, LAST, UNKNOWN, Reader, Source, base_of, head, source_of
 
 
 @pytest.mark.parametrize(
@@ -41,9 +32,7 @@ from tests.unit.jobs.backup.test_log_check import (
         (LogBatch(10, 10, 5, True, False), True, False),  # a hole has the offset
     ],
 )
-def test_a_batch_at_the_last_record_reveals_a_truncated_log(
-    batch: LogBatch, committed: bool, cut: bool
-) -> None:
+def test_a_batch_at_the_last_record_reveals_a_truncated_log(batch: LogBatch, committed: bool, cut: bool) -> None:
     assert is_replaced(LAST, batch, committed=committed) is cut
 
 
@@ -72,9 +61,7 @@ def compared(
         asked.append(arguments[1])
         assert arguments[0] is connected.properties
         assert arguments[2:] == ("kbackup-backup-r", 7)
-        return Validation(
-            frozenset({tps[0]} & arguments[1].keys()), frozenset({tps[2]} & arguments[1].keys())
-        )
+        return Validation(frozenset({tps[0]} & arguments[1].keys()), frozenset({tps[2]} & arguments[1].keys()))
 
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader(logs))
     monkeypatch.setattr(log_check, "validate_epochs", validate)
@@ -85,9 +72,7 @@ def compared(
     return {tp.partition: at for tp, at in diverged.items()}, warnings, [sorted(a) for a in asked]
 
 
-def test_without_compaction_a_log_that_lacks_the_last_archived_record_was_cut(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_compaction_a_log_that_lacks_the_last_archived_record_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention took the record of one of them while the logs were compared."""
     diverged, warnings, asked = compared(monkeypatch, Source("delete", {1: 10}))
     assert (diverged, warnings, asked) == ({0: 9, 2: 9, 3: 9}, [], [])
@@ -102,9 +87,7 @@ def test_compacted_logs_are_asked_for_their_batches_and_epochs(monkeypatch: pyte
     assert asked == [[TopicPartition("orders", p) for p in (0, 2, 3)]]
 
 
-def test_a_topic_that_was_compacted_at_the_last_backup_counts_as_compacted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_topic_that_was_compacted_at_the_last_backup_counts_as_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = SimpleNamespace(name="orders", configs={"cleanup.policy": "compact"})
     settings: Any = SimpleNamespace(topics=[topic])
     assert compared(monkeypatch, Source("delete", {}), settings=settings)[0] == {0: 9}

@@ -174,20 +174,14 @@ def test_an_unknown_topic_id_is_not_taken_for_another_one() -> None:
         ([(90, 100)], [(0, 90)]),
     ],
 )
-def test_salvaged_ranges_are_not_read_again(
-    taken: list[tuple[int, int]], remaining: list[tuple[int, int]]
-) -> None:
+def test_salvaged_ranges_are_not_read_again(taken: list[tuple[int, int]], remaining: list[tuple[int, int]]) -> None:
     whole = OffsetRange("t", 0, 0, 100)
     assert without([whole], [OffsetRange("t", 0, a, b) for a, b in taken]) == [
         OffsetRange("t", 0, a, b) for a, b in remaining
     ]
 
 
-@given(
-    sizes=st.lists(st.integers(0, 5_000), max_size=60),
-    split=st.integers(1, 3_000),
-    pack=st.integers(1, 2_000),
-)
+@given(sizes=st.lists(st.integers(0, 5_000), max_size=60), split=st.integers(1, 3_000), pack=st.integers(1, 2_000))
 def test_tasks_cover_every_range_once_and_keep_their_bounds(sizes: list[int], split: int, pack: int) -> None:
     ranges = [OffsetRange("t", n, 5, 5 + size) for n, size in enumerate(sizes)]
     tasks = make_tasks(ranges, split, pack)
@@ -205,9 +199,7 @@ def test_tasks_cover_every_range_once_and_keep_their_bounds(sizes: list[int], sp
 
 def test_no_task_has_two_ranges_of_a_partition() -> None:
     """The rest of a partition around salvaged segments may be several small ranges."""
-    remaining = without(
-        [OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 9)], [OffsetRange("t", 0, 10, 80)]
-    )
+    remaining = without([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 9)], [OffsetRange("t", 0, 10, 80)])
     assert make_tasks(remaining, 1000, 100) == [
         [OffsetRange("t", 0, 80, 90), OffsetRange("t", 1, 0, 9)],
         [OffsetRange("t", 0, 0, 10)],

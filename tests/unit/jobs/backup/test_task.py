@@ -164,18 +164,14 @@ def test_spare_names_come_to_an_end(store: Store, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("partitions", [1, 5])
-def test_the_last_records_of_each_range_are_told_the_last_one_with_its_epoch(
-    store: Store, partitions: int
-) -> None:
+def test_the_last_records_of_each_range_are_told_the_last_one_with_its_epoch(store: Store, partitions: int) -> None:
     task = [OffsetRange(TOPIC, p, 0, 50 + p) for p in range(partitions)]
     told = [r for r in results_of(store, *task) if isinstance(r, LastRead)]
     assert [(r.tp.partition, r.records) for r in told] == [
         (
             p,
             tuple(
-                LastRecord(
-                    offset=n, leader_epoch=EPOCH if n == 49 + p else None, digest=digest_of(block([n]), 0)
-                )
+                LastRecord(offset=n, leader_epoch=EPOCH if n == 49 + p else None, digest=digest_of(block([n]), 0))
                 for n in range(46 + p, 50 + p)
             ),
         )

@@ -51,12 +51,7 @@ def test_where_a_group_stands_well() -> None:
     assert due_offset(NO_OFFSETS, 5) == (0, "empty")
     assert _is_right_position(7, 7, "exact", 20)
     assert not _is_right_position(8, 7, "exact", 20)
-    assert [_is_right_position(found, 12, "log end", 14) for found in (11, 12, 14, 15)] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    assert [_is_right_position(found, 12, "log end", 14) for found in (11, 12, 14, 15)] == [False, True, True, False]
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +91,7 @@ def test_comparison_skips_earlier_records_only_in_an_existing_topic(
     """Is another's where the topic was not empty, else one too many: it may be a second copy."""
     part = _all_partitions(plan)[0]
     plan = msgspec.structs.replace(plan, into_existing=into_existing)
-    compare_plan = ComparePlan(
-        plan, {part.tp: target_offsets((0, 40, 10))}, "read_committed", ends={part.tp: 60}
-    )
+    compare_plan = ComparePlan(plan, {part.tp: target_offsets((0, 40, 10))}, "read_committed", ends={part.tp: 60})
     found = _compared(compare_plan, part, 3, "target")
     assert (found.start, found.end) == (start, 60)
 

@@ -16,9 +16,7 @@ plain = st.builds(
     st.one_of(st.none(), st.binary(max_size=3)),
     st.sampled_from([-2, -1, 0, 0, 0, 1]),
     st.sampled_from([0, 1, T0, T0 + 1]),
-    st.lists(st.tuples(st.binary(max_size=2), st.one_of(st.none(), st.binary(max_size=2))), max_size=2).map(
-        tuple
-    ),
+    st.lists(st.tuples(st.binary(max_size=2), st.one_of(st.none(), st.binary(max_size=2))), max_size=2).map(tuple),
 )
 
 
@@ -29,9 +27,7 @@ def test_equal_sides_never_differ(
     count = len(records)
     rising = st.lists(st.integers(0, 500), min_size=count, max_size=count, unique=True).map(sorted)
     sources, targets = data.draw(rising), data.draw(rising)
-    result = compared(
-        records, [r.restored for r in records], sources=sources, targets=targets, cuts=(ours, present)
-    )
+    result = compared(records, [r.restored for r in records], sources=sources, targets=targets, cuts=(ours, present))
     assert (result.counts, result.differences, result.after, result.stopped) == ({}, (), 0, "")
     assert (result.records, result.same) == (count, count)
     assert result.bytes == (block_of(records).nbytes if records else 0)
@@ -120,16 +116,12 @@ def test_another_order_is_named(count: int, data: st.DataObject, ours: list[int]
 
 
 @given(st.integers(40, 90), st.data(), cuts, cuts)
-def test_several_changes_are_told_apart(
-    count: int, data: st.DataObject, ours: list[int], present: list[int]
-) -> None:
+def test_several_changes_are_told_apart(count: int, data: st.DataObject, ours: list[int], present: list[int]) -> None:
     """Far enough from each other that there is one explanation."""
     records = [distinct(n) for n in range(count)]
     topic = [r.restored for r in records]
     indexes = [3, 3 + count // 3, 3 + 2 * (count // 3)]
-    kinds = data.draw(
-        st.lists(st.sampled_from(["missing", "extra", "value", "order"]), min_size=3, max_size=3)
-    )
+    kinds = data.draw(st.lists(st.sampled_from(["missing", "extra", "value", "order"]), min_size=3, max_size=3))
     for at, kind in reversed(list(zip(indexes, kinds, strict=True))):
         if kind == "missing":
             del topic[at]

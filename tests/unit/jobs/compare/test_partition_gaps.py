@@ -33,9 +33,7 @@ def test_a_long_insertion_is_extra_and_nothing_else() -> None:
     records = [distinct(n) for n in range(1000)]
     topic = [r.restored for r in records]
     foreign = [Plain(b"k", f"foreign {n}".encode()) for n in range(700)]
-    result = compared(
-        records, topic[:400] + foreign + topic[400:], cuts=(range(0, 1000, 7), range(0, 1700, 11))
-    )
+    result = compared(records, topic[:400] + foreign + topic[400:], cuts=(range(0, 1000, 7), range(0, 1700, 11)))
     assert result.counts == {"extra": 700}
     assert [(d.target, d.count) for d in result.differences] == [(1400, 700)]
     assert (result.records, result.same, result.after) == (1000, 1000, 0)
@@ -92,9 +90,7 @@ def test_misplaced_records() -> None:
     assert [(d.source, d.target, d.expected) for d in result.differences] == [(10, 9, 10)]
     short = TargetOffsets(target_offsets.source, target_offsets.target, np.array([4, 3, 4], np.int64))
     result = compared(records, topic, sources=sources, targets=targets, target_offsets=short)
-    assert [(d.what, d.source, d.target, d.expected) for d in result.differences] == [
-        (("place",), 24, 18, None)
-    ]
+    assert [(d.what, d.source, d.target, d.expected) for d in result.differences] == [(("place",), 24, 18, None)]
 
 
 @pytest.mark.parametrize("kinds", [(0, 1), (-2, 1), (1, 1), (-1, 1)])

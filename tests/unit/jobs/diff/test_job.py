@@ -8,18 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.jobs.diff import (
-    Diff,
-    DiffView,
-    GroupDiff,
-    Move,
-    OffsetDiff,
-    TopicDiff,
-    TopicView,
-    Value,
-    Values,
-    diff,
-)
+from kbackup.jobs.diff import Diff, DiffView, GroupDiff, Move, OffsetDiff, TopicDiff, TopicView, Value, Values, diff
 from kbackup.metadata.entities import Acl
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -44,17 +33,13 @@ ACLS = st.builds(
     operation=st.sampled_from(["read", "write"]),
     permission=st.sampled_from(["allow", "deny"]),
 )
-CONFIGS = st.none() | st.dictionaries(
-    st.tuples(NAMES, NAMES), st.none() | st.just("1") | st.just("2"), max_size=3
-)
+CONFIGS = st.none() | st.dictionaries(st.tuples(NAMES, NAMES), st.none() | st.just("1") | st.just("2"), max_size=3)
 VIEWS = st.builds(
     DiffView,
     st.sampled_from(["one", "other"]),
     st.sampled_from(["cluster", "other cluster"]),
     st.dictionaries(NAMES, TOPICS),
-    st.dictionaries(
-        NAMES, st.dictionaries(st.tuples(NAMES, st.integers(0, 2)), st.integers(0, 9), max_size=3)
-    ),
+    st.dictionaries(NAMES, st.dictionaries(st.tuples(NAMES, st.integers(0, 2)), st.integers(0, 9), max_size=3)),
     st.none() | st.frozensets(ACLS, max_size=4),
     st.fixed_dictionaries({"users": CONFIGS, "broker_configs": CONFIGS, "group_configs": CONFIGS}),
 )
@@ -100,18 +85,16 @@ def test_the_other_way_round_is_the_opposite(a: DiffView, b: DiffView) -> None:
     existing, back = diff(a, b), diff(b, a)
     assert existing.same == back.same
     opposite = {"appeared": "gone", "gone": "appeared", "changed": "changed", "recreated": "recreated"}
-    assert [
-        (t.topic, opposite[t.change], t.partitions[::-1], t.replication[::-1]) for t in existing.topics
-    ] == [(t.topic, t.change, t.partitions, t.replication) for t in back.topics]
+    assert [(t.topic, opposite[t.change], t.partitions[::-1], t.replication[::-1]) for t in existing.topics] == [
+        (t.topic, t.change, t.partitions, t.replication) for t in back.topics
+    ]
     for values in ("users", "broker_configs", "group_configs"):
         assert [
             Value(v.owner, v.name, opposite[v.change], v.after, v.before)  # type: ignore[arg-type]
             for v in getattr(existing, values)
         ] == list(getattr(back, values))
     assert [(opposite[x.change], x.acl) for x in existing.acls] == [(x.change, x.acl) for x in back.acls]
-    assert [(g.group, opposite[g.change]) for g in existing.groups] == [
-        (g.group, g.change) for g in back.groups
-    ]
+    assert [(g.group, opposite[g.change]) for g in existing.groups] == [(g.group, g.change) for g in back.groups]
 
 
 @given(VIEWS, VIEWS)
@@ -164,9 +147,7 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
             {"topics": (TopicDiff("orders", "recreated", (2, 1), (3, 3), ()),)},
         ),
         (
-            replace(
-                BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, configs={"retention.ms": "2", "x": "1"})}
-            ),
+            replace(BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, configs={"retention.ms": "2", "x": "1"})}),
             {
                 "topics": (
                     TopicDiff(
@@ -183,10 +164,7 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
             },
         ),
         (
-            replace(
-                BASE,
-                topics=ORDERS_IN | {"orders": replace(ORDERS, partitions={**ORDERS.partitions, 2: (0, 4)})},
-            ),
+            replace(BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, partitions={**ORDERS.partitions, 2: (0, 4)})}),
             {
                 "topics": (TopicDiff("orders", "changed", (2, 3), (3, 3), ()),),
                 "offsets": (OffsetDiff("orders", 2, (0, 0), (0, 4), 4),),
@@ -197,9 +175,7 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
             {"offsets": (OffsetDiff("orders", 0, (0, 2), (10, 15), 5),)},
         ),
         (
-            replace(
-                BASE, groups={"billing": {("orders", 0): 4, ("orders", 1): 7}, "late": {("clicks", 0): 1}}
-            ),
+            replace(BASE, groups={"billing": {("orders", 0): 4, ("orders", 1): 7}, "late": {("clicks", 0): 1}}),
             {
                 "groups": (
                     GroupDiff("billing", "changed", (Move("orders", 1, 6, 7),)),
@@ -209,26 +185,17 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
         ),
         (
             replace(BASE, groups={}),
-            {
-                "groups": (
-                    GroupDiff("billing", "gone", (Move("orders", 0, 4, None), Move("orders", 1, 6, None))),
-                )
-            },
+            {"groups": (GroupDiff("billing", "gone", (Move("orders", 0, 4, None), Move("orders", 1, 6, None))),)},
         ),
         (
             replace(BASE, settings={**SETTINGS, "users": {("alice", "SCRAM-SHA-512"): "8192 iterations"}}),
             {"users": (Value("alice", "SCRAM-SHA-512", "changed", "4096 iterations", "8192 iterations"),)},
         ),
         (
-            replace(
-                BASE, settings={**SETTINGS, "broker_configs": {("all brokers", "log.retention.ms"): "1"}}
-            ),
+            replace(BASE, settings={**SETTINGS, "broker_configs": {("all brokers", "log.retention.ms"): "1"}}),
             {"broker_configs": (Value("broker 1", "ssl.keystore.password", "gone", None, None),)},
         ),
-        (
-            replace(BASE, acls=None, unknown={"ACLs": "denied"}),
-            {"not_compared": {"ACLs": "restore point 1: denied"}},
-        ),
+        (replace(BASE, acls=None, unknown={"ACLs": "denied"}), {"not_compared": {"ACLs": "restore point 1: denied"}}),
     ],
 )
 def test_exactly_what_was_changed(changed: DiffView, expected: dict[str, object]) -> None:
@@ -249,8 +216,7 @@ def test_ids_of_two_clusters_say_nothing() -> None:
 
 def test_ten_thousand_topics() -> None:
     topics = {
-        f"topic-{n}": TopicView(f"id {n}", None, dict.fromkeys(range(10), (0, n)), 3, {"a": "b"})
-        for n in range(10_000)
+        f"topic-{n}": TopicView(f"id {n}", None, dict.fromkeys(range(10), (0, n)), 3, {"a": "b"}) for n in range(10_000)
     }
     groups = {f"group-{n}": {(f"topic-{n}", p): n for p in range(10)} for n in range(10_000)}
     a = DiffView("a", "cluster", topics, groups)

@@ -145,13 +145,9 @@ def test_older_points_expire_and_records_stay(store: Store) -> None:
 def test_records_do_not_age_by_it(store: Store) -> None:
     """The age of records counts from the newest capture of topics: restore point 2, of 2026-01-02."""
     make_archive(store)
-    dry = expire(
-        store, Expiry(Policy(last=9), timedelta(days=900), timedelta(0)), 60, Silent(), confirm=False
-    )
+    dry = expire(store, Expiry(Policy(last=9), timedelta(days=900), timedelta(0)), 60, Silent(), confirm=False)
     archived(store)
-    after = expire(
-        store, Expiry(Policy(last=9), timedelta(days=900), timedelta(0)), 60, Silent(), confirm=False
-    )
+    after = expire(store, Expiry(Policy(last=9), timedelta(days=900), timedelta(0)), 60, Silent(), confirm=False)
     assert after.before == dry.before
 
 
@@ -164,15 +160,9 @@ def test_segments_of_an_interrupted_backup_are_still_looked_for(store: Store) ->
 
 def _interrupt(archive: Archive) -> None:
     run = OpenRun(
-        run="ab",
-        command="backup",
-        host="h",
-        started_at="2026-01-03T00:00:00.000Z",
-        isolation_level="read_committed",
+        run="ab", command="backup", host="h", started_at="2026-01-03T00:00:00.000Z", isolation_level="read_committed"
     )
-    archive.move(
-        commit(archive.store, archive.committed, lambda s: begin_run(s, run), Author("begin", "ab", ""))
-    )
+    archive.move(commit(archive.store, archive.committed, lambda s: begin_run(s, run), Author("begin", "ab", "")))
 
 
 def test_secrets_go_into_an_encrypted_archive_alone(tmp_path: Path) -> None:
@@ -230,12 +220,8 @@ def key_of(folder: Path) -> str:
     return f"file:{key}"
 
 
-def archive_of(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *readings: Reading, encrypted: bool = True
-) -> Archive:
-    store = open_store(
-        str(folder / "archive"), key=key_of(folder) if encrypted else "", key_class=layout.key_class
-    )
+def archive_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *readings: Reading, encrypted: bool = True) -> Archive:
+    store = open_store(str(folder / "archive"), key=key_of(folder) if encrypted else "", key_class=layout.key_class)
     merged = merge(readings, "2026-01-05T00:00:00.000Z", 1)
     monkeypatch.setattr(job, "read_all", lambda sources: merged)
     archive_metadata(Backup(), Sources(kafka={"bootstrap.servers": "b:1"}), store, Silent())
@@ -277,8 +263,7 @@ def test_without_a_producer_id_block_none_is_written(
 def test_without_secrets_it_is_refused(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = archive_of(tmp_path, monkeypatch, by_brokers(), by_zookeeper(), encrypted=False)
     with pytest.raises(
-        RefusedError,
-        match=r"no secrets of SCRAM user alice; run .kbackup migrate archive. into an encrypted archive",
+        RefusedError, match=r"no secrets of SCRAM user alice; run .kbackup migrate archive. into an encrypted archive"
     ):
         make_bootstrap(archive, "latest", base, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -304,20 +289,10 @@ def test_the_command_names_no_secret(
 ) -> None:
     archive_of(tmp_path, monkeypatch, by_brokers(), by_zookeeper())
     monkeypatch.chdir(tmp_path)
-    command = [
-        "migrate",
-        "bootstrap",
-        "-a",
-        str(tmp_path / "archive"),
-        "--encryption-key",
-        f"file:{tmp_path}/key",
-    ]
+    command = ["migrate", "bootstrap", "-a", str(tmp_path / "archive"), "--encryption-key", f"file:{tmp_path}/key"]
     assert main([*command, "--base", str(base), "--out", str(tmp_path / "out")]) == 0
     out, err = capsys.readouterr()
-    assert (
-        "restore point 1, 1 SCRAM user, 1 client quota, 0 delegation tokens, producer ids from 2000 on\n"
-        in out
-    )
+    assert "restore point 1, 1 SCRAM user, 1 client quota, 0 delegation tokens, producer ids from 2000 on\n" in out
     assert "kbackup restore --with acls,configs" in out
     for secret in ("c3RvcmVk", "stored"):
         assert secret not in out + err
@@ -417,9 +392,7 @@ def test_against_the_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     changed = tuple(replace(r, acls=(acl(), acl("new")), topics=(*BOTH, internal)) for r in (*live,))
     looks = Looks(monkeypatch, changed)
     monkeypatch.setattr(
-        verify_job,
-        "read_brokers",
-        lambda sources: (by_brokers(topics=(*BOTH, internal), acls=(acl(), acl("new"))), 1),
+        verify_job, "read_brokers", lambda sources: (by_brokers(topics=(*BOTH, internal), acls=(acl(), acl("new"))), 1)
     )
     assert texts(verified(looks, BROKERS, archive=archive)) == [
         "ACLs: User:a allow read from * on literal topic new: in the cluster, not in restore point 1"

@@ -11,12 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from msgspec import structs
 
@@ -35,15 +30,7 @@ from kbackup.jobs.migrate.readings import (
 from kbackup.jobs.migrate.states import NotRead
 from kbackup.jobs.migrate.znodes import ArchiveFindings, LiveBroker, MigrationFindings
 from kbackup.metadata.entities import SCRAM_SECRETS, NotCarried, ScramUser, not_carried_entry
-from tests.support.healthy_cluster import (
-    CLUSTER,
-    NOW,
-    broker_configs,
-    brokers,
-    controller,
-    findings,
-    zookeeper,
-)
+from tests.support.healthy_cluster import CLUSTER, NOW, broker_configs, brokers, controller, findings, zookeeper
 from tests.support.preflights import BROKEN_SHARED, JAAS, archive, line
 from tests.support.preflights import MAP as SHARED_MAP
 
@@ -76,44 +63,24 @@ BROKEN: list[tuple[str, MigrationFindings, str, str]] = [
     (preflight.IDS, broker_configs({"broker.id": None}), "generated: broker 2", "broker.id"),
     (preflight.ALIVE, zookeeper(known=frozenset({1, 2, 3})), "not running: broker 3", "start it"),
     (preflight.ALIVE, brokers(assigned=frozenset({1, 4})), "not running: broker 4", "start it"),
-    (
-        preflight.OFFLINE,
-        brokers(offline=("orders-0", "orders-1")),
-        "2 without a leader: orders-0, orders-1",
-        "start",
-    ),
+    (preflight.OFFLINE, brokers(offline=("orders-0", "orders-1")), "2 without a leader: orders-0, orders-1", "start"),
     (preflight.DELETIONS, zookeeper(deletions=("old",)), "1 wait for deletion: old", "start every broker"),
     (preflight.REASSIGNMENTS, zookeeper(reassigning=("orders-0",)), "1 running: orders-0", "--cancel"),
-    (
-        preflight.REASSIGNMENTS,
-        replace(brokers(reassigning=("orders-0",)), zookeeper=UNREAD),
-        "orders-0",
-        "--cancel",
-    ),
+    (preflight.REASSIGNMENTS, replace(brokers(reassigning=("orders-0",)), zookeeper=UNREAD), "orders-0", "--cancel"),
     (
         preflight.DEDICATED,
         controller({"process.roles": "broker,controller"}),
         "c3001.properties",
         "process.roles=controller",
     ),
-    (
-        preflight.DEDICATED,
-        controller({"process.roles": None}),
-        "c3001.properties",
-        "process.roles=controller",
-    ),
+    (preflight.DEDICATED, controller({"process.roles": None}), "c3001.properties", "process.roles=controller"),
     (preflight.DEDICATED, controller({"node.id": "2"}), "node.id 2 is a broker's", "another node.id"),
     (preflight.DEDICATED, controller({"node.id": "3000"}), "node.id 3000 twice", "of its own"),
     (preflight.DEDICATED, controller({"node.id": None}), "no node.id: c3001", "set node.id"),
     (preflight.ENABLED, controller({FLAG: None}), "c3001.properties", f"{FLAG}=true"),
     (preflight.ENABLED, controller({FLAG: "false"}), "c3001.properties", f"{FLAG}=true"),
     (preflight.BROKERS_ENABLED, broker_configs({FLAG: "false"}), "broker 2 not", f"{FLAG}=true"),
-    (
-        preflight.ZOOKEEPER,
-        controller({"zookeeper.connect": None}),
-        "not set: c3001",
-        "zookeeper.connect",
-    ),
+    (preflight.ZOOKEEPER, controller({"zookeeper.connect": None}), "not set: c3001", "zookeeper.connect"),
     (preflight.ZOOKEEPER, controller({"zookeeper.connect": "zk-1:2181"}), "another chroot", "chroot"),
     (
         preflight.ZOOKEEPER,
@@ -127,12 +94,7 @@ BROKEN: list[tuple[str, MigrationFindings, str, str]] = [
         "c3001.properties",
         "set controller.listener.names",
     ),
-    (
-        preflight.LISTENERS,
-        controller({"listeners": "PLAINTEXT://:9093"}),
-        "not among listeners",
-        "add CONTROLLER://",
-    ),
+    (preflight.LISTENERS, controller({"listeners": "PLAINTEXT://:9093"}), "not among listeners", "add CONTROLLER://"),
     (
         preflight.LISTENERS,
         controller({MAP: "INTERNAL:SASL_PLAINTEXT"}),
@@ -175,30 +137,18 @@ BROKEN: list[tuple[str, MigrationFindings, str, str]] = [
         "OTHER is not in c3000",
         "the same",
     ),
-    (
-        preflight.CLUSTER_ID,
-        zookeeper(cluster_id="other"),
-        f"brokers {CLUSTER}, ZooKeeper other",
-        "kafka-storage.sh",
-    ),
+    (preflight.CLUSTER_ID, zookeeper(cluster_id="other"), f"brokers {CLUSTER}, ZooKeeper other", "kafka-storage.sh"),
     (preflight.CLUSTER_ID, controller({}, cluster_id="other"), "c3001.properties other", "kafka-storage.sh"),
     (preflight.ARCHIVE, archive(captured_at=NOW - 3601), "1.0 hours old", "kbackup migrate archive"),
     (preflight.ARCHIVE, archive(captured_at=NOW + 3600), "in the future", "clocks"),
-    (
-        preflight.ARCHIVE,
-        archive(missing=("client quotas",)),
-        "lacks client quotas",
-        "kbackup migrate archive",
-    ),
+    (preflight.ARCHIVE, archive(missing=("client quotas",)), "lacks client quotas", "kbackup migrate archive"),
     (preflight.ARCHIVE, replace(findings(), archive=None), "no restore point", "kbackup migrate archive"),
     (preflight.ARCHIVE, archive(cluster_id="other"), "of cluster other", "name the archive"),
     *BROKEN_SHARED,
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "broken", "detail", "hint"), BROKEN, ids=[f"{b[0]}: {b[2]}" for b in BROKEN]
-)
+@pytest.mark.parametrize(("name", "broken", "detail", "hint"), BROKEN, ids=[f"{b[0]}: {b[2]}" for b in BROKEN])
 def test_broken(name: str, broken: MigrationFindings, detail: str, hint: str) -> None:
     """The check fails, says what is wrong and what to do; no other check does."""
     broken_line = line(broken, name)
@@ -264,11 +214,7 @@ def test_variants_of_a_healthy_cluster_are_ready(healthy: MigrationFindings) -> 
 
 def test_kraft_controller_needs_no_map() -> None:
     """Kafka takes a controller's listener as PLAINTEXT where nothing says otherwise."""
-    plain = {
-        "process.roles": "controller",
-        "controller.listener.names": "CONTROLLER",
-        "listeners": "CONTROLLER://:1",
-    }
+    plain = {"process.roles": "controller", "controller.listener.names": "CONTROLLER", "listeners": "CONTROLLER://:1"}
     assert preflight.protocols_of(plain)["CONTROLLER"] == "PLAINTEXT"
     secured = {**plain, "listeners": "CONTROLLER://:1,SSL://:2"}
     assert "CONTROLLER" not in preflight.protocols_of(secured)
@@ -291,16 +237,14 @@ def test_principal_of_a_certificate(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name.from_rfc4514_string("CN=controller-1,OU=ops\\, eu,O=Example")
     now = datetime.datetime.now(datetime.UTC)
-    certificate = x509.CertificateBuilder(
-        name, name, key.public_key(), 1, now, now + datetime.timedelta(1)
-    ).sign(key, hashes.SHA256())
+    certificate = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(1)).sign(
+        key, hashes.SHA256()
+    )
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     pem += certificate.public_bytes(Encoding.PEM)
     files = {
         "c.pem": pem,
-        "c.p12": serialize_key_and_certificates(
-            b"c", key, certificate, None, BestAvailableEncryption(b"hush")
-        ),
+        "c.p12": serialize_key_and_certificates(b"c", key, certificate, None, BestAvailableEncryption(b"hush")),
         "c.jks": b"\xfe\xed\xfe\xed",
     }
     principals = {}
@@ -372,38 +316,17 @@ NOT_LOOKED_AT = [
     (replace(findings(), quorum=UNREAD), {preflight.QUORUM}),
     (
         replace(findings(), controllers=UNREAD),
-        {
-            preflight.DEDICATED,
-            preflight.ENABLED,
-            preflight.SUPER_USERS,
-            *OF_BOTH_SIDES,
-            preflight.CLUSTER_ID,
-        },
+        {preflight.DEDICATED, preflight.ENABLED, preflight.SUPER_USERS, *OF_BOTH_SIDES, preflight.CLUSTER_ID},
     ),
     (replace(findings(), archive=UNREAD), {preflight.ARCHIVE}),
-    (
-        MigrationFindings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD),
-        {line.name for line in judge(findings()).lines},
-    ),
+    (MigrationFindings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD), {line.name for line in judge(findings()).lines}),
     (
         brokers(brokers=(LiveBroker(1, UNREAD, UNREAD), LiveBroker(2, 17, {}))),
-        {
-            preflight.RELEASE,
-            preflight.PROTOCOL,
-            preflight.IDS,
-            preflight.BROKERS_ENABLED,
-            *OF_BOTH_SIDES,
-        },
+        {preflight.RELEASE, preflight.PROTOCOL, preflight.IDS, preflight.BROKERS_ENABLED, *OF_BOTH_SIDES},
     ),
     (
         replace(brokers(reassigning=UNREAD), zookeeper=UNREAD),
-        {
-            preflight.ALIVE,
-            preflight.DELETIONS,
-            preflight.CLUSTER_ID,
-            preflight.REASSIGNMENTS,
-            preflight.ENCODER,
-        },
+        {preflight.ALIVE, preflight.DELETIONS, preflight.CLUSTER_ID, preflight.REASSIGNMENTS, preflight.ENCODER},
     ),
     (broker_configs({"inter.broker.protocol.version": None}), {preflight.PROTOCOL}),
 ]
@@ -453,14 +376,8 @@ def test_missing_parts_of_an_archive() -> None:
 
 
 def test_addresses_of_a_quorum() -> None:
-    assert quorum_addresses({"controller.quorum.bootstrap.servers": "c1:9093, c2:9093"}) == {
-        "c1:9093",
-        "c2:9093",
-    }
-    assert quorum_addresses({"controller.quorum.voters": "3000@c1:9093,3001@c2:9093,bad"}) == {
-        "c1:9093",
-        "c2:9093",
-    }
+    assert quorum_addresses({"controller.quorum.bootstrap.servers": "c1:9093, c2:9093"}) == {"c1:9093", "c2:9093"}
+    assert quorum_addresses({"controller.quorum.voters": "3000@c1:9093,3001@c2:9093,bad"}) == {"c1:9093", "c2:9093"}
     assert quorum_addresses({}) == set()
 
 

@@ -66,11 +66,7 @@ REFUSED = [
     (rollback.STOPPED, situation(signs={"c1:9093": "silent"}), "proves nothing: c1:9093"),
     (rollback.STOPPED, situation(signs={}), "no controller's address"),
     (rollback.BROKERS, situation(brokers=UNREAD), "not looked at"),
-    (
-        rollback.BROKERS,
-        situation(brokers=BrokerModes(frozenset({2}), frozenset({1}), NOBODY)),
-        "KRaft brokers: 2",
-    ),
+    (rollback.BROKERS, situation(brokers=BrokerModes(frozenset({2}), frozenset({1}), NOBODY)), "KRaft brokers: 2"),
     (rollback.BROKERS, situation(brokers=BrokerModes(NOBODY, NOBODY, NOBODY)), "no broker runs"),
     (rollback.COMPLETE, situation(lag=UNREAD), "not looked at"),
     (
@@ -78,18 +74,12 @@ REFUSED = [
         situation(lag=Lag(9, {"TopicRecord": 1, "ConfigRecord": 2}, ())),
         "2 ConfigRecord, 1 TopicRecord",
     ),
-    (
-        rollback.COMPLETE,
-        situation(lag=Lag(9, {}, ("topics: a: in the metadata log, not in ZooKeeper",))),
-        "topics: a",
-    ),
+    (rollback.COMPLETE, situation(lag=Lag(9, {}, ("topics: a: in the metadata log, not in ZooKeeper",))), "topics: a"),
     (rollback.ARCHIVED, situation(archived=UNREAD), "not looked at"),
     (rollback.ARCHIVED, situation(archived={}), "doesn't hold /controller and /migration"),
     (
         rollback.ARCHIVED,
-        situation(
-            archived={"/controller": '{"brokerid": 3000, "kraftControllerEpoch": 5}', "/migration": "{}"}
-        ),
+        situation(archived={"/controller": '{"brokerid": 3000, "kraftControllerEpoch": 5}', "/migration": "{}"}),
         "hold /migration",
     ),
     (rollback.WAY_BACK, situation(registered=NOBODY), "dual write or brokers moved or finished"),
@@ -98,11 +88,7 @@ REFUSED = [
         situation(registered=NOBODY, of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)),
         "finished",
     ),
-    (
-        rollback.WAY_BACK,
-        situation(of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)),
-        "dual write",
-    ),
+    (rollback.WAY_BACK, situation(of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)), "dual write"),
     (rollback.WAY_BACK, replace(situation(), report=judge(Witnesses((), UNREAD, UNREAD))), "any"),
 ]
 
@@ -136,9 +122,7 @@ def test_written_meanwhile(stale: str, gone: list[str]) -> None:
 
 def test_nothing_else_is_ever_deleted() -> None:
     """In every combination of what is there; and nothing at all where a guard refuses."""
-    others = tuple(
-        ZnodeContent(path, "x", 1, False) for path in ("/controller_epoch", "/brokers", "/", "/config")
-    )
+    others = tuple(ZnodeContent(path, "x", 1, False) for path in ("/controller_epoch", "/brokers", "/", "/config"))
     count = 0
     modes: list[BrokerModes | NotRead] = [UNREAD, WITH_ZOOKEEPER, MOVED, ROLLED_BACK]
     every_sign: list[Mapping[str, Sign]] = [{}, STOPPED, {"c1:9093": "answers"}, {"c1:9093": "silent"}]
@@ -210,9 +194,7 @@ def test_zookeeper_is_waited_for_when_no_controller_tells_its_lag() -> None:
 def test_order_from_moved_brokers() -> None:
     """They go back to ZooKeeper while the controllers run."""
     metrics = MetricsWitness("u", KafkaState.MIGRATION, True, 0, 0)
-    steps = runbook(
-        situation(of_metrics=metrics, registered=NOBODY, brokers=MOVED, signs={"c1:9093": "answers"})
-    )
+    steps = runbook(situation(of_metrics=metrics, registered=NOBODY, brokers=MOVED, signs={"c1:9093": "answers"}))
     assert "with ZooKeeper and the migration enabled" in steps[0].text
     assert "leave the controllers running" in steps[0].text
     assert [step.done for step in steps] == [False, True, True, False, True, False, False, None]

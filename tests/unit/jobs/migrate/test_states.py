@@ -67,9 +67,7 @@ RUNBOOK: list[tuple[State, MetricsWitness | None, ZnodesWitness, LogWitness | No
 
 
 @pytest.mark.parametrize("row", RUNBOOK, ids=[row[0] for row in RUNBOOK])
-def test_each_state_of_the_runbook(
-    row: tuple[State, MetricsWitness | None, ZnodesWitness, LogWitness | None],
-) -> None:
+def test_each_state_of_the_runbook(row: tuple[State, MetricsWitness | None, ZnodesWitness, LogWitness | None]) -> None:
     """By all witnesses, and by each two of which one are the znodes."""
     state, of_metrics, znodes, of_log = row
     for observed in (
@@ -77,9 +75,7 @@ def test_each_state_of_the_runbook(
         witnesses(of_metrics or None, znodes, None),
         witnesses(None, znodes, of_log),
     ):
-        if state == "zookeeper" or not (
-            isinstance(observed.metrics[0], NotRead) and isinstance(observed.log, NotRead)
-        ):
+        if state == "zookeeper" or not (isinstance(observed.metrics[0], NotRead) and isinstance(observed.log, NotRead)):
             report = judge(observed)
             assert (report.state, report.is_certain, report.disagreements) == (state, True, ())
             assert bool(report.waits_for) == (state == "pre-migration")
@@ -169,21 +165,14 @@ def test_a_log_that_says_the_end_forbids_the_way_back() -> None:
 
 def test_state_is_unknown_without_witnesses() -> None:
     report = judge(Witnesses((), UNREAD, UNREAD))
-    assert (report.state, report.possible, report.is_certain, report.way_back) == (
-        "unknown",
-        (),
-        False,
-        False,
-    )
+    assert (report.state, report.possible, report.is_certain, report.way_back) == ("unknown", (), False, False)
     assert report.not_looked_at == (UNREAD, UNREAD)
     assert (report.lag, report.zk_brokers) == (None, None)
 
 
 def test_lag_and_brokers_are_the_active_controllers() -> None:
     observed = Witnesses(
-        (MetricsWitness("a", MIGRATION, False, 1, 0), MetricsWitness("b", MIGRATION, True, 2, 7)),
-        UNREAD,
-        UNREAD,
+        (MetricsWitness("a", MIGRATION, False, 1, 0), MetricsWitness("b", MIGRATION, True, 2, 7)), UNREAD, UNREAD
     )
     assert (judge(observed).lag, judge(observed).zk_brokers) == (7, 2)
     assert judge(witnesses(of_log=log(MIGRATION))).zk_brokers == 2
@@ -264,9 +253,7 @@ def test_brokers_that_block_are_named() -> None:
         of_log = witness if isinstance(witness, LogWitness) else None
         of_metrics = witness if isinstance(witness, MetricsWitness) else None
         assert judge(witnesses(of_metrics, znodes, of_log)).waits_for == waits, witness
-    assert judge(witnesses(metrics(PRE, 1))).waits_for == (
-        "brokers; to see which, set zookeeper.connect in [source]",
-    )
+    assert judge(witnesses(metrics(PRE, 1))).waits_for == ("brokers; to see which, set zookeeper.connect in [source]",)
 
 
 DOWN = "which is down and has not registered with the controllers"
@@ -305,17 +292,13 @@ TOPIC = [
     record("TopicRecord", {"name": "orders", "topicId": A}),
     record("PartitionRecord", {"topicId": A, "partitionId": 0, "replicas": [1], "isr": [1], "leader": 1}),
 ]
-QUOTA = record(
-    "ClientQuotaRecord", {"entity": [{"entityType": "user", "entityName": "u"}], "key": "k", "value": 1.0}
-)
+QUOTA = record("ClientQuotaRecord", {"entity": [{"entityType": "user", "entityName": "u"}], "key": "k", "value": 1.0})
 NO_OP = record("NoOpRecord")
 
 
 def _leader(*voters: int) -> MetadataRecord:
     listed = [{"voterId": voter} for voter in voters]
-    return MetadataRecord(
-        "LeaderChangeMessage", 2, 0, {"leaderId": voters[0], "voters": listed}, control=True
-    )
+    return MetadataRecord("LeaderChangeMessage", 2, 0, {"leaderId": voters[0], "voters": listed}, control=True)
 
 
 def _state(number: int) -> MetadataRecord:
@@ -417,9 +400,7 @@ def test_zookeeper_that_is_not_wholly_read(tmp_path: Path) -> None:
         def read(self, paths: object, *, children: bool = False) -> Answers:
             answers = super().read(paths, children=children)  # type: ignore[arg-type]  # as given
             denied = {path for path in answers.znodes if path.startswith("/config/topics/")}
-            return Answers(
-                {p: z for p, z in answers.znodes.items() if p not in denied}, answers.children, denied
-            )
+            return Answers({p: z for p, z in answers.znodes.items() if p not in denied}, answers.children, denied)
 
     answer = read_lag(Denying(_zookeeper(3).znodes), [folder], _witness(3))
     assert isinstance(answer, NotRead)
@@ -463,15 +444,10 @@ def test_warnings_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     named = {"zookeeper.connect": "zk:1"}
     sources = Sources.of({**named, "metadata.log.dir": folder})
     (warning,) = lag_warnings(sources)
-    assert warning.startswith(
-        "ZooKeeper lacks 1 ClientQuotaRecord of the metadata log; before a rollback, start"
-    )
+    assert warning.startswith("ZooKeeper lacks 1 ClientQuotaRecord of the metadata log; before a rollback, start")
     (warning,) = lag_warnings(Sources.of(named))
     assert "set metadata.log.dir" in warning
-    for changed in (
-        {"kraft_metadata_offset": 5},
-        {"kraft_metadata_offset": -1},
-    ):
+    for changed in ({"kraft_metadata_offset": 5}, {"kraft_metadata_offset": -1}):
         zookeeper.znodes["/migration"] = changed
         assert lag_warnings(sources) == []
     assert lag_warnings(Sources.of({"metadata.log.dir": folder})) == []
@@ -525,8 +501,7 @@ def test_names_of_exporters(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "name"),
-    [(0, "NONE"), (1, "MIGRATION"), (2, "PRE_MIGRATION"), (3, "POST_MIGRATION"), (4, "ZK")],
+    ("number", "name"), [(0, "NONE"), (1, "MIGRATION"), (2, "PRE_MIGRATION"), (3, "POST_MIGRATION"), (4, "ZK")]
 )
 def test_numbers_of_kafka(number: int, name: str) -> None:
     """MIGRATION is 1 and PRE_MIGRATION 2: Kafka 3.5 exchanged them."""
@@ -541,13 +516,7 @@ def test_a_controller_that_knows_no_leader_has_no_state() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "up 1\n",
-        "<html>",
-        "kafka_controller_kafkacontroller_zkmigrationstate 7\n",
-        PLAIN.replace("1.0", "NaN"),
-    ],
+    ["", "up 1\n", "<html>", "kafka_controller_kafkacontroller_zkmigrationstate 7\n", PLAIN.replace("1.0", "NaN")],
 )
 def test_other_text(text: str) -> None:
     with pytest.raises(CorruptError, match=r"^u "):
@@ -609,15 +578,11 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
     broken = tmp_path / "trusted.pem"
     broken.write_text("nothing")
     for file in (broken, tmp_path / "missing.pem"):
-        with pytest.raises(
-            UsageError, match=r"controller\.metrics\.ssl\.truststore\.location: can't use .*\.pem"
-        ):
+        with pytest.raises(UsageError, match=r"controller\.metrics\.ssl\.truststore\.location: can't use .*\.pem"):
             read_metrics("https://127.0.0.1:1/metrics", MetricsAccess(certificates=str(file)))
 
 
-@pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "localhost:9404", "http://", "http://user:secret@host/metrics"]
-)
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:9404", "http://", "http://user:secret@host/metrics"])
 def test_other_urls(url: str) -> None:
     with pytest.raises(UsageError) as raised:
         read_metrics(url)
@@ -639,9 +604,7 @@ CLUSTER: dict[str, object] = {
         "removing_replicas": {},
     },
     "/config/brokers/<default>": {},
-    "/config/brokers/7": {
-        "config": {"log.retention.ms": "1", "ssl.key.password": "salt:x,encryptedPassword:y"}
-    },
+    "/config/brokers/7": {"config": {"log.retention.ms": "1", "ssl.key.password": "salt:x,encryptedPassword:y"}},
     "/admin/delete_topics/old": b"",
 }
 

@@ -61,9 +61,7 @@ def make_session(store: Store, heads: dict[int, FlowMapPartName] | None = None) 
 def write(store: Store, number: int, previous: FlowMapPartName | None, *row: int) -> FlowMapPartName:
     name = FlowMapPartName(number, "aa")
     columns = cast(Any, tuple(np.array([value], np.int64) for value in row))
-    write_map_part(
-        store, folder("A", "B", SLOT), name, runs_table({MappedPartition(REMOTE, 1): columns}), previous
-    )
+    write_map_part(store, folder("A", "B", SLOT), name, runs_table({MappedPartition(REMOTE, 1): columns}), previous)
     return name
 
 

@@ -12,11 +12,7 @@ import pytest
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
-from kbackup.errors import (
-    FencedError,
-    NoArchiveError,
-    UnreachableError,
-)
+from kbackup.errors import FencedError, NoArchiveError, UnreachableError
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic, read_flow_status
@@ -60,13 +56,7 @@ def test_rounds_are_tried_again_on_new_connections(stop: Stop, monkeypatch: pyte
 
 QUIET = "".join(
     f"{key}.enabled = false\n"
-    for key in (
-        "sync.topic.configs",
-        "sync.topic.acls",
-        "emit.offset-syncs",
-        "refresh.topics",
-        "refresh.groups",
-    )
+    for key in ("sync.topic.configs", "sync.topic.acls", "emit.offset-syncs", "refresh.topics", "refresh.groups")
 )
 
 
@@ -80,9 +70,7 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     class Target:
         map = None
 
-        def apply(
-            self, archive: Archive, point: Manifest, topics: tuple[RemoteTopic, ...], made: object
-        ) -> Applied:
+        def apply(self, archive: Archive, point: Manifest, topics: tuple[RemoteTopic, ...], made: object) -> Applied:
             served.append(tuple(topic.source for topic in topics))
             if len(served) == 1:
                 raise UnreachableError("target is away", "")
@@ -147,9 +135,7 @@ def test_waits_for_its_archive(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> N
     assert [text.partition(" at ")[0] for text in script.events] == ["waits: there is no archive"]
 
 
-def test_the_target_stays_connected_until_the_first_restore_point(
-    stop: Stop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_target_stays_connected_until_the_first_restore_point(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     open_or_create(store)
     script = Script(stop, [()])

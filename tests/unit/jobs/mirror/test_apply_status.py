@@ -12,12 +12,7 @@ import pytest
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.errors import (
-    CorruptError,
-    KbackupError,
-    StoreError,
-    UnreachableError,
-)
+from kbackup.errors import CorruptError, KbackupError, StoreError, UnreachableError
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.apply.pending import Recreated
 from kbackup.jobs.mirror.flow import Clock, FlowStatus, read_flow_status, write_status

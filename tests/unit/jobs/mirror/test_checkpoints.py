@@ -27,9 +27,7 @@ def checkpoint(upstream: int, offset: int, group: str = "billing", metadata: str
 
 
 def committed(*offsets: int, metadata: str = "") -> list[GroupOffset]:
-    return [
-        GroupOffset(topic="orders", partition=n, offset=o, metadata=metadata) for n, o in enumerate(offsets)
-    ]
+    return [GroupOffset(topic="orders", partition=n, offset=o, metadata=metadata) for n, o in enumerate(offsets)]
 
 
 def test_only_known_positions_get_a_checkpoint() -> None:
@@ -148,12 +146,9 @@ def test_groups_are_set_forward_only_and_never_with_members() -> None:
         unreadable={"unreadable"},
     )
     names = ["absent", "behind", "ahead", "same", "elsewhere", "live", "unreadable"]
-    synced = sync_group_offsets(
-        [checkpoint(9, 20, name, "md") for name in names], FakeCluster(groups).cluster
-    )
+    synced = sync_group_offsets([checkpoint(9, 20, name, "md") for name in names], FakeCluster(groups).cluster)
     assert synced == GroupSync(
-        {"absent": 1, "behind": 1, "elsewhere": 1},
-        {"live": "it has 2 live members", "unreadable": "it can't be read"},
+        {"absent": 1, "behind": 1, "elsewhere": 1}, {"live": "it has 2 live members", "unreadable": "it can't be read"}
     )
     assert {name: held.get(REMOTE) for name, held in groups.held.items()} == {
         "absent": (20, None, "md"),

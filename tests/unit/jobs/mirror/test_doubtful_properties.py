@@ -83,11 +83,7 @@ def test_refusal_shows_no_secret() -> None:
 def test_connect_keys_mean_nothing() -> None:
     lines = (
         *("tasks.max = 4", "key.converter = x", "dedicated.mode.enable.internal.rest = true"),
-        *(
-            "offset.storage.replication.factor = 1",
-            "B.config.storage.replication.factor = 1",
-            "listeners = x",
-        ),
+        *("offset.storage.replication.factor = 1", "B.config.storage.replication.factor = 1", "listeners = x"),
         *("admin.timeout.ms = 1", "consumer.poll.timeout.ms = 1", "A->B.tasks.max = 2", "B.group.id = x"),
         *("consumer.max.poll.records = 1", "topic.creation.enable = true", "errors.tolerance = all"),
     )
@@ -102,9 +98,7 @@ def test_doubtful_keys_are_warned_of() -> None:
     text = "\n".join(read.warnings)
     assert "A->B.tpocis is no key of MirrorMaker 2: did you mean topics?" in text
     assert "B.replication.factor has no meaning, in MirrorMaker 2 neither: write it for all flows" in text
-    assert (
-        "A.fetch.max.bytes has no meaning, in MirrorMaker 2 neither: write A.consumer.fetch.max.bytes" in text
-    )
+    assert "A.fetch.max.bytes has no meaning, in MirrorMaker 2 neither: write A.consumer.fetch.max.bytes" in text
 
 
 def test_defaults_of_the_source_are_warned_of() -> None:

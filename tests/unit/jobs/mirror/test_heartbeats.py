@@ -83,9 +83,7 @@ def test_a_flow_without_heartbeats_has_no_thread(writer: Writer) -> None:
     assert not writer.written
 
 
-def test_a_failure_is_told_until_a_heartbeat_is_written(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_told_until_a_heartbeat_is_written(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     writer.error = UnreachableError("the target does not answer")
     clock = clock_of()
     errors: list[KbackupError] = []

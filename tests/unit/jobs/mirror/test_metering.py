@@ -29,11 +29,7 @@ def fresh() -> Iterator[None]:
 
 
 def values(name: str) -> dict[tuple[str, ...], float]:
-    return {
-        labels: value
-        for (n, labels), value in counted.snapshot().values.items()
-        if n == f"kbackup_mirror_{name}"
-    }
+    return {labels: value for (n, labels), value in counted.snapshot().values.items() if n == f"kbackup_mirror_{name}"}
 
 
 def runs(*rows: tuple[int, int, int]) -> pa.Table:
@@ -72,20 +68,12 @@ def test_a_round() -> None:
     assert values("replication_latency_seconds_min") == {labels: 1}
     assert values("record_age_seconds_max") == {labels: 8}
     assert values("record_age_seconds_min") == {labels: -1}
-    assert values("incidents_total") == {
-        ("A", "B", "lost"): 4,
-        ("A", "B", "recreated"): 2,
-        ("A", "B", "deleted"): 2,
-    }
+    assert values("incidents_total") == {("A", "B", "lost"): 4, ("A", "B", "recreated"): 2, ("A", "B", "deleted"): 2}
     assert values("restore_point") == {("A", "B"): 8}
     assert values("held_back_topics") == {("A", "B"): 1}
     metering.nothing_to_apply(flow, at=1001.0)
     metering.round_failed(flow)
-    assert values("rounds_total") == {
-        ("A", "B", "applied"): 2,
-        ("A", "B", "unchanged"): 1,
-        ("A", "B", "failed"): 1,
-    }
+    assert values("rounds_total") == {("A", "B", "applied"): 2, ("A", "B", "unchanged"): 1, ("A", "B", "failed"): 1}
     assert values("last_round_timestamp_seconds") == {("A", "B"): 1001}
     metering.checkpoints_written(flow, ["billing"], captured_at=999.0, at=1001.5)
     assert values("checkpoint_latency_seconds") == {("A", "B", "billing"): 2.5}
@@ -123,13 +111,7 @@ def test_records_without_a_timestamp_have_no_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "twice"),
-    [
-        ([(1, 10, 5)], 0),
-        ([(1, 8, 5)], 2),
-        ([(1, 0, 5), (1, 10, 1)], 5),
-        ([(2, 0, 5)], 0),
-    ],
+    ("rows", "twice"), [([(1, 10, 5)], 0), ([(1, 8, 5)], 2), ([(1, 0, 5), (1, 10, 1)], 5), ([(2, 0, 5)], 0)]
 )
 def test_duplicates(rows: list[tuple[int, int, int]], twice: int) -> None:
     before = {ORDERS: AppliedPosition(1, 10)}

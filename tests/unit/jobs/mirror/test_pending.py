@@ -33,13 +33,7 @@ def archive() -> Archive:
         segments = write(store, target(threshold=1 << 20), range(10 * number - 10, 10 * number))
         if number == 3:
             segments += write(store, target(1, 1 << 20), range(5, 8))
-        committed(
-            store,
-            number,
-            number - 1 or None,
-            segments,
-            [state((0, 0, 10 * number), (1, 5, 8), number=number)],
-        )
+        committed(store, number, number - 1 or None, segments, [state((0, 0, 10 * number), (1, 5, 8), number=number)])
     anew = write(store, target(threshold=1 << 20, incarnation=2), range(4))
     committed(store, 4, 3, anew, [state((0, 0, 4), (1, 0, 0), number=4, incarnation=2)])
     archive = committed(store, 5, 4, [], [state((0, 0, 4), (1, 0, 0), number=5, incarnation=2)])[0]
@@ -48,11 +42,7 @@ def archive() -> Archive:
 
 
 def pending(
-    archive: Archive,
-    number: int,
-    positions: Positions,
-    after: dict[str, int] | None = None,
-    stop: bool = False,
+    archive: Archive, number: int, positions: Positions, after: dict[str, int] | None = None, stop: bool = False
 ) -> Pending:
     return find_pending(archive, point(archive, number), TOPICS, positions, after or {}, stop)
 
@@ -77,18 +67,14 @@ def test_a_new_flow_begins_with_the_newest_incarnation(archive: Archive) -> None
 
 
 @pytest.mark.parametrize("large", [0, 10_000], ids=["by columns", "by rows"])
-def test_only_what_lies_beyond_the_positions(
-    archive: Archive, large: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_lies_beyond_the_positions(archive: Archive, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LARGE", large)
     positions = {REMOTE: AppliedPosition(1, 15), OTHER: AppliedPosition(1, 8)}
     assert firsts(pending(archive, 3, positions)) == {REMOTE: [(1, 10), (1, 20)]}
     assert firsts(pending(archive, 2, positions)) == {REMOTE: [(1, 10)]}
     pending_ranges = pending(archive, 5, positions)
     assert firsts(pending_ranges) == {REMOTE: [(1, 10), (1, 20), (2, 0)]}
-    assert [len(each.segments) for each in pending_ranges.ranges[REMOTE]] == [2, 1], (
-        "one range an incarnation"
-    )
+    assert [len(each.segments) for each in pending_ranges.ranges[REMOTE]] == [2, 1], "one range an incarnation"
 
 
 def test_applied_restore_points_are_not_searched_again(archive: Archive) -> None:
@@ -145,11 +131,7 @@ def test_expired_and_lost_records_are_reported_when_a_position_passes_them(archi
     gaps = Gaps({(TOPIC, 1, 0): expired}, [loss(22, 25), loss(26, 27, "truncated"), loss(27, 28, "damaged")])
     assert lost(archive, gaps, {}, {REMOTE: AppliedPosition(1, 30)}) == [], "a new flow has lost nothing"
     at = {REMOTE: AppliedPosition(1, 12)}
-    assert lost(archive, gaps, at, {REMOTE: AppliedPosition(1, 30)}) == [
-        (1, 12, 20),
-        (1, 22, 25),
-        (1, 27, 28),
-    ]
+    assert lost(archive, gaps, at, {REMOTE: AppliedPosition(1, 30)}) == [(1, 12, 20), (1, 22, 25), (1, 27, 28)]
     assert lost(archive, gaps, at, {REMOTE: AppliedPosition(1, 21)}) == [(1, 12, 20)]
     late = {REMOTE: AppliedPosition(1, 25)}
     assert lost(archive, gaps, late, {REMOTE: AppliedPosition(2, 4)}) == [(1, 27, 28)]

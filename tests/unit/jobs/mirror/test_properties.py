@@ -91,11 +91,7 @@ def test_client_properties_merge_as_in_mirrormaker_2() -> None:
         "check.crcs": "true",
         "fetch.wait.max.ms": "9",
     }
-    assert flow.target_properties == {
-        "bootstrap.servers": "b:9092",
-        "security.protocol": "SSL",
-        "linger.ms": "3",
-    }
+    assert flow.target_properties == {"bootstrap.servers": "b:9092", "security.protocol": "SSL", "linger.ms": "3"}
     assert "sasl.password" not in repr(flow)
 
 
@@ -145,16 +141,10 @@ def test_alias_with_a_dot_in_it_is_not_its_beginning() -> None:
     ("reference", "providers"),
     [
         ("${env:NAME}", ""),
-        (
-            "${vars:NAME}",
-            "config.providers = vars\nconfig.providers.vars.class = {package}EnvVarConfigProvider\n",
-        ),
+        ("${vars:NAME}", "config.providers = vars\nconfig.providers.vars.class = {package}EnvVarConfigProvider\n"),
         ("${file:{folder}/secrets.properties:name}", ""),
         ("${file:{folder}/name}", ""),
-        (
-            "${dir:{folder}:name}",
-            "config.providers=dir\nconfig.providers.dir.class={package}DirectoryConfigProvider\n",
-        ),
+        ("${dir:{folder}:name}", "config.providers=dir\nconfig.providers.dir.class={package}DirectoryConfigProvider\n"),
     ],
 )
 def test_references_are_resolved(reference: str, providers: str, tmp_path: Path) -> None:

@@ -86,9 +86,7 @@ class Recover:
     ) -> dict[TopicPartition, int]:
         self.patch.setattr(pending, "committed_partitions", target.committed_partitions)
         self.patch.setattr(pending, "first_committed", target.first_committed)
-        noted = {
-            tp: Noted(AppliedPosition(1, 0), PositionNote(1, part, 1)) for tp, part in (known or {}).items()
-        }
+        noted = {tp: Noted(AppliedPosition(1, 0), PositionNote(1, part, 1)) for tp, part in (known or {}).items()}
         recovery = Recovery(cast(Any, target), {}, ("A", "B"), {QUIET.topic})
         return {tp: each.position.next for tp, each in recovery.positions([self.slot], noted).items()}
 

@@ -57,10 +57,7 @@ def with_losses(archive: Archive, *rows: dict[str, object]) -> Any:
     ("rows", "words"),
     [
         ([], "was deleted and created again"),
-        (
-            [row("recreated", 2), row("truncated", 1), row("truncated", 2, topic="x")],
-            "was deleted and created",
-        ),
+        ([row("recreated", 2), row("truncated", 1), row("truncated", 2, topic="x")], "was deleted and created"),
         ([row("truncated", 2, point=3)], "was deleted and created again"),
         ([row("truncated", 2)], f"a log of topic {TOPIC} was cut"),
     ],
@@ -89,9 +86,7 @@ def test_reported_positions_precede_committed_ones(archive: Archive) -> None:
     assert reported_positions(status_of(archive, {}), archive.info.id, now) == now
 
 
-def test_losses_of_a_failed_round_are_reported_by_the_next(
-    archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_of_a_failed_round_are_reported_by_the_next(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round committed everything, and was killed before the status was written."""
     status, flow = MemoryStore(), flow_of()
     note = PositionNote(2, FlowMapPartName(1, "a"), 2)

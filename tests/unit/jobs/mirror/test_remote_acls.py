@@ -40,17 +40,7 @@ def test_a_remote_acl(source: Acl, remote: tuple[str, str, str] | None) -> None:
 
 
 IDENTITY = "replication.policy.class = IdentityReplicationPolicy\n"
-OPERATIONS = (
-    "read",
-    "describe",
-    "describe_configs",
-    "all",
-    "write",
-    "delete",
-    "alter",
-    "alter_configs",
-    "create",
-)
+OPERATIONS = ("read", "describe", "describe_configs", "all", "write", "delete", "alter", "alter_configs", "create")
 
 
 def test_the_identity_policy_grants_reading_alone() -> None:

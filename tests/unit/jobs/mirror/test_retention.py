@@ -62,10 +62,7 @@ def first_offsets(history: History, topic: str, incarnation: int = 1) -> list[in
     archive = history.archive
     rows = archive.segments(archive.restore_point("latest"))
     return [
-        min(
-            (s.first for s in rows if (s.topic, s.incarnation, s.partition) == (topic, incarnation, p)),
-            default=None,
-        )
+        min((s.first for s in rows if (s.topic, s.incarnation, s.partition) == (topic, incarnation, p)), default=None)
         for p in range(2)
     ]
 

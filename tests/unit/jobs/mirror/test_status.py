@@ -58,10 +58,7 @@ def archive() -> Archive:
 @pytest.mark.parametrize(
     ("positions", "behind"),
     [
-        (
-            (),
-            46,
-        ),  # 10 and 24 in partition 0 (of 0 to 9, 15, 17 to 39), 12 in partition 1, none in partition 2
+        ((), 46),  # 10 and 24 in partition 0 (of 0 to 9, 15, 17 to 39), 12 in partition 1, none in partition 2
         ((10, 12, 0), 24),
         ((41, 12, 0), 0),
         ((40, 11, 0), 1),
@@ -169,9 +166,7 @@ def test_seconds_behind_count_from_the_first_point_that_is_not_applied(archive: 
 @pytest.mark.parametrize("positions", [(41, 12, 0), (10, 12, 0)])
 @pytest.mark.parametrize("point", [1, 2])
 @pytest.mark.parametrize("held_back", [True, False])
-def test_the_lag_after_a_round(
-    archive: Archive, positions: tuple[int, ...], point: int, held_back: bool
-) -> None:
+def test_the_lag_after_a_round(archive: Archive, positions: tuple[int, ...], point: int, held_back: bool) -> None:
     """The short way gives the same answer wherever the flow has applied what it says."""
     first = first_status(flow_of(), archive.info.id, None)
     refused = {"topics": {"A.orders": "no"}} if held_back else {}

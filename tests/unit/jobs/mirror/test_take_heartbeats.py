@@ -126,11 +126,6 @@ def test_a_source_that_refuses_heartbeats_is_backed_up(
     (source,) = take.sources_of(properties.flows)
     events = Events()
     with caplog.at_level(logging.WARNING, take.__name__):
-        assert (
-            take.TakeHalf(source, properties.heartbeat_flows, cast(Follower, Rounds(events))).run().rounds
-            == 4
-        )
+        assert take.TakeHalf(source, properties.heartbeat_flows, cast(Follower, Rounds(events))).run().rounds == 4
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
-    assert caplog.messages == [
-        "heartbeats of B->A are not written: source denies creating topic heartbeats; allow it"
-    ]
+    assert caplog.messages == ["heartbeats of B->A are not written: source denies creating topic heartbeats; allow it"]

@@ -16,9 +16,7 @@ BOTH_WAYS = CLUSTERS + "B->A.enabled = true\n"
 
 def test_topics_take_the_alias_and_skipped_ones_a_reason() -> None:
     names = ("orders", "heartbeats", "C.heartbeats", "B.pay", "C.B.pay", "mm2-offset-syncs.B.internal", "__x")
-    plan = plan_topics(
-        flow_of("topics = orders, .*pay"), [SourceTopic(name, 3) for name in (*names, "other")]
-    )
+    plan = plan_topics(flow_of("topics = orders, .*pay"), [SourceTopic(name, 3) for name in (*names, "other")])
     assert plan.topics == (
         RemoteTopic("C.heartbeats", "A.C.heartbeats", 3),
         RemoteTopic("heartbeats", "A.heartbeats", 3),

@@ -75,9 +75,7 @@ def small_then_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Seg
     for name in ("FETCH_SPAN", "SPAN"):
         monkeypatch.setattr(segment_io, name, 600)
     monkeypatch.setattr(restore_read, "SMALL", 0)
-    (small,), (large,) = (
-        write(store, target(threshold=1 << 20), offsets) for offsets in (range(5), range(100, 300))
-    )
+    (small,), (large,) = (write(store, target(threshold=1 << 20), offsets) for offsets in (range(5), range(100, 300)))
     monkeypatch.setattr(unit_module, "LARGE_SEGMENT", small.bytes)
     return small, large
 
@@ -88,13 +86,7 @@ def part(segments: Sequence[Segment], window: Window | None = None) -> UnitRange
 
 def run(store: Store, unit: UnitRange) -> UnitResult:
     work = RestoreWork(
-        target={},
-        store=store,
-        state=store,
-        restore_id="r",
-        group="g",
-        transactions=True,
-        transaction_bytes=1 << 30,
+        target={}, store=store, state=store, restore_id="r", group="g", transactions=True, transaction_bytes=1 << 30
     )
     (result,) = work(Unit(0, (unit,)), ProgressSender(None, 0))
     return result
@@ -105,10 +97,7 @@ def test_nothing_is_open_while_a_large_segment_is_checked(
 ) -> None:
     result = run(store, part(small_then_large))
     assert producer.calls[:3] == [("send", 0, 4), ("commit", 100, 0), ("send", 100, producer.calls[2][2])]
-    assert [told for told in producer.calls if told[0] == "commit"] == [
-        ("commit", 100, 0),
-        ("commit", 300, 0),
-    ]
+    assert [told for told in producer.calls if told[0] == "commit"] == [("commit", 100, 0), ("commit", 300, 0)]
     assert result.runs.column("count").to_numpy().sum() == 205
 
 
@@ -148,9 +137,7 @@ def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
     run(store, part(small_then_large))
     ((table,),) = asked
     assert table.column("target").to_pylist() == [7]
-    with pytest.raises(
-        ClusterError, match=r"progress of unit 0 is missing .* orders-0 holds .* at offset 7"
-    ) as told:
+    with pytest.raises(ClusterError, match=r"progress of unit 0 is missing .* orders-0 holds .* at offset 7") as told:
         run(store, part(small_then_large))
     assert "offsets.retention.minutes" in told.value.message
     assert "another --restore-id" in told.value.hint

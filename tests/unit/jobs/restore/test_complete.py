@@ -29,13 +29,7 @@ def segment(topic: str, partition: int) -> Segment:
 def content() -> Content:
     topics = [
         ArchivedTopic(
-            name,
-            1,
-            1,
-            "present",
-            tuple(ArchivedPartition(n, 0, 100, (segment(name, n),)) for n in range(2)),
-            {},
-            1,
+            name, 1, 1, "present", tuple(ArchivedPartition(n, 0, 100, (segment(name, n),)) for n in range(2)), {}, 1
         )
         for name in NAMES
     ]
@@ -97,9 +91,7 @@ def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
     assert [(t.target, t.records) for t in report.topics] == [("o", 30), ("p", 0)]
     assert (report.choice, report.warnings) == (made.choice, ("x is left out", "more"))
     other = restored(plan, runs_table(went(("o", 1, mapped))), [Cut(10, 500, 1), Cut(20, 800, 2)])
-    with pytest.raises(
-        KbackupError, match=f"r has {mapped} records in its offset map, 30 were to be restored"
-    ):
+    with pytest.raises(KbackupError, match=f"r has {mapped} records in its offset map, 30 were to be restored"):
         _check_complete(plan, other)
 
 
@@ -115,17 +107,13 @@ def test_a_plan_keeps_its_windows() -> None:
 
 
 @pytest.mark.parametrize(
-    "notes",
-    [[""], ["x"], ["a-1\0"], ["a-1", "a-2"], ["a-1", ""]],
-    ids=lambda notes: "+".join(map(repr, notes)),
+    "notes", [[""], ["x"], ["a-1\0"], ["a-1", "a-2"], ["a-1", ""]], ids=lambda notes: "+".join(map(repr, notes))
 )
 def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> None:
     """The restore would continue from there, without the records before it in its map and count."""
     unit = Unit(7, ())
     progress = {TopicPartition("o", p): CommittedProgress(5, note) for p, note in enumerate(notes)}
-    with pytest.raises(
-        ClusterError, match="progress of unit 7 on the target names no part of its offset map"
-    ):
+    with pytest.raises(ClusterError, match="progress of unit 7 on the target names no part of its offset map"):
         _last_part(unit, progress)
 
 

@@ -69,9 +69,7 @@ def test_a_group_is_asked_for_and_renamed_by_its_name(store: Store) -> None:
         (Restore(map_group={"returns": "r"}), "returns", WHY),
     ],
 )
-def test_a_group_without_offsets_is_refused_by_name(
-    store: Store, options: Restore, name: str, why: str
-) -> None:
+def test_a_group_without_offsets_is_refused_by_name(store: Store, options: Restore, name: str, why: str) -> None:
     with pytest.raises(UsageError) as refused:
         plan_of(store, options)
     assert refused.value.message == f"there is no group {name} with offsets of what is restored"
@@ -82,22 +80,10 @@ def test_a_group_without_offsets_is_refused_by_name(
     ("options", "message", "hint"),
     [
         (Restore(topics=("odrers",)), "there is no topic odrers in restore point 1", "did you mean orders?"),
-        (
-            Restore(range=("odrers:0:-",)),
-            "there is no topic odrers in restore point 1",
-            "did you mean orders?",
-        ),
+        (Restore(range=("odrers:0:-",)), "there is no topic odrers in restore point 1", "did you mean orders?"),
         (Restore(topics=("/x.*/",)), "no topic in restore point 1 matches /x.*/", "see 'kbackup info'"),
-        (
-            Restore(groups=("/x.*/",)),
-            "no group with offsets of what is restored matches /x.*/",
-            "--no-groups",
-        ),
-        (
-            Restore(map={"odrers": "x"}),
-            "--map names topic odrers, which is not restored",
-            "did you mean orders?",
-        ),
+        (Restore(groups=("/x.*/",)), "no group with offsets of what is restored matches /x.*/", "--no-groups"),
+        (Restore(map={"odrers": "x"}), "--map names topic odrers, which is not restored", "did you mean orders?"),
         (
             Restore(map_regex=("^=test.", "^odrers$=x")),
             "--map-regex '^odrers$=x' matches no topic that is restored",
@@ -117,12 +103,8 @@ def test_filters_without_a_match_are_refused(store: Store, options: Restore, mes
     assert hint in refused.value.hint
 
 
-def test_a_rule_that_an_earlier_one_or_a_name_takes_precedence_over_matches_all_the_same(
-    store: Store,
-) -> None:
-    plan = plan_of(
-        store, Restore(map={"orders": "o"}, map_regex=("^c=d", "^clicks$=never", "^orders$=never"))
-    )
+def test_a_rule_that_an_earlier_one_or_a_name_takes_precedence_over_matches_all_the_same(store: Store) -> None:
+    plan = plan_of(store, Restore(map={"orders": "o"}, map_regex=("^c=d", "^clicks$=never", "^orders$=never")))
     assert {t.source: t.target for t in plan.topics} == {"orders": "o", "clicks": "dlicks"}
 
 

@@ -72,10 +72,7 @@ def test_equal_options_are_accepted(same: dict[str, Any]) -> None:
         ({"topics": ("a",)}, r'topics was \["a","b"\], now \["a"\]'),
         ({"map_regex": ("a=b", "^=x.")}, "map_regex was"),
         ({"topic_config": {}}, r'topic_config was \{"x":"1"\}, now unset'),
-        (
-            {"no_groups": True, "to_time": "2h ago"},
-            'to_time was unset, now "2h ago"; no_groups was unset, now true',
-        ),
+        ({"no_groups": True, "to_time": "2h ago"}, 'to_time was unset, now "2h ago"; no_groups was unset, now true'),
     ],
 )
 def test_other_options_are_refused_by_their_names(other: dict[str, Any], message: str) -> None:

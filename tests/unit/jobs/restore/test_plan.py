@@ -11,14 +11,7 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.groups.plan import map_groups
-from kbackup.jobs.restore.plan import (
-    UNIT_BYTES,
-    UNIT_PARTITIONS,
-    check_names,
-    make_units,
-    plan_topic,
-    target_name,
-)
+from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, check_names, make_units, plan_topic, target_name
 
 
 def segment(topic: str, partition: int, size: int) -> Segment:
@@ -34,8 +27,7 @@ def content(sizes: dict[str, list[int]], groups: dict[str, tuple[GroupOffset, ..
             1,
             "present",
             tuple(
-                ArchivedPartition(n, 0, 10, (segment(name, n, size),) if size else ())
-                for n, size in enumerate(each)
+                ArchivedPartition(n, 0, 10, (segment(name, n, size),) if size else ()) for n, size in enumerate(each)
             ),
             {"retention.ms": "5"},
             3,
@@ -68,14 +60,10 @@ def test_names_that_collide_or_are_illegal_are_refused_by_name() -> None:
 
 
 def test_units_hold_every_partition_with_records_once_big_ones_alone() -> None:
-    made = content(
-        {"big": [UNIT_BYTES * 3, UNIT_BYTES + 1], "small": [10] * (UNIT_PARTITIONS + 5), "empty": [0, 0]}
-    )
+    made = content({"big": [UNIT_BYTES * 3, UNIT_BYTES + 1], "small": [10] * (UNIT_PARTITIONS + 5), "empty": [0, 0]})
     units = make_units(made, {t.name: t.name for t in made.topics})
     parts = [(p.topic, p.partition) for unit in units for p in unit]
-    assert sorted(parts) == sorted(
-        [("big", 0), ("big", 1), *(("small", n) for n in range(UNIT_PARTITIONS + 5))]
-    )
+    assert sorted(parts) == sorted([("big", 0), ("big", 1), *(("small", n) for n in range(UNIT_PARTITIONS + 5))])
     assert [len(unit) for unit in units[:2]] == [1, 1]
     assert max(len(unit) for unit in units) <= UNIT_PARTITIONS
     assert sum(s.bytes for p in units[0] for s in p.segments) == UNIT_BYTES * 3
@@ -89,10 +77,7 @@ def test_overrides_win_over_archived_configs_and_replication() -> None:
 
 
 def test_groups_are_selected_renamed_and_kept_to_restored_topics() -> None:
-    offsets = (
-        GroupOffset(topic="orders", partition=0, offset=4),
-        GroupOffset(topic="other", partition=0, offset=4),
-    )
+    offsets = (GroupOffset(topic="orders", partition=0, offset=4), GroupOffset(topic="other", partition=0, offset=4))
     made = content({"orders": [5]}, {"g": offsets, "h": offsets[1:], "test-1": offsets})
     planned = map_groups(made, {"orders": "orders"}, Selection.of([], ["/test-.*/"]), {"g": "g2"})
     assert [(g.source, g.target, len(g.offsets)) for g in planned] == [("g", "g2", 1)]

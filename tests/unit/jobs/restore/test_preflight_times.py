@@ -17,17 +17,11 @@ NONE = str((1 << 63) - 1)
         ({"log.message.timestamp.after.max.ms": "3600000"}, (3_600_000, "after.max.ms")),
         ({"log.message.timestamp.difference.max.ms": DAY}, (int(DAY), "difference.max.ms")),
         (
-            {
-                "log.message.timestamp.difference.max.ms": DAY,
-                "log.message.timestamp.after.max.ms": NONE,
-            },
+            {"log.message.timestamp.difference.max.ms": DAY, "log.message.timestamp.after.max.ms": NONE},
             (int(DAY), "after.max.ms"),
         ),
         (
-            {
-                "log.message.timestamp.difference.max.ms": DAY,
-                "log.message.timestamp.after.max.ms": "3600000",
-            },
+            {"log.message.timestamp.difference.max.ms": DAY, "log.message.timestamp.after.max.ms": "3600000"},
             (3_600_000, "after.max.ms"),
         ),
     ],
@@ -52,8 +46,6 @@ def test_a_topics_own_limit_wins() -> None:
         ({"log.retention.hours": "168", "log.retention.minutes": "-1"}, "-1"),
     ],
 )
-def test_a_new_topic_keeps_records_as_long_as_its_broker_says(
-    defaults: dict[str, str], keep: str | None
-) -> None:
+def test_a_new_topic_keeps_records_as_long_as_its_broker_says(defaults: dict[str, str], keep: str | None) -> None:
     assert _effective({}, defaults).get("retention.ms") == keep
     assert _effective({"retention.ms": "1"}, defaults)["retention.ms"] == "1"

@@ -33,12 +33,8 @@ def test_unknown_timestamps_are_read_once(tasks: list[Any]) -> None:
     content = java_content(store, sorted({p.topic for p in PARTITIONS}))
     timed = with_timestamps(content, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused
     found = {(t.name, p.partition): p.timestamps for t in timed.topics for p in t.partitions}
-    truth = {
-        (p.topic, p.number): [r.timestamp for r in p.truth() if r.timestamp is not None] for p in PARTITIONS
-    }
-    assert found == {
-        place: (min(stamps, default=None), max(stamps, default=None)) for place, stamps in truth.items()
-    }
+    truth = {(p.topic, p.number): [r.timestamp for r in p.truth() if r.timestamp is not None] for p in PARTITIONS}
+    assert found == {place: (min(stamps, default=None), max(stamps, default=None)) for place, stamps in truth.items()}
     assert len(tasks) == 1, "small segments share a task"
     again = with_timestamps(timed, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused
     assert (again, len(tasks)) == (timed, 1)

@@ -94,9 +94,7 @@ def test_past_the_end_is_after_the_restore(transactions: bool, end: int, expecte
             ),
         ),
         units=(),
-        groups=(
-            PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),)),
-        ),
+        groups=(PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),)),),
     )
     found = offset_maps(_cluster(Ends({A: end})), plan, [A], RUNS)
     assert found.unusable == {}

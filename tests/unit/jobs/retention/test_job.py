@@ -171,13 +171,7 @@ counts = st.integers(0, 4)
 @given(
     st.lists(st.integers(0, 24 * 800), min_size=1, max_size=30).map(sorted),
     st.builds(
-        Policy,
-        counts,
-        counts,
-        counts,
-        counts,
-        counts,
-        st.none() | st.integers(0, 100).map(lambda d: timedelta(d)),
+        Policy, counts, counts, counts, counts, counts, st.none() | st.integers(0, 100).map(lambda d: timedelta(d))
     ),
     st.integers(0, 1000),
 )
@@ -194,12 +188,7 @@ def test_policy_agrees_with_brute_force(hours: list[int], policy: Policy, today:
 def test_each_says_why() -> None:
     days = [moment(n, f"2026-01-{n:02}T23:30:00.000+01:00") for n in range(1, 15)]
     kept = reasons(Policy(last=1, daily=2, weekly=2, within=timedelta(days=2)), days, LATER)
-    assert kept == {
-        14: ["within", "last", "daily", "weekly"],
-        13: ["within", "daily"],
-        12: ["within"],
-        11: ["weekly"],
-    }
+    assert kept == {14: ["within", "last", "daily", "weekly"], 13: ["within", "daily"], 12: ["within"], 11: ["weekly"]}
     assert reasons(Policy(yearly=3), days, LATER) == {14: ["yearly"], 1: ["oldest yearly"]}
     assert reasons(Policy(), days[:2], LATER) == {1: ["no policy"], 2: ["no policy"]}
     assert reasons(Policy(last=1), [], LATER) == {}
@@ -337,9 +326,7 @@ def test_the_log_start_moves_on(store: Store) -> None:
     assert (a[1].start, a[1].expired, a[1].segments[0].first) == (19, 15, 20)  # days 1 to 5 and their markers
     assert (b[0].incarnation, b[1].start, b[1].expired) == (2, 5, 4), "of days 4 and 5"
     assert (c[1].start, c[1].expired, c[1].records) == (0, 0, 4), "it is compacted"
-    old = (
-        content_of(archive, archive.restore_point(2), archive.restore_point(2).topics).topics[0].partitions[0]
-    )
+    old = content_of(archive, archive.restore_point(2), archive.restore_point(2).topics).topics[0].partitions[0]
     assert (old.start, old.end, old.expired) == (8, 8, 6), "nothing is left there"
     assert before[9].segments != seen(archive, 9).segments
     index = decode_partition_index(store.get("topics/a/index_partition_000"), "index")
@@ -394,9 +381,9 @@ def test_undo_brings_everything_back(store: Store) -> None:
     assert report.catalog == archive.state.number
     assert all_seen(archive) == before
     assert archive.state.labels == {"before-migration": 2}
-    assert {
-        k: v for k, v in objects_of(store).items() if k.startswith((layout.TOPICS, layout.POINTS))
-    } == files, "byte for byte, and the derived files too"
+    assert {k: v for k, v in objects_of(store).items() if k.startswith((layout.TOPICS, layout.POINTS))} == files, (
+        "byte for byte, and the derived files too"
+    )
     check_whole(store)
     with pytest.raises(RefusedError, match="no expiration"):
         undo(store, 60)

@@ -336,11 +336,7 @@ def test_everything_but_segments_works_beside_a_backup(built: MemoryStore, grace
     archive = open_archive(store)
     assert [p.number for p in archive.restore_points] == [8, 9, 10]
     views = all_seen(archive)
-    assert (views[8], {*archive.state.pins}, archive.state.labels) == (
-        before[8],
-        {8},
-        {"before-migration": 8},
-    )
+    assert (views[8], {*archive.state.pins}, archive.state.labels) == (before[8], {8}, {"before-migration": 8})
     assert views[9].segments == tuple(s for s in views[10].segments if s in before[9].segments)
     assert len(views[10].segments) > len(views[9].segments)
     check_whole(store)
@@ -576,9 +572,7 @@ def test_no_forged_catalog_makes_a_sweep_delete_before_the_grace_time(
         forge(store, number=number, swept=number - 1)
     forge(store)
     orphans = sweep(store, DAY)
-    assert not needed & {each.key for each in orphans.objects}, (
-        "they were let go just now, by the store's clock"
-    )
+    assert not needed & {each.key for each in orphans.objects}, "they were let go just now, by the store's clock"
     if tables and not catalogs:
         assert orphans.unreadable == newest, "a catalog whose tables are others stops the sweep"
 

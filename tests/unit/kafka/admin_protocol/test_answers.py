@@ -16,13 +16,7 @@ from kafka.protocol.admin import (
 from kbackup.kafka.admin_protocol import metadata_requests
 from kbackup.kafka.admin_protocol.metadata_requests import DescribeDelegationTokenResponse
 from kbackup.kafka.security_types import DynamicConfig
-from kbackup.metadata.entities import (
-    ClientMetrics,
-    ClientQuota,
-    DelegationToken,
-    Listener,
-    Registration,
-)
+from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
 from tests.support.metadata_entities import acl_of
 
 
@@ -74,9 +68,7 @@ def test_tokens(version: int, requester: str) -> None:
         token_id="t",
         hmac=b"\x00\xff",
         renewers=[
-            kind.DescribedDelegationToken.DescribedDelegationTokenRenewer(
-                principal_type="User", principal_name="app 1"
-            )
+            kind.DescribedDelegationToken.DescribedDelegationTokenRenewer(principal_type="User", principal_name="app 1")
         ],
     )
     assert metadata_requests.tokens_of(through(kind(error_code=0, tokens=[token]), version)) == [
@@ -98,17 +90,13 @@ def test_acls_of_every_kind_and_one_to_come() -> None:
 
     def resource(number: int, name: str, *operations: int) -> Any:
         acls = [
-            kind.DescribeAclsResource.AclDescription(
-                principal="User:a", host="*", operation=each, permission_type=3
-            )
+            kind.DescribeAclsResource.AclDescription(principal="User:a", host="*", operation=each, permission_type=3)
             for each in operations
         ]
         return kind.DescribeAclsResource(resource_type=number, resource_name=name, pattern_type=3, acls=acls)
 
     listed = [resource(7, "b o%b", 14, 13), resource(6, "*", 8), resource(9, "strange", 3)]
-    rules, strange = metadata_requests.acls_of(
-        through(kind(error_code=0, error_message=None, resources=listed), 3)
-    )
+    rules, strange = metadata_requests.acls_of(through(kind(error_code=0, error_message=None, resources=listed), 3))
     assert rules == [
         acl_of("delegation_token", "*", "literal", "User:a", "*", "describe", "allow"),
         acl_of("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow"),
@@ -158,9 +146,7 @@ def test_controllers(version: int) -> None:
     partition = kind.TopicData.PartitionData
     voter = partition.ReplicaState(replica_id=3000, log_end_offset=1)
     topics = [
-        kind.TopicData(
-            topic_name="__cluster_metadata", partitions=[partition(current_voters=[voter], observers=[])]
-        )
+        kind.TopicData(topic_name="__cluster_metadata", partitions=[partition(current_voters=[voter], observers=[])])
     ]
     node = kind.Node(node_id=3000, listeners=[kind.Node.Listener(name="CONTROLLER", host="h", port=9093)])
     (found,) = metadata_requests.controllers_of(through(kind(topics=topics, nodes=[node]), version))

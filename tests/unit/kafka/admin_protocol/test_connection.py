@@ -180,10 +180,7 @@ def test_newest_version_of_a_request() -> None:
         keys = [VERSIONS.ApiVersion(api_key=1, min_version=4, max_version=17)]
         return framed(request, bytes(VERSIONS(version=3, error_code=0, api_keys=keys).encode()))
 
-    with (
-        broker(answer) as address,
-        admin_session(Connection({"bootstrap.servers": address}, "source")) as session,
-    ):
+    with broker(answer) as address, admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
         assert not isinstance(session, Untold)
         assert session.read.fetch_version() == 17
         moving = session.read.reassignments()

@@ -10,11 +10,7 @@ import pytest
 from kbackup.kafka.admin_protocol.endpoint import Endpoint, NotMappedError, endpoint_of
 
 HIDDEN = "not-to-be-seen"
-OIDC = {
-    "security_protocol": "SASL_SSL",
-    "sasl_mechanism": "OAUTHBEARER",
-    "sasl_oauthbearer_method": "oidc",
-}
+OIDC = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_method": "oidc"}
 
 
 def of(**properties: str) -> Endpoint:

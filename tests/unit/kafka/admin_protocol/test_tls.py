@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    load_pem_private_key,
-    pkcs12,
-)
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
 from kbackup.kafka.admin_protocol.endpoint import tls_context
 from scripts.dev.secured import Authority
@@ -71,8 +67,7 @@ def ways(authority: Authority, folder: Path) -> dict[str, dict[str, str]]:
             "ssl.certificate.location": str(folder / "certificate.pem"),
             "ssl.key.location": str(folder / "key.pem"),
         },
-        "key store": inline
-        | {"ssl.keystore.location": str(folder / "store.p12"), "ssl.keystore.password": PASSWORD},
+        "key store": inline | {"ssl.keystore.location": str(folder / "store.p12"), "ssl.keystore.password": PASSWORD},
     }
 
 

@@ -21,12 +21,7 @@ from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
 from tests.support.metadata_records import FOOTER, HEADER, write_snapshot
 
 USER = ScramUser(
-    user="b o%b",
-    mechanism="SCRAM-SHA-256",
-    iterations=8192,
-    salt="cw==",
-    stored_key="aw==",
-    server_key="dg==",
+    user="b o%b", mechanism="SCRAM-SHA-256", iterations=8192, salt="cw==", stored_key="aw==", server_key="dg=="
 )
 QUOTA = ClientQuota(entity={"user": None, "client-id": "app 1"}, quotas={"a": 1.0, "b": 2.0})
 TOKEN = DelegationToken(

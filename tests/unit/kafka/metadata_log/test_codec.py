@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError
-from kbackup.kafka.metadata_log.codec import (
-    UNKNOWN_TAGS,
-    Cursor,
-    MetadataRecord,
-    decode_record,
-    encode_record,
-    record,
-)
+from kbackup.kafka.metadata_log.codec import UNKNOWN_TAGS, Cursor, MetadataRecord, decode_record, encode_record, record
 from kbackup.kafka.metadata_log.log import LogRecord, TornError, encode_batch, read_batches
 from tests.support.metadata_records import CONTROL, METADATA
 
@@ -47,9 +40,7 @@ def test_bytes_are_those_of_kafka() -> None:
     voters = batches[0].records[2].record.data
     assert isinstance(voters, dict)
     assert voters["voters"][0]["endpoints"] == [{"name": "CONTROLLER", "host": "127.0.0.1", "port": 19093}]
-    again = (
-        encode_batch(b.base_offset, b.epoch, b.timestamp, [r.record for r in b.records]) for b in batches
-    )
+    again = (encode_batch(b.base_offset, b.epoch, b.timestamp, [r.record for r in b.records]) for b in batches)
     assert b"".join(again) == SNAPSHOT
 
 
@@ -100,9 +91,7 @@ def test_unknown_records_are_kept_and_named() -> None:
 
 
 def test_unknown_tagged_fields_are_kept() -> None:
-    topic = record(
-        "TopicRecord", {"name": "t", "topicId": "AAAAAAAAAAAAAAAAAAAAAQ", UNKNOWN_TAGS: {7: b"later"}}
-    )
+    topic = record("TopicRecord", {"name": "t", "topicId": "AAAAAAAAAAAAAAAAAAAAAQ", UNKNOWN_TAGS: {7: b"later"}})
     assert _decode(encode_batch(0, 0, 0, [topic]))[0].record == topic
 
 

@@ -31,8 +31,7 @@ A, B = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 
 def _topic(name: str, id_: str, *replicas: list[int]) -> list[MetadataRecord]:
     partitions = [
-        record("PartitionRecord", {"topicId": id_, "partitionId": p, "replicas": ids})
-        for p, ids in enumerate(replicas)
+        record("PartitionRecord", {"topicId": id_, "partitionId": p, "replicas": ids}) for p, ids in enumerate(replicas)
     ]
     return [record("TopicRecord", {"name": name, "topicId": id_}), *partitions]
 
@@ -50,9 +49,7 @@ def _quota(entity: dict[str, str | None], key: str, value: float | None) -> Meta
 
 def _broker(id_: int, **data: Any) -> MetadataRecord:
     endpoint = {"name": "SASL", "host": "h", "port": 65535, "securityProtocol": 2}
-    return record(
-        "RegisterBrokerRecord", {"brokerId": id_, "rack": None, "endPoints": [endpoint], **data}, version=1
-    )
+    return record("RegisterBrokerRecord", {"brokerId": id_, "rack": None, "endPoints": [endpoint], **data}, version=1)
 
 
 def _read(folder: Path, *batches: list[MetadataRecord]) -> Reading:
@@ -61,9 +58,7 @@ def _read(folder: Path, *batches: list[MetadataRecord]) -> Reading:
 
 
 def test_topics(tmp_path: Path) -> None:
-    changed = record(
-        "PartitionChangeRecord", {"topicId": A, "partitionId": 1, "replicas": [3, 1], "isr": [3]}
-    )
+    changed = record("PartitionChangeRecord", {"topicId": A, "partitionId": 1, "replicas": [3, 1], "isr": [3]})
     elected = record("PartitionChangeRecord", {"topicId": A, "partitionId": 0, "leader": 2})
     late = record("PartitionChangeRecord", {"topicId": B, "partitionId": 0, "replicas": [9]})
     reading = _read(
@@ -100,12 +95,7 @@ def test_topics(tmp_path: Path) -> None:
 def test_configs(tmp_path: Path) -> None:
     reading = _read(
         tmp_path,
-        [
-            _config(4, "10", "a", "1"),
-            _config(4, "9", "a", "1"),
-            _config(4, "", "z", "2"),
-            _config(4, "9", "a", "3"),
-        ],
+        [_config(4, "10", "a", "1"), _config(4, "9", "a", "1"), _config(4, "", "z", "2"), _config(4, "9", "a", "3")],
         [_config(16, "m", "interval.ms", "5"), _config(32, "g", "n", "7"), _config(16, "n", "metrics", "*")],
         [_config(16, "n", "metrics", None), _config(4, "10", "b", "4"), _config(4, "10", "b", None)],
     )
@@ -143,8 +133,7 @@ def test_quotas(tmp_path: Path) -> None:
     )
     assert reading.client_quotas == (
         ClientQuota(
-            entity={"client-id": None, "user": "u"},
-            quotas={"consumer_byte_rate": 2.0, "producer_byte_rate": 1.5},
+            entity={"client-id": None, "user": "u"}, quotas={"consumer_byte_rate": 2.0, "producer_byte_rate": 1.5}
         ),
         ClientQuota(entity={"ip": None}, quotas={"connection_creation_rate": 3.0}),
     )
@@ -180,10 +169,7 @@ def test_features_producer_ids_and_migration(tmp_path: Path) -> None:
         [control],
         [record("ZkMigrationStateRecord", {"zkMigrationState": 2})],
     )
-    assert reading.features == (
-        Feature(name="kraft.version", level=1),
-        Feature(name="metadata.version", level=21),
-    )
+    assert reading.features == (Feature(name="kraft.version", level=1), Feature(name="metadata.version", level=21))
     assert (reading.next_producer_id, reading.deletions) == (2000, ())
     assert reading.outdated == "the controllers have not copied ZooKeeper's metadata yet"
     assert read_image(tmp_path).migration == "PRE_MIGRATION"
@@ -225,11 +211,7 @@ def test_snapshot_and_later_records(tmp_path: Path) -> None:
 
 
 def test_records_of_a_newer_kafka_are_named(tmp_path: Path) -> None:
-    unknown = [
-        MetadataRecord("", 99, 0, b"?"),
-        MetadataRecord("", 99, 0, b"!"),
-        MetadataRecord("", 2, 5, b"?"),
-    ]
+    unknown = [MetadataRecord("", 99, 0, b"?"), MetadataRecord("", 99, 0, b"!"), MetadataRecord("", 2, 5, b"?")]
     reading = _read(tmp_path, unknown)
     assert [(n.what, n.reason) for n in reading.not_carried] == [
         ("TopicRecord, version 5", "not supported"),

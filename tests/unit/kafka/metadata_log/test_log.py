@@ -174,9 +174,7 @@ def test_segment_that_ends_before_its_index(tmp_path: Path) -> None:
     path.with_suffix(".index").write_bytes(entries.ljust(1024, b"\0"))
     assert _read(open_log(tmp_path)) == (0, [0, 1, 2])
     path.write_bytes(path.read_bytes()[: size * 2])
-    with pytest.raises(
-        CorruptError, match=f"byte {size}: the last batch, but the index has one at byte {size * 2}"
-    ):
+    with pytest.raises(CorruptError, match=f"byte {size}: the last batch, but the index has one at byte {size * 2}"):
         _read(open_log(tmp_path))
 
 

@@ -122,9 +122,7 @@ def test_the_configuration_that_reaches_the_archive(tmp_path: Path, monkeypatch:
     assert b"kbackup" in store.get(layout.LATEST)
 
 
-def test_options_run_no_command_and_read_no_file_of_the_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_run_no_command_and_read_no_file_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the driver's environment allows them: then this runs `tee`, and sends a file to the endpoint."""
     monkeypatch.chdir(tmp_path)  # `tee` also writes the file that its argument names
     ran, secret, file = tmp_path / "ran", tmp_path / "secret", tmp_path / "kbackup.toml"
@@ -147,9 +145,7 @@ def test_options_run_no_command_and_read_no_file_of_the_driver(
     for options in (command, configured, reading, variable):
         assert "is refused in options" in outcome(options)
     assert not ran.exists()
-    assert (
-        request_of({"archive": "s3://bucket", "s3.profile": "$${file:/x}"}).settings[0].path == "s3.profile"
-    )
+    assert request_of({"archive": "s3://bucket", "s3.profile": "$${file:/x}"}).settings[0].path == "s3.profile"
 
     monkeypatch.setenv("KBACKUP_TRUST_OPTIONS", "1")
     for options in (command, configured):

@@ -153,9 +153,7 @@ def test_a_copy_that_lags_behind(store: FileStore, tmp_path: Path) -> None:
         again.partitions(at(again, 2), had)  # a batch that was begun
     for seq in (3, 4, 5):
         grow(store, seq, seq * 11, seq * 11 + 10)
-    with pytest.raises(
-        RefusedError, match=r"the stream has diverged from .*: restore point 4 is of another history"
-    ):
+    with pytest.raises(RefusedError, match=r"the stream has diverged from .*: restore point 4 is of another history"):
         again.partitions(had, again.latestOffset())
 
 
@@ -200,18 +198,14 @@ def test_records_that_expired_before_the_stream_had_them(store: FileStore) -> No
     segments = open_archive(store).segments(open_archive(store).restore_point("latest"))
     oldest = min(s.first for s in segments if s.partition == 1)
     assert 30 < oldest <= 45, "some of what restore points 3 and 4 added went"
-    with pytest.raises(
-        RefusedError, match=r"have expired, and the stream may not .* restore point 2"
-    ) as caught:
+    with pytest.raises(RefusedError, match=r"have expired, and the stream may not .* restore point 2") as caught:
         stream.partitions(at(stream, 2), end)
     assert "failOnDataLoss=false" in str(caught.value)
     assert batch(stream, at(stream, 5), end) == of_orders(60, 70), "it had all of them"
     assert batch(reader(store, failOnDataLoss="false"), at(stream, 2), end) == of_orders(oldest, 70)
     assert batch(reader(store, topics="clicks"), at(stream, 2), end) == []
     assert batch(stream, stream.initialOffset(), end) == sorted(
-        [row for row in CLICKS if row[2] >= 45]
-        + [r for r in FIRST_ORDERS if r[2] >= 45]
-        + of_orders(oldest, 70)
+        [row for row in CLICKS if row[2] >= 45] + [r for r in FIRST_ORDERS if r[2] >= 45] + of_orders(oldest, 70)
     )
     grow(store, 7, 70, 80)
     assert batch(stream, at(stream, 6), stream.latestOffset()) == of_orders(70, 80)
