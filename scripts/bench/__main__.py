@@ -92,7 +92,7 @@ class Bench:
         with children(specs, loop.work) as running:
             before = self._servers.cpu()
             for child in running:
-                child.tell({"go": True})
+                child.go()
             answers = [child.hear() for child in running]
             servers = _difference(self._servers.cpu(), before)
         if makes_topic:
@@ -131,13 +131,13 @@ class Bench:
         }
         where = self._archive_for(name)
         with children([spec | where], loop.work) as (child,), Tree(child.pid) as tree:
-            child.tell({"go": True})
+            child.go()
             cpu, words = self._follow(child, tree)
         if loop.work == "restore":
             self._servers.delete_topic(spec["target"])
         records = self._count * PARTITIONS
         steps: Seconds = words["seconds"]
-        return Result(name, self._size, records, steps["run"], cpu, tree.peaks(), steps, words["sizes"])
+        return Result(name, self._size, records, steps["run"], cpu, dict(tree.peaks), steps, words["sizes"])
 
     def _archive_for(self, name: str) -> dict[str, Any]:
         """A new one for a backup, kept until the next of its kind. A restore takes that, and makes it where there is

@@ -43,8 +43,7 @@ Write = Callable[[int, OffsetRange], Segment]
 
 
 def describe(number: int, offsets: OffsetRange) -> Segment:
-    (segment,) = described_segments([offsets], 1000)
-    return segment
+    return next(described_segments([offsets], 1000))
 
 
 def segments_of(size: float) -> int:
@@ -116,9 +115,14 @@ def build(
             if is_row:
                 older.append((number, added))
                 continue
-            _commit_rows(writing, older, partitions, topic_id)
-            older = []
-            commit_point(writing, number, _state(number, topic_id, ends, sums), added)
+            if older:
+                _commit_rows(writing, older, partitions, topic_id)
+                older = []
+            states = [
+                PartitionState(partition=p, start=0, end=end, log_start=0, log_end=end, records=records, bytes=size)
+                for p, (end, (records, size)) in enumerate(zip(ends, sums, strict=True))
+            ]
+            _commit_point(writing, number, topic_id, states, added)
         writing.refresh_derived()
         writing.end()
     return open_archive(store)
@@ -127,9 +131,7 @@ def build(
 def _commit_rows(
     writing: WritingRun, points: Sequence[tuple[int, Sequence[Segment]]], partitions: int, topic_id: str
 ) -> None:
-    """One commit of many restore points that have no documents."""
-    if not points:
-        return
+    """Commit many restore points that have no documents at once."""
     rows = [_row(writing.run, number, partitions, added) for number, added in points]
     table = pa.Table.from_batches([to_batch([segment for _, added in points for segment in added])])
     column = pa.array([number for number, added in points for _ in added], pa.int64())
@@ -182,23 +184,14 @@ def copy(source: Store, target: Store) -> int:
     return len(keys)
 
 
-def _state(number: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple[int, int]]) -> TopicState:
-    return TopicState(
-        name=TOPIC,
-        id=topic_id,
-        incarnation=1,
-        captured=number,
-        state="present",
-        partitions=tuple(
-            PartitionState(partition=p, start=0, end=end, log_start=0, log_end=end, records=records, bytes=size)
-            for p, (end, (records, size)) in enumerate(zip(ends, sums, strict=True))
-        ),
+def _commit_point(
+    writing: WritingRun, number: int, topic_id: str, states: Sequence[PartitionState], added: Sequence[Segment]
+) -> None:
+    topic = TopicState(
+        name=TOPIC, id=topic_id, incarnation=1, captured=number, state="present", partitions=tuple(states)
     )
-
-
-def commit_point(writing: WritingRun, number: int, topic: TopicState, added: Sequence[Segment]) -> None:
     known = TopicMetadata(
-        name=TOPIC, id=topic.id, partitions=len(topic.partitions), replication_factor=1, internal=False, configs={}
+        name=TOPIC, id=topic_id, partitions=len(states), replication_factor=1, internal=False, configs={}
     )
     metadata = Metadata(captured_at=_AT, cluster_id="source", brokers=1, topics=(known,))
     draft = Draft(
@@ -219,7 +212,7 @@ def commit_point(writing: WritingRun, number: int, topic: TopicState, added: Seq
         ],
         groups=0,
         captured_topics=1,
-        captured_partitions=len(topic.partitions),
+        captured_partitions=len(states),
     )
     manifest, ref = put_manifest(writing, draft)
     new = new_point(manifest, ref, added)

@@ -1,23 +1,22 @@
 """The measured processes of `scripts.bench`: kbackup's jobs, and the bare loops that they are measured beside.
 
-A child is told what to do by a line of JSON, prepares, says {"ready": true}, waits for a line, works, and says what it
-did. `consume` and `produce` are what a script over confluent-kafka does: their settings are kbackup's, written out here
-so that the yardstick stays as it is when kbackup's own change. `kernel` is kbackup's own reader whose blocks are thrown
-away; `upload` its store, fed with the same number of bytes from memory.
+A child gets a spec, prepares, says that it is ready, waits for an answer, works, and says what it did. `consume` and
+`produce` are what a script over confluent-kafka does: their settings are kbackup's, written out here so that the
+yardstick stays as it is when kbackup's own change. `kernel` is kbackup's own reader whose blocks are thrown away;
+`upload` its store, fed with the same number of bytes from memory.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,75 +48,57 @@ class ChildError(KbackupError):
 
 
 class Child:
-    """A process of this module; a context manager that kills what is left of it."""
+    """A process that does one work of this module; a context manager that kills what is left of it."""
 
-    def __init__(self, work: str) -> None:
-        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    def __init__(self, work: str, spec: Spec) -> None:
+        context = get_context("spawn")  # a process without threads, clients and memory of this one
         self._work = work
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "scripts.bench.loops", work],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_WORKS[work], args=(spec, theirs))
+        self._process.start()
+        theirs.close()
+        self.pid = self._process.pid or 0
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        self._process.kill()
+        self._process.join()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def tell(self, words: Words) -> None:
-        print(json.dumps(words), file=cast(IO[str], self._process.stdin), flush=True)
+    def go(self) -> None:
+        self._connection.send("go")
 
     def hear(self) -> Words:
         """Return the next message of the process."""
-        line = cast(IO[str], self._process.stdout).readline()
-        if not line:
-            raise ChildError(f"{self._work} ended with exit code {self._process.wait()}", "see what it said above")
-        return cast(Words, json.loads(line))
+        try:
+            words: Words = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            ended = f"{self._work} ended with exit code {self._process.exitcode}"
+            raise ChildError(ended, "see what it said above") from None
+        return words
 
 
 @contextmanager
 def children(specs: Sequence[Spec], work: str) -> Iterator[list[Child]]:
-    """A child a spec, all of them prepared and waiting to be told to go."""
+    """Start a child per spec; all of them are prepared and wait to be told to go."""
     with ExitStack() as stack:
-        running = [stack.enter_context(Child(work)) for _ in specs]
-        for child, spec in zip(running, specs, strict=True):
-            child.tell(spec)
+        running = [stack.enter_context(Child(work, spec)) for spec in specs]
         for child in running:
             child.hear()
         yield running
 
 
-def receive() -> Spec:
-    return cast(Spec, json.loads(sys.stdin.readline()))
-
-
-def say(**words: Any) -> None:
-    print(json.dumps(words), flush=True)
-
-
-def wait_for_go() -> None:
-    say(ready=True)
-    sys.stdin.readline()
-
-
-def serve(work: Callable[[], int]) -> None:
+def serve(parent: Connection, work: Callable[[], int]) -> None:
     """In a child: do `work`, which returns its records, when told, and say when (one clock for all processes), at
     what CPU and with how much memory."""
-    wait_for_go()
+    parent.send({})
+    parent.recv()
     began, cpu = time.monotonic(), time.process_time()
     records = work()
     ended, used = time.monotonic(), time.process_time() - cpu
-    say(records=records, began=began, ended=ended, cpu=used, peak=peak_of(os.getpid()))
+    parent.send({"records": records, "began": began, "ended": ended, "cpu": used, "peak": peak_of()})
 
 
 _POOL = 50_000  # records that are made before the clock starts, and sent in turns
@@ -147,12 +128,12 @@ _PRODUCER = {
 }
 
 
-def consume(spec: Spec) -> None:
+def consume(spec: Spec, parent: Connection) -> None:
     """Reads `partitions` of `topic` to their ends, and does no more than count."""
     consumer = Consumer({**_CONSUMER, "bootstrap.servers": spec["bootstrap"]})
     here = [TopicPartition(spec["topic"], p, 0) for p in spec["partitions"]]
     remaining = sum(consumer.get_watermark_offsets(each, timeout=_TIMEOUT)[1] for each in here)
-    serve(lambda: _consume(consumer, here, remaining))
+    serve(parent, lambda: _consume(consumer, here, remaining))
     consumer.close()
 
 
@@ -167,29 +148,26 @@ def _consume(consumer: Consumer, here: Sequence[TopicPartition], remaining: int)
     return total
 
 
-def kernel(spec: Spec) -> None:
+def kernel(spec: Spec, parent: Connection) -> None:
     """Reads and encodes `count` records of each of `partitions`, and drops them."""
     here = [OffsetRange(spec["topic"], p, 0, spec["count"]) for p in spec["partitions"]]
     source = {"bootstrap.servers": spec["bootstrap"]}
     reader = RangeReader(source, "read_committed", "bench", _TIMEOUT, len(here))
     _drain(reader, [here[0]._replace(end=min(_WARM, spec["count"]))])
-    serve(lambda: _drain(reader, here))
+    serve(parent, lambda: _drain(reader, here))
     reader.close()
 
 
 def _drain(reader: RangeReader, ranges: Sequence[OffsetRange]) -> int:
-    total = 0
-    for _, block in reader.read(ranges):
-        total += len(block)
-    return total
+    return sum(len(block) for _, block in reader.read(ranges))
 
 
-def upload(spec: Spec) -> None:
+def upload(spec: Spec, parent: Connection) -> None:
     """Uploads `segments` objects of `segment_bytes`, each with an index of `index_bytes`; says `records`."""
     store = open_store(spec["store"], S3Options(**spec["s3"]))
     noise = np.random.default_rng(1).integers(0, 256, _BLOCK, np.uint8)
     store.put(f"{spec['prefix']}/warm", b"")
-    serve(lambda: _upload(store, spec, noise))
+    serve(parent, lambda: _upload(store, spec, noise))
 
 
 def _upload(store: Store, spec: Spec, noise: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
@@ -203,12 +181,12 @@ def _upload(store: Store, spec: Spec, noise: np.ndarray[tuple[int], np.dtype[np.
     return int(spec["records"])
 
 
-def produce(spec: Spec) -> None:
+def produce(spec: Spec, parent: Connection) -> None:
     """Sends `count` records to each of `partitions` of `topic`, with a delivery callback that checks for errors."""
     producer = Producer({**_PRODUCER, "bootstrap.servers": spec["bootstrap"]})
     producer.list_topics(spec["topic"], timeout=_TIMEOUT)
     pool = list(shop_records(spec["size"], 0, min(_POOL, spec["count"])))
-    serve(lambda: _produce(producer, spec["topic"], spec["partitions"], pool, spec["count"]))
+    serve(parent, lambda: _produce(producer, spec["topic"], spec["partitions"], pool, spec["count"]))
 
 
 def _produce(producer: Producer, topic: str, partitions: Sequence[int], pool: Sequence[ShopRecord], count: int) -> int:
@@ -243,27 +221,48 @@ Done = tuple[dict[str, float], dict[str, int]]
 class _Reporter:
     """Report each phase as it begins."""
 
+    def __init__(self, parent: Connection) -> None:
+        self._parent = parent
+
     def phase(self, name: str) -> None:
-        say(phase=name)
+        self._parent.send({"phase": name})
 
     def progress(self, records: int, size: int, expected: int) -> None: ...
 
 
-def run_job(job: str, spec: Spec) -> None:
-    began = time.monotonic()
+def run_backup(spec: Spec, parent: Connection) -> None:
+    def work(session: SparkSession) -> Done:
+        options = Backup(topics=(spec["topic"],), **spec["options"])
+        report = backup(options, _cluster(spec), _store(spec), lambda: session, _Reporter(parent))
+        totals = report.totals
+        return report.seconds, {"records": totals.records, "bytes": totals.bytes, "stored": totals.stored_bytes}
+
+    _run_job(spec, parent, work)
+
+
+def run_restore(spec: Spec, parent: Connection) -> None:
+    def work(session: SparkSession) -> Done:
+        options = Restore(topics=(spec["topic"],), map={spec["topic"]: spec["target"]}, **spec["options"])
+        store = _store(spec)
+        report = restore(options, _cluster(spec), store, store, lambda: session, _Reporter(parent))
+        return report.seconds, {"records": report.records}
+
+    _run_job(spec, parent, work)
+
+
+def _run_job(spec: Spec, parent: Connection, work: Callable[[SparkSession], Done]) -> None:
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     session = build_session(f"local[{spec['tasks']}]", {}, 1)
-    started = time.monotonic()
     _warm(session, spec["tasks"])
-    warm = time.monotonic()
-    wait_for_go()
-    work = {"backup": _run_backup, "restore": _run_restore}[job]
-    seconds, sizes = work(spec, session)
-    say(phase="", seconds=seconds, sizes=sizes, session=started - began, warm=warm - started)
+    parent.send({})
+    parent.recv()
+    seconds, sizes = work(session)
+    parent.send({"phase": "", "seconds": seconds, "sizes": sizes})
     session.stop()
 
 
 def _warm(session: SparkSession, tasks: int) -> None:
-    """Starts the Python workers and has them import what tasks need: a cost of the start, not of the data."""
+    """Start the Python workers and have them import what tasks need: a cost of the start, not of the data."""
 
     def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         from kbackup.jobs.restore import task as restore_task  # noqa: F401
@@ -277,21 +276,6 @@ def _warm(session: SparkSession, tasks: int) -> None:
     session.range(tasks, numPartitions=tasks).mapInArrow(prepare, "id long").collect()
 
 
-def _run_backup(spec: Spec, session: SparkSession) -> Done:
-    options = Backup(topics=(spec["topic"],), **spec.get("options", {}))
-    report = backup(options, _cluster(spec), _store(spec), lambda: session, _Reporter())
-    totals = report.totals
-    return report.seconds, {"records": totals.records, "bytes": totals.bytes, "stored": totals.stored_bytes}
-
-
-def _run_restore(spec: Spec, session: SparkSession) -> Done:
-    renamed = {spec["topic"]: spec["target"]}
-    options = Restore(topics=(spec["topic"],), map=renamed, **spec.get("options", {}))
-    store = _store(spec)
-    report = restore(options, _cluster(spec), store, store, lambda: session, _Reporter())
-    return report.seconds, {"records": report.records}
-
-
 def _store(spec: Spec) -> Store:
     return open_store(spec["store"], S3Options(**spec["s3"]), key_class=layout.key_class)
 
@@ -300,10 +284,11 @@ def _cluster(spec: Spec) -> dict[str, str]:
     return {"bootstrap.servers": spec["bootstrap"]}
 
 
-if __name__ == "__main__":
-    work, told = sys.argv[1], receive()
-    loops = {"consume": consume, "kernel": kernel, "upload": upload, "produce": produce}
-    if work in loops:
-        loops[work](told)
-    else:
-        run_job(work, told)
+_WORKS: dict[str, Callable[[Spec, Connection], None]] = {
+    "consume": consume,
+    "kernel": kernel,
+    "upload": upload,
+    "produce": produce,
+    "backup": run_backup,
+    "restore": run_restore,
+}

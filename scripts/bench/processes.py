@@ -7,7 +7,6 @@ of JSON. It is a process of its own, so that it can adopt the command's orphaned
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import os
 import subprocess
@@ -15,55 +14,54 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_EVERY = 0.1  # s; the kernel keeps the high-water marks, a look before a process ends is enough
-_PROC = Path("/proc")
+_EVERY = 0.1  # s between samples; what a process uses after its last one is not counted
+_MEMORY_EVERY = 5  # samples of CPU for one of the tree's memory, which takes the kernel longer
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class _Stat(NamedTuple):
-    """`cpu` in seconds, with that of children that ended and were waited for."""
+    """CPU in seconds: of the process alone, and with its children that ended and were waited for."""
 
     name: str
-    parent: int
+    own_cpu: float
     cpu: float
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of CPU that the process and its ended children have used; 0 where it is gone."""
-    found = _stat(pid)
-    return found.cpu if found else 0.0
+    """Return the CPU seconds of the process and its ended children; 0 if it is gone."""
+    stat = _stat(pid)
+    return stat.cpu if stat else 0.0
+
+
+def peak_of(pid: int | None = None) -> int:
+    """Return the most bytes of memory that a process (by default this one) has held (VmHWM); 0 if it is gone."""
+    return _kibibytes(str(pid or "self"), "status", "VmHWM:")
 
 
 def reset_peak() -> None:
     """Forget what this process has held at most."""
-    (_PROC / "self" / "clear_refs").write_text("5")
-
-
-def peak_of(pid: int | None = None) -> int:
-    """Bytes of memory that the process (by default this one) has held at most (VmHWM); 0 where it is gone."""
-    try:
-        text = (_PROC / str(pid or "self") / "status").read_text()
-    except OSError:
-        return 0
-    marks = (line.split()[1] for line in text.splitlines() if line.startswith("VmHWM:"))
-    return int(next(marks, "0")) << 10
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 class Tree:
-    """A context manager that watches a process and its descendants.
+    """A thread that samples a process and its descendants until the context ends.
 
-    Roles: 'driver' is the root, 'jvm' its Java process, 'worker' what that one started.
+    Roles: 'driver' is the root, 'jvm' its Java process, 'worker' what that one started. `peaks` is the largest process
+    by role, `peak` the largest sum of memory (PSS) below the root, in bytes. `cpu_by_process` has the seconds
+    of each process alone: Spark's Python daemon ignores the end of its workers, so no process can wait for them.
     """
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._peaks: dict[str, int] = defaultdict(int)
+        self.peaks: dict[str, int] = defaultdict(int)
+        self.peak = 0
+        self.cpu_by_process: dict[int, float] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="bench-watch", daemon=True)
 
@@ -71,93 +69,44 @@ class Tree:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopped.set()
         self._thread.join()
 
     def cpu(self) -> dict[str, float]:
-        """Seconds so far by role."""
+        """Return the seconds so far by role."""
         used: dict[str, float] = defaultdict(float)
-        for role, _, stat in self._members():
+        for _, role, stat in self._members():
             used[role] += stat.cpu
         return dict(used)
 
-    def peaks(self) -> dict[str, int]:
-        """Bytes by role: of its largest process."""
-        return dict(self._peaks)
-
     def _watch(self) -> None:
-        while not self._stopped.wait(_EVERY):
-            for role, pid, _ in self._members():
-                self._peaks[role] = max(self._peaks[role], peak_of(pid))
+        samples = 0
+        while not self._stopped.is_set():
+            members = list(self._members())
+            for pid, role, stat in members:
+                self.cpu_by_process[pid] = max(stat.own_cpu, self.cpu_by_process.get(pid, 0.0))
+                self.peaks[role] = max(self.peaks[role], peak_of(pid))
+            if samples % _MEMORY_EVERY == 0:
+                pids = [str(pid) for pid, _, _ in members if pid != self._root]
+                self.peak = max(self.peak, sum(_kibibytes(pid, "smaps_rollup", "Pss:") for pid in pids))
+            samples += 1
+            self._stopped.wait(_EVERY)
 
-    def _members(self) -> Iterator[tuple[str, int, _Stat]]:
-        found = {int(entry.name): _stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit()}
-        there = {pid: stat for pid, stat in found.items() if stat is not None}
-        for pid, stat in there.items():
-            line = list(_line(pid, there))
-            if self._root in line:
-                yield _role([there[p].name for p in line[: line.index(self._root)]]), pid, stat
-
-
-def _line(pid: int, there: Mapping[int, _Stat]) -> Iterator[int]:
-    """A process and its ancestors."""
-    while pid in there:
-        yield pid
-        pid = there[pid].parent
-
-
-def _role(line: list[str]) -> str:
-    """`line` are the names of a process and its ancestors below the root."""
-    if "java" not in line:
-        return "driver"
-    return "jvm" if line[0] == "java" else "worker"
-
-
-def _stat(pid: int) -> _Stat | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
-        return None
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return _Stat(name, int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
-
-
-_PR_SET_CHILD_SUBREAPER = 36
-_INTERVAL = 0.1  # s between samples of CPU; what a process uses after its last one is not counted
-_MEMORY_EVERY = 5  # samples of CPU for one of memory, which takes the kernel longer
-
-
-class TreeSampler:
-    """A thread that samples this process's descendants. CPU is sampled from every process of the tree: Spark's Python
-    daemon ignores the end of its workers, so no process can wait for them.
-
-    `cpu` has seconds by process, without those of its children; `peak` is the largest sum of memory (PSS, bytes)."""
-
-    def __init__(self) -> None:
-        self.cpu: dict[int, float] = {}
-        self.peak = 0
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        for number in itertools.count():
-            pids = list(_descendants(os.getpid()))
-            for pid in pids:
-                self.cpu[pid] = max(_own_cpu(pid), self.cpu.get(pid, 0.0))
-            if number % _MEMORY_EVERY == 0:
-                self.peak = max(self.peak, sum(map(_pss, pids)))
-            if self._stopped.wait(_INTERVAL):
-                return
+    def _members(self) -> Iterator[tuple[int, str, _Stat]]:
+        waiting = [(self._root, "driver")]
+        while waiting:
+            pid, role = waiting.pop()
+            if (stat := _stat(pid)) is None:
+                continue
+            if role == "jvm" and stat.name != "java":
+                role = "worker"
+            elif role == "driver" and stat.name == "java":
+                role = "jvm"
+            yield pid, role, stat
+            with suppress(OSError):
+                for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                    waiting += [(int(child), role) for child in children.read_text().split()]
 
 
 def run(command: list[str], output: Path) -> dict[str, float]:
@@ -166,51 +115,36 @@ def run(command: list[str], output: Path) -> dict[str, float]:
     Standard output goes to the file `output`. The wall time ends with the command, CPU counts its whole tree.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    tree = TreeSampler()
-    began = time.monotonic()
-    with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file)
-    _, status = os.waitpid(process.pid, 0)
-    wall = time.monotonic() - began
-    _wait_for_orphans()
-    tree.stop()
-    return {"wall": wall, "cpu": sum(tree.cpu.values()), "peak": tree.peak, "code": os.waitstatus_to_exitcode(status)}
+    with Tree(os.getpid()) as tree:
+        began = time.monotonic()
+        with output.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file)
+        _, status = os.waitpid(process.pid, 0)
+        wall = time.monotonic() - began
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()  # adopted descendants
+    cpu = sum(seconds for pid, seconds in tree.cpu_by_process.items() if pid != os.getpid())
+    return {"wall": wall, "cpu": cpu, "peak": tree.peak, "code": os.waitstatus_to_exitcode(status)}
 
 
-def _wait_for_orphans() -> None:
-    """Wait until the adopted descendants have ended."""
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
-
-
-def _descendants(root: int) -> Iterator[int]:
-    for children in _PROC.glob(f"{root}/task/*/children"):
-        try:
-            pids = [int(pid) for pid in children.read_text().split()]
-        except OSError:
-            continue
-        for pid in pids:
-            yield pid
-            yield from _descendants(pid)
-
-
-def _own_cpu(pid: int) -> float:
-    """Return the CPU seconds of a process; 0 for a process that has ended."""
+def _stat(pid: int) -> _Stat | None:
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return 0.0
-    return sum(map(int, text.rpartition(")")[2].split()[11:13])) / _TICKS
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    ticks = [int(each) for each in rest.split()[11:15]]
+    return _Stat(name, sum(ticks[:2]) / _TICKS, sum(ticks) / _TICKS)
 
 
-def _pss(pid: int) -> int:
-    """Return a process's share of its memory in bytes; 0 for a process that has ended."""
+def _kibibytes(pid: str, file: str, label: str) -> int:
+    """Return a size of a process in bytes; 0 if it is gone."""
     try:
-        text = (_PROC / str(pid) / "smaps_rollup").read_text()
+        lines = Path("/proc", pid, file).read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(label)), 0)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -38,6 +38,7 @@ from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange
 from scripts.bench.archives import RECORDS, TOPIC, build, copy
+from scripts.bench.servers import s3_options
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
 from tests.support.memory_store import MemoryStore
@@ -60,32 +61,23 @@ class CountedMinio(Minio):
             text = answer.read().decode()
         totals: Counter[str] = Counter()
         for name, number in _COUNTED.findall(text):
-            totals[_kind(name)] += int(float(number))
+            kind = next((kind for start, kind in _KINDS.items() if name.startswith(start)), "PUT")
+            totals[kind] += int(float(number))
         for way, number in _BYTES.findall(text):
             totals[way] += int(float(number))
         return totals
 
 
-def _kind(name: str) -> str:
-    return next((kind for start, kind in _KINDS.items() if name.startswith(start)), "PUT")
-
-
-class _Content(NamedTuple):
-    """The content that records of a log share with those of an archive's segments; a backup compares them."""
-
-    timestamp: int
-    key: bytes
-    value: bytes
-
-
-def _content(offset: int) -> _Content:
-    return _Content(1_700_000_000_000 + offset, b"customer-%d" % (offset % 97), b'{"order": %d}' % offset)
+def _content(offset: int) -> dict[str, Any]:
+    """Return what a record of a log shares with that of an archive's segment; a backup compares them."""
+    key, value = b"customer-%d" % (offset % 97), b'{"order": %d}' % offset
+    return {"timestamp": 1_700_000_000_000 + offset, "key": key, "value": value}
 
 
 def write_segment(store: Store, offsets: OffsetRange) -> Segment:
     """A whole segment of the small records that `produce` sends."""
     rows: list[dict[str, Any]] = [
-        {"offset": offset, "timestamp_type": 0, "headers": [], **_content(offset)._asdict()}
+        {"offset": offset, "timestamp_type": 0, "headers": [], **_content(offset)}
         for offset in range(offsets.start, offsets.end)
     ]
     block = encode(pa.RecordBatch.from_pylist(rows, schema=types.RECORDS))
@@ -94,19 +86,14 @@ def write_segment(store: Store, offsets: OffsetRange) -> Segment:
     return segment
 
 
-def topic_id(broker: Broker, topic: str) -> str:
-    return Cluster(broker.client(), "source").topics([topic])[topic].id
-
-
 def produce(broker: Broker, topic: str, partitions: int, offsets: range) -> None:
     """Small records into every partition, whose logs end at the first of `offsets`."""
     producer = Producer(
         broker.client(**{"linger.ms": 50, "enable.idempotence": True, "queue.buffering.max.messages": 10_000_000})
     )
     for offset in offsets:
-        timestamp, key, value = _content(offset)
         for partition in range(partitions):
-            producer.produce(topic, value, key, partition, timestamp=timestamp)
+            producer.produce(topic, partition=partition, **_content(offset))
         producer.poll(0)
     if producer.flush(300):
         raise SystemExit(f"the broker did not take the records of {topic}")
@@ -173,8 +160,8 @@ class Measured:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    found = [_measure(points, options) for points in options.points]
-    document = {"format": "kbackup-bench-requests", "version": 1, "sizes": [vars(each) for each in found]}
+    sizes = [vars(_measure(points, options)) for points in options.points]
+    document = {"format": "kbackup-bench-requests", "version": 1, "sizes": sizes}
     print("\n".join(table(document)))
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
@@ -184,21 +171,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench.requests", description=__doc__)
     add = parser.add_argument
-    add("--points", type=_numbers, default=(10, 1_000, 10_000), help="restore points (10,1000,10000)")
+    add("--points", type=int, nargs="+", default=(10, 1_000, 10_000), help="restore points (10 1000 10000)")
     add("--repeat", type=int, default=5, help="times that the archive is opened; the median counts (5)")
     add("--every", type=int, default=EVERY, help=f"what looks at every object runs up to so many points ({EVERY})")
-    add(
-        "--whole",
-        type=int,
-        default=WHOLE,
-        help=f"larger archives have documents and segments of their newest restore points alone ({WHOLE})",
-    )
+    whole = f"larger archives have documents and segments of their newest restore points alone ({WHOLE})"
+    add("--whole", type=int, default=WHOLE, help=whole)
     add("--json", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in text.split(","))
 
 
 def _measure(points: int, options: argparse.Namespace) -> Measured:
@@ -207,7 +186,13 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
         broker.create_topic(TOPIC, PARTITIONS)
         each = points * SEGMENTS * RECORDS // PARTITIONS
         produce(broker, TOPIC, PARTITIONS, range(each))
-        objects = _fill(minio, points, topic_id(broker, TOPIC), whole=points <= options.whole)
+        made = MemoryStore()
+        identity = Cluster(broker.client(), "source").topics([TOPIC])[TOPIC].id
+        sparse = points > options.whole
+        build(
+            made, points, SEGMENTS, PARTITIONS, lambda _, offsets: write_segment(made, offsets), identity, sparse=sparse
+        )
+        objects = copy(made, open_store(_archive(points), S3Options(**s3_options(minio))))
         _say(f"{points:,} restore points, {objects:,} objects")
         environment = _environment(minio, broker, points)
         measured = Measured(points, objects, list(_opened(minio, points, options.repeat)))
@@ -223,18 +208,8 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
     return measured
 
 
-def _fill(minio: CountedMinio, points: int, identity: str, *, whole: bool) -> int:
-    made = MemoryStore()
-
-    def write(number: int, offsets: OffsetRange) -> Segment:
-        return write_segment(made, offsets)
-
-    build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity, sparse=not whole)
-    return copy(made, open_store(_archive(points), _s3(minio)))
-
-
 def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
-    store = open_store(_archive(points), _s3(minio))
+    store = open_store(_archive(points), S3Options(**s3_options(minio)))
     for number in range(repeat + 1):
         began = time.perf_counter()
         open_archive(store).restore_point("latest")
@@ -291,15 +266,6 @@ def _archive(points: int) -> str:
     return f"s3://{_BUCKET}/archive-{points}"
 
 
-def _s3(minio: CountedMinio) -> S3Options:
-    return S3Options(
-        endpoint_url=minio.endpoint_url,
-        region=minio.region,
-        access_key_id=minio.access_key,
-        secret_access_key=minio.secret_key,
-    )
-
-
 def table(document: Mapping[str, Any]) -> list[str]:
     """Return a table in Markdown of the commands that need a cluster: requests by kind, then bytes of bodies."""
     sizes = document["sizes"]
@@ -316,7 +282,8 @@ def table(document: Mapping[str, Any]) -> list[str]:
 def _cell(counted: Mapping[str, float] | None) -> str:
     if counted is None:
         return ""
-    return f"{counts_cell(counted)}; {_bytes(counted.get('sent', 0) + counted.get('received', 0))}"
+    size = counted.get("sent", 0) + counted.get("received", 0)
+    return f"{counts_cell(counted)}; {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{max(1, round(size / 1e3))} kB'}"
 
 
 def counts_cell(counted: Mapping[str, float]) -> str:
@@ -324,10 +291,6 @@ def counts_cell(counted: Mapping[str, float]) -> str:
     kinds = {"GET": counted.get("GET", 0) + counted.get("HEAD", 0)}
     kinds |= {kind: counted.get(kind, 0) for kind in ("LIST", "PUT", "DELETE")}
     return ", ".join(f"{number:,.0f} {kind}" for kind, number in kinds.items() if number)
-
-
-def _bytes(size: float) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
 
 
 def _say(line: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import itertools
 import random
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -80,29 +79,17 @@ class Servers:
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
-        self.broker.__enter__()
-        try:
-            self._start_store()
-        except BaseException:
-            self.broker.close()
-            raise
+        with ExitStack() as stack:
+            stack.enter_context(self.broker)
+            if self._minio is None:
+                self._folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kbackup-bench-"))
+            else:
+                stack.enter_context(self._minio).create_bucket(_BUCKET)
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.broker.close()
-        if self._minio is not None:
-            self._minio.close()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _start_store(self) -> None:
-        if self._minio is None:
-            self._folder = tempfile.mkdtemp(prefix="kbackup-bench-")
-            return
-        self._minio.__enter__()
-        self._minio.create_bucket(_BUCKET)
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
 
     def cpu(self) -> dict[str, float]:
         """Seconds that the servers have used so far."""
@@ -114,20 +101,13 @@ class Servers:
         name = f"archive-{next(self._numbers)}"
         if self._minio is None:
             return {"store": f"file://{self._folder}/{name}", "s3": {}}
-        options = {
-            "endpoint_url": self._minio.endpoint_url,
-            "region": self._minio.region,
-            "access_key_id": self._minio.access_key,
-            "secret_access_key": self._minio.secret_key,
-        }
-        return {"store": f"s3://{_BUCKET}/{name}", "s3": options}
+        return {"store": f"s3://{_BUCKET}/{name}", "s3": s3_options(self._minio)}
 
     def delete_archive(self, where: dict[str, Any]) -> None:
         """Gives back what an archive or a bare upload took: a disk holds only so many."""
         store = open_store(where["store"], S3Options(**where["s3"]))
-        failed = store.delete([entry.key for entry in store.list()])
-        if failed:
-            raise failed[0].error
+        for failed in store.delete([entry.key for entry in store.list()]):
+            raise failed.error
 
     def new_topic(self, partitions: int = PARTITIONS, size: int = 0) -> str:
         """The name of a topic that nobody has written to; it takes values of `size` bytes."""
@@ -169,6 +149,16 @@ class Servers:
 def _delivered(error: KafkaError | None, _: Message) -> None:
     if error is not None:
         raise KafkaException(error)
+
+
+def s3_options(minio: Minio) -> dict[str, Any]:
+    """Return what `S3Options` takes."""
+    return {
+        "endpoint_url": minio.endpoint_url,
+        "region": minio.region,
+        "access_key_id": minio.access_key,
+        "secret_access_key": minio.secret_key,
+    }
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

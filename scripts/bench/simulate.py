@@ -14,6 +14,7 @@ import hashlib
 import pickle
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,14 +57,13 @@ PREFIX_RATES = {"PUT": 3_500, "GET": 5_500}
 
 
 def cost(requests: Mapping[str, int]) -> float:
-    """US dollars."""
+    """Return US dollars."""
     return sum(PRICES[kind] * number / 1000 for kind, number in requests.items())
 
 
-def upload_requests(size: float, part: int | None = None) -> int:
-    """PUTs of one object of `size` bytes: one where it fits into a part, else its parts, a beginning and an end."""
-    part = S3Options().part_size if part is None else part
-    parts = max(1, -(-int(size) // part))
+def upload_requests(size: float) -> int:
+    """Return the PUTs of an object of `size` bytes: one, or its parts and two more."""
+    parts = max(1, -(-int(size) // S3Options().part_size))
     return 1 if parts == 1 else parts + 2
 
 
@@ -83,11 +83,6 @@ class Data:
     @property
     def segments(self) -> int:
         return self.partitions * segments_of(self.share)
-
-    @property
-    def index_bytes(self) -> float:
-        """24 bytes a record."""
-        return 24 * self.size / self.record
 
     @property
     def tasks(self) -> int:
@@ -130,14 +125,6 @@ class Cluster:
         return self.start + max((size / self.rate + tasks * self.task) / self.slots, tasks / self.launch)
 
 
-def total(requests: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for some in requests:
-        for kind, number in some.items():
-            found[kind] = found.get(kind, 0) + number
-    return found
-
-
 CASES = ((1_000, 1e12), (10_000, 1e14), (100_000, 1e15))
 RUNS = {"first": 1.0, "night": 0.01}
 EXECUTORS = (1, 4, 16, 64)
@@ -150,23 +137,16 @@ def worked_rows() -> Iterator[str]:
     """Lines of a Markdown table, without its head."""
     for partitions, size in CASES:
         for name, share in RUNS.items():
-            yield _row(name, Data(partitions, size * share, RECORD))
-
-
-def _row(name: str, data: Data) -> str:
-    puts = data.puts() + 2 * data.partitions + RUN
-    hours = (Cluster(n, CORES, RATE).bound(data.size, data.tasks) / 3600 for n in EXECUTORS)
-    gets = data.gets()
-    cells = (
-        *(f"{data.partitions:,}", _bytes(data.size), name, f"{data.tasks:,}", f"{data.segments:,}"),
-        *(f"{puts:,}", f"{cost({'PUT': puts}):,.2f}", *(f"{each:,.2f}" for each in hours)),
-        *(f"{gets:,}", f"{cost({'GET': gets}):,.2f}"),
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-def _bytes(size: float) -> str:
-    return f"{size / 1e15:g} PB" if size >= 1e15 else f"{size / 1e12:g} TB"
+            data = Data(partitions, size * share, RECORD)
+            puts, gets = data.puts() + 2 * data.partitions + RUN, data.gets()
+            total = f"{data.size / 1e15:g} PB" if data.size >= 1e15 else f"{data.size / 1e12:g} TB"
+            hours = (Cluster(n, CORES, RATE).bound(data.size, data.tasks) / 3600 for n in EXECUTORS)
+            cells = (
+                *(f"{data.partitions:,}", total, name, f"{data.tasks:,}", f"{data.segments:,}"),
+                *(f"{puts:,}", f"{cost({'PUT': puts}):,.2f}", *(f"{each:,.2f}" for each in hours)),
+                *(f"{gets:,}", f"{cost({'GET': gets}):,.2f}"),
+            )
+            yield f"| {' | '.join(cells)} |"
 
 
 PARTITIONS_A_TOPIC = 50
@@ -174,17 +154,13 @@ GROUPS_A_TOPIC = 2
 _CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000", "min.insync.replicas": "2"}
 
 
-def topic_names(partitions: int) -> list[str]:
-    return [f"team-{n % 97:02d}.service-{n:05d}.events" for n in range(-(-partitions // PARTITIONS_A_TOPIC))]
-
-
-def live_topics(partitions: int, records: int) -> list[LiveTopic]:
+def live_topics(partitions: int, records: int) -> Iterator[LiveTopic]:
     """`records` in each of `partitions`."""
-    found: list[LiveTopic] = []
-    for number, name in enumerate(topic_names(partitions)):
-        here = min(PARTITIONS_A_TOPIC, partitions - number * PARTITIONS_A_TOPIC)
-        found.append(LiveTopic(name, _topic_id(name), {p: Live(0, records, records) for p in range(here)}))
-    return found
+    for number, first in enumerate(range(0, partitions, PARTITIONS_A_TOPIC)):
+        name = f"team-{number % 97:02d}.service-{number:05d}.events"
+        identity = base64.urlsafe_b64encode(hashlib.md5(name.encode()).digest()).decode().rstrip("=")
+        here = range(min(PARTITIONS_A_TOPIC, partitions - first))
+        yield LiveTopic(name, identity, {p: Live(0, records, records) for p in here})
 
 
 def groups_of(topics: Iterable[LiveTopic]) -> Groups:
@@ -234,10 +210,6 @@ def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, tuple[L
     }
 
 
-def _topic_id(name: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.md5(name.encode()).digest()).decode().rstrip("=")
-
-
 _SAMPLE = 100_000  # results that are pickled and unpickled, for the time of one
 
 
@@ -258,11 +230,10 @@ class Simulated:
     """One run. `requests` are the driver's; `data` what the executors have to take."""
 
     name: str
-    partitions: int
     data: Data
     steps: list[Step] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
-    requests: dict[str, int] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
     tasks: list[int] = field(default_factory=list)
 
     @contextmanager
@@ -282,13 +253,13 @@ def simulate(partitions: int, size: float, record: int, grown: float, restore: b
     store = MemoryStore()
     records = max(1, int(size / partitions / record))
     more = max(1, int(records * grown))
-    first = Simulated("first", partitions, Data(partitions, records * partitions * record, record))
-    _backup(first, store, live_topics(partitions, records))
-    night = Simulated("nightly", partitions, Data(partitions, more * partitions * record, record))
-    _backup(night, store, live_topics(partitions, records + more))
+    first = Simulated("first", Data(partitions, records * partitions * record, record))
+    _backup(first, store, [*live_topics(partitions, records)])
+    night = Simulated("nightly", Data(partitions, more * partitions * record, record))
+    _backup(night, store, [*live_topics(partitions, records + more)])
     if not restore:
         return [first, night]
-    back = Simulated("restore", partitions, Data(partitions, (records + more) * partitions * record, record))
+    back = Simulated("restore", Data(partitions, (records + more) * partitions * record, record))
     _restore(back, store)
     return [first, night, back]
 
@@ -322,7 +293,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             commit(base, draft, captured, "", last=True)
         with run.step("refresh", "partition indexes, group offset files"):
             refresh(writing, Phases(Silent()))
-    run.requests = dict(store.requests - asked)
+    run.requests = store.requests - asked
     point = base.archive.state.point(number)
     for key in point.documents if point is not None else ():
         run.sizes[key.rpartition("/")[2]] = store.stat(key).size
@@ -360,7 +331,7 @@ def _restore(run: Simulated, store: MemoryStore) -> None:
         data = dump(plan)
     run.sizes["plan.json"] = len(data)
     run.tasks = [sum(s.bytes for part in unit for s in part.segments) for unit in plan.units]
-    run.requests = dict(store.requests - asked)
+    run.requests = store.requests - asked
 
 
 _NOTE = """\
@@ -374,21 +345,18 @@ def main(arguments: list[str]) -> int:
     if options.worked:
         print("\n".join(worked_rows()))
         return 0
-    runs = [
-        run
-        for partitions in options.partitions
-        for run in simulate(
-            partitions, partitions * options.partition_bytes, options.record, options.grown, options.restore
-        )
-    ]
-    print("\n".join([_NOTE, *_report(runs, options)]))
+    print(_NOTE)
+    for partitions in options.partitions:
+        size = partitions * options.partition_bytes
+        for run in simulate(partitions, size, options.record, options.grown, options.restore):
+            print("\n".join(_report(run)), end="\n\n")
     return 0
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench.simulate", description=__doc__)
     add = parser.add_argument
-    add("--partitions", type=_numbers, default=[10_000, 100_000], help="sizes to try (10000,100000)")
+    add("--partitions", type=int, nargs="+", default=[10_000, 100_000], help="sizes to try (10000 100000)")
     add("--partition-bytes", type=float, default=1e10, help="bytes of a partition (1e10: 1 PB in 100,000)")
     add("--record", type=int, default=1024, help="bytes of an encoded record (1024)")
     add("--grown", type=float, default=0.01, help="what a night adds, as a share (0.01)")
@@ -397,39 +365,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(each) for each in text.split(",")]
-
-
-def _report(runs: Sequence[Simulated], options: argparse.Namespace) -> list[str]:
-    lines: list[str] = []
-    for run in runs:
-        size = run.data.size
-        lines += [
-            f"{run.name}: {run.partitions:,} partitions, {size / 1e12:,.1f} TB, {len(run.tasks):,} tasks",
-            *grid(
-                ("step", "s", "CPU s", "MiB", ""),
-                [(s.name, f"{s.seconds:.2f}", f"{s.cpu:.2f}", f"{s.peak / MIB:,.0f}", s.note) for s in run.steps],
-            ),
-            "  ".join(f"{name} {value:,}" for name, value in run.sizes.items()),
-            *_requests(run),
-            "",
-        ]
-    return lines
-
-
-def _requests(run: Simulated) -> list[str]:
-    rows = [
-        (who, *(f"{requests.get(kind, 0):,}" for kind in ("PUT", "GET", "LIST")), f"{cost(requests):,.2f}")
-        for who, requests in requests_of(run).items()
+def _report(run: Simulated) -> list[str]:
+    steps = [(s.name, f"{s.seconds:.2f}", f"{s.cpu:.2f}", f"{s.peak / MIB:,.0f}", s.note) for s in run.steps]
+    executors = Counter({"GET": run.data.gets()} if run.name == "restore" else {"PUT": run.data.puts()})
+    asked = {"driver": run.requests, "executors": executors, "all": run.requests + executors}
+    requests = [
+        (who, *(f"{counted[kind]:,}" for kind in ("PUT", "GET", "LIST")), f"{cost(counted):,.2f}")
+        for who, counted in asked.items()
     ]
-    return grid(("requests of", "PUT", "GET", "LIST", "USD"), rows)
-
-
-def requests_of(run: Simulated) -> dict[str, dict[str, int]]:
-    """By who asks: the driver as counted, executors as the model has it."""
-    executors = {"GET": run.data.gets()} if run.name == "restore" else {"PUT": run.data.puts()}
-    return {"driver": run.requests, "executors": executors, "all": total([run.requests, executors])}
+    return [
+        f"{run.name}: {run.data.partitions:,} partitions, {run.data.size / 1e12:,.1f} TB, {len(run.tasks):,} tasks",
+        *grid(("step", "s", "CPU s", "MiB", ""), steps),
+        "  ".join(f"{name} {value:,}" for name, value in run.sizes.items()),
+        *grid(("requests of", "PUT", "GET", "LIST", "USD"), requests),
+    ]
 
 
 if __name__ == "__main__":

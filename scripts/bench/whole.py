@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -112,10 +112,6 @@ class Round:
         """Records a second."""
         return self.records / self.wall
 
-    def document(self) -> dict[str, Any]:
-        """Return the members as JSON shows them."""
-        return {**asdict(self), "rate": round(self.rate)}
-
 
 class WholeBench:
     """A topic with `records` records of `size` bytes, written once, and one archive a tool."""
@@ -129,15 +125,11 @@ class WholeBench:
     def rounds(self, repeat: int, works: Sequence[str] = WORKS) -> Iterator[Round]:
         """Run each tool's backup, then its restore, `repeat` times; the tools take turns in going first."""
         for number in range(repeat):
-            for tool, program in self._in_turn(number):
+            for tool, program in (*self._tools[number % len(self._tools) :], *self._tools[: number % len(self._tools)]):
                 archive = self._servers.new_archive()
                 for work in works:
                     yield self._measure(work, tool, program, archive)
                 self._servers.delete_archive(archive)
-
-    def _in_turn(self, number: int) -> list[tuple[Tool, str]]:
-        first = number % len(self._tools)
-        return [*self._tools[first:], *self._tools[:first]]
 
     def _measure(self, work: str, tool: Tool, program: str, archive: Mapping[str, Any]) -> Round:
         target = self._servers.unused_name()
@@ -152,7 +144,7 @@ class WholeBench:
             self._servers.delete_topic(target)
         return Round(
             *(work, tool.name, self._size, self._records, used["wall"], used["cpu"], int(used["peak"])),
-            stored=_stored(archive),
+            stored=sum(entry.size for entry in open_store(archive["store"], S3Options(**archive["s3"])).list()),
             broker=after["broker"] - before["broker"],
             store=after["minio"] - before["minio"],
             steps=steps,
@@ -188,11 +180,6 @@ def _steps(stdout: Path) -> dict[str, float]:
         return {}
 
 
-def _stored(archive: Mapping[str, Any]) -> int:
-    store = open_store(archive["store"], S3Options(**archive["s3"]))
-    return sum(entry.size for entry in store.list())
-
-
 _HEAD = (
     *("work", "tool", "records/s", "median", "wall s", "start-up s"),
     *("client CPU s", "µs a record", "memory MiB", "stored MiB", "broker s", "store s"),
@@ -200,8 +187,11 @@ _HEAD = (
 
 
 def table(rounds: Sequence[Round]) -> str:
-    """Return one row a work, size and tool: the range and the median of the rates, medians of the rest."""
-    return "\n".join(grid(_HEAD, [_row(group) for group in _groups(rounds)]))
+    """Return one row per work, size and tool: the range and the median of the rates, medians of the rest."""
+    groups: dict[tuple[str, int, int, str], list[Round]] = {}
+    for each in rounds:
+        groups.setdefault((each.work, each.size, each.records, each.tool), []).append(each)
+    return "\n".join(grid(_HEAD, [_row(group) for group in groups.values()]))
 
 
 def document(rounds: Sequence[Round]) -> dict[str, Any]:
@@ -210,7 +200,7 @@ def document(rounds: Sequence[Round]) -> dict[str, Any]:
         "format": "kbackup-bench-whole",
         "version": 1,
         "cores": os.cpu_count(),
-        "rounds": [each.document() for each in rounds],
+        "rounds": [{**asdict(each), "rate": round(each.rate)} for each in rounds],
     }
 
 
@@ -233,14 +223,6 @@ def _row(rounds: Sequence[Round]) -> list[str]:
         f"{median(each.broker for each in rounds):.1f}",
         f"{median(each.store for each in rounds):.1f}",
     ]
-
-
-def _groups(rounds: Iterable[Round]) -> list[list[Round]]:
-    """Return the rounds of the same work, size, number of records and tool together, in order of appearance."""
-    groups: dict[tuple[str, int, int, str], list[Round]] = {}
-    for each in rounds:
-        groups.setdefault((each.work, each.size, each.records, each.tool), []).append(each)
-    return list(groups.values())
 
 
 _CASES = "540:1000000,540:4000000,540:16000000,140:8000000"
@@ -272,14 +254,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _tools(options: argparse.Namespace) -> list[tuple[Tool, str]]:
-    tools = [(kbackup(f"kbackup {value}" if value else "kbackup", more=_settings(value)), "") for value in options.set]
+    tools = []
+    for value in options.set:
+        more = dict(each.split("=", 1) for each in value.split(",") if each)
+        tools.append((kbackup(f"kbackup {value}".rstrip(), more=more), ""))
     tools += [(kbackup(tree.name, tree.resolve()), "") for tree in options.against]
     return [*tools, *((Tool.load(Path(file)), program) for file, program in options.peer)]
-
-
-def _settings(value: str) -> dict[str, str]:
-    """Return the environment variables of settings such as `KBACKUP_BACKUP_COMPRESSION=zstd`, joined by commas."""
-    return dict(each.split("=", 1) for each in value.split(",") if each)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -288,7 +268,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--cases", default=_CASES, help=f"value sizes and records ({_CASES})")
     add("--repeat", type=int, default=3, help="rounds (3)")
     add("--works", type=lambda text: tuple(text.split(",")), default=WORKS, help="backup,restore")
-    add("--set", action="append", metavar="NAME=VALUE", help="kbackup once more, with these variables; '' for none")
+    add("--set", action="append", metavar="NAME=VALUE,…", help="kbackup once more, with these variables; '' for none")
     add("--against", type=Path, action="append", default=[], help="kbackup of another checkout")
     add("--peer", nargs=2, action="append", default=[], metavar=("FILE", "PROGRAM"), help="another tool")
     add("--json", type=Path, metavar="FILE", help="write all rounds to FILE")
