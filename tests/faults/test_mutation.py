@@ -6,17 +6,18 @@ import random
 
 import pytest
 
-from scripts.soak.mutation import run
-
-CASES = 300
+from tests.faults.mutation import run
 
 
-@pytest.mark.parametrize("seed", [1, None], ids=["fixed", "new"])
-def test_mutated_files_are_detected_or_harmless(seed: int | None) -> None:
-    """By a seed that stays and by one that is new each time; `python -m scripts.soak.mutation` runs 10,000."""
+@pytest.mark.parametrize(
+    ("cases", "seed"),
+    [(150, 1), (150, None), pytest.param(10_000, None, marks=pytest.mark.soak)],
+    ids=["fixed", "new", "many"],
+)
+def test_mutated_files_are_detected_or_harmless(cases: int, seed: int | None) -> None:
+    """By a seed that stays and by one that is new each time."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     print(f"seed {seed}")
-    result = run(CASES // 2, seed)
-    print("\n".join(result.lines()))
-    assert not result.wrong
-    assert sum(result.counted.values()) == result.cases
+    result = run(cases, seed)
+    assert not result.wrong, "\n".join(result.wrong)
+    assert sum(result.counted.values()) == cases

@@ -1,17 +1,16 @@
-"""The first inputs of the fuzzer, its earlier findings, and a second of it."""
+"""Arbitrary bytes into all that reads files of an archive: it must read them, or raise a `KbackupError`."""
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-from scripts.fuzz.__main__ import FINDINGS
-from scripts.fuzz.corpus import corpus
-from scripts.fuzz.targets import TARGETS, one
+from tests.unit.fuzz.corpus import corpus
+from tests.unit.fuzz.targets import TARGETS, one
 
+FINDINGS = Path(__file__).parent / "findings"
 _CHANGED = 200
 
 
@@ -23,22 +22,22 @@ def test_seeds_and_findings_pass(name: str) -> None:
         one(name, data)
 
 
+@pytest.mark.parametrize(
+    ("number", "seed"), [(_CHANGED, 1), pytest.param(1_000_000, None, marks=pytest.mark.soak)], ids=["some", "many"]
+)
 @pytest.mark.parametrize("name", TARGETS)
-def test_small_changes(name: str) -> None:
-    rng = random.Random(name)
+def test_changed_seeds(name: str, number: int, seed: int | None) -> None:
+    """Bytes are changed, cut out and put in twice."""
+    rng = random.Random(f"{name} {random.SystemRandom().randrange(1 << 32) if seed is None else seed}")
     seeds = [data for data in corpus(name) if data]
-    for _ in range(_CHANGED):
+    for _ in range(number):
         data = bytearray(rng.choice(seeds))
         for _ in range(rng.choice((1, 2, 8))):
             data[rng.randrange(len(data))] = rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-        one(name, bytes(data))
-
-
-@pytest.mark.parametrize("name", ["records", "compressed"])
-@pytest.mark.exhaustive
-def test_a_second_of_it(name: str) -> None:
-    pytest.importorskip("atheris", reason="no wheel for this Python")
-    command = [sys.executable, "-m", "scripts.fuzz", "--seconds", "1", "--target", name]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "inputs, exit code 0" in run.stdout
+        if rng.random() < 0.2:
+            at = rng.randrange(len(data))
+            data[at : at + rng.randrange(64)] = data[: rng.randrange(64)]
+        try:
+            one(name, bytes(data))
+        except Exception as error:
+            raise AssertionError(f"these bytes are neither read nor refused: {data.hex()}") from error

@@ -1,4 +1,4 @@
-"""The fuzzed decoders, one function each."""
+"""The decoders of all that is read from an archive or a metadata log, one function each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kbackup.store.crypt.frames import HEADER, Cipher, decode_header, decrypt_fr
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.keyring import decode_file
 from scripts.docs.schemas import DOCUMENTS
-from scripts.fuzz.corpus import ROWS, OneObject
+from tests.unit.fuzz.corpus import ROWS, OneObject
 
 _MOST = 1 << 20
 _MAP = layout.restore_key("r", layout.OFFSETS)

@@ -1,4 +1,4 @@
-"""The inputs that the fuzzer starts from."""
+"""The inputs that are changed at random."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kbackup.store.crypt.keyring import new_file
 from kbackup.types import TopicPartition
 from tests.support.record_blocks import index_of
 
-_VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
+_VECTORS = Path(__file__).parents[3] / "formats" / "vectors"
 ROWS = 3
 
 
