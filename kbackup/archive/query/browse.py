@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, by_incarnation, topic_of
-from kbackup.archive.query.java import is_java_archive, java_content, java_topics
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, by_incarnation, topic_of
+from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.query.overview import content_as_restored, java_as_restored, view_as_restored
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import Archive
 from kbackup.archive.segments.read import SegmentRanges
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Choice, Window
-from kbackup.errors import NoArchiveError, UsageError, suggest_name
+from kbackup.archive.segments.window import EVERYTHING, Choice, Window
+from kbackup.errors import UsageError, suggest_name
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 from kbackup.util.times import time_text
-
-EVERYTHING = Window()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +61,22 @@ def catalogue(store: Store, point_name: str = "latest", topic: str | None = None
     `UsageError` if there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
     indexes of the segments.
     """
-    try:
-        archive = open_archive(store)
-    except NoArchiveError:
-        if not is_java_archive(store):
-            raise
-        names = _chosen(java_topics(store), topic, store.url)
-        content = java_content(store, names)
+    archive = open_archive_or_folder(store)
+    if archive is None:
+        content = java_content(store, _chosen(java_topics(store), topic, store.url))
         if at is not None:
             content = java_as_restored(content, at)
         return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
     if at is None:
         return catalogue_of(archive, archive.restore_point(point_name), topic)
-    content = _content_at(archive, point_name, topic, at)
-    manifest = archive.restore_point(content.restore_point)
-    return Catalogue(store.url, manifest.number, manifest.committed_at, content.topics, content.choice)
-
-
-def _content_at(archive: Archive, point_name: str, topic: str | None, at: int) -> Content:
-    """Return what a restore of that moment would read: everything, or one topic with its notes."""
     view, topics = view_as_restored(archive, point_name, at, topic)
     if topic is not None:
-        _chosen([t.name for t in topics], topic, f"{archive.store.url} as of {time_text(at)}")
+        _chosen([t.name for t in topics], topic, f"{store.url} as of {time_text(at)}")
         topics = [t for t in topics if t.name == topic]
         view = replace(view, excluded={name: text for name, text in view.excluded.items() if name == topic})
-    return content_as_restored(archive, view, topics, at)
+    content = content_as_restored(archive, view, topics, at)
+    manifest = archive.restore_point(content.restore_point)
+    return Catalogue(store.url, manifest.number, manifest.committed_at, content.topics, content.choice)
 
 
 def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:
@@ -151,7 +140,6 @@ def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> I
 # Pages of a partition's records, forwards and backwards, for those who leaf through them: bounded in records and in
 # bytes, with as few requests as the segments that they lie in allow.
 
-
 MOST = 1000
 """Records of a page, at most."""
 ROOM = 8 << 20
@@ -193,14 +181,14 @@ class Sought(NamedTuple):
 
 def page_from(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
     """Return the first records at or above `offset`, at most `most`."""
-    wanted = [s for s in partition.segments if s.last >= offset]
-    return _page(store, partition, offset, _parts(store, wanted, offset, min(most, MOST), back=False), False)
+    nearest = [s for s in partition.segments if s.last >= offset]
+    return _page(store, partition, nearest, offset, min(most, MOST), back=False)
 
 
 def page_before(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
     """Return the last records below `offset`, at most `most`."""
-    wanted = [s for s in reversed(partition.segments) if s.first < offset]
-    return _page(store, partition, offset, _parts(store, wanted, offset, min(most, MOST), back=True), True)
+    nearest = [s for s in reversed(partition.segments) if s.first < offset]
+    return _page(store, partition, nearest, offset, min(most, MOST), back=True)
 
 
 def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int = 0) -> Sought:
@@ -222,36 +210,29 @@ def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int 
     return Sought(None, False)
 
 
-class _Part(NamedTuple):
-    """Records number `low` to `high` (exclusive) of a segment."""
-
-    segment: Segment
-    low: int
-    high: int
-
-
-def _parts(store: Store, segments: Iterable[Segment], offset: int, most: int, *, back: bool) -> list[_Part]:
-    """Return what to read of `segments` (the nearest first), in order of offsets. Only the last one that is planned can
-    have more than a page's bytes, and be cut short for it."""
-    ranges: list[_Part] = []
+def _page(
+    store: Store, partition: ArchivedPartition, nearest: Sequence[Segment], offset: int, most: int, *, back: bool
+) -> Page:
+    # numbers of records in each segment; only the last one that is planned can have more than a page's bytes, and be
+    # cut short for it
+    planned: list[tuple[SegmentRanges, int, int]] = []
     size = 0
-    for segment in segments:
-        edge = SegmentRanges(store, segment).number(offset)
+    for segment in nearest:
+        ranges = SegmentRanges(store, segment)
+        edge = ranges.number(offset)
         low, high = (max(0, edge - most), edge) if back else (edge, min(segment.count, edge + most))
-        ranges.append(_Part(segment, low, high))
+        planned.append((ranges, low, high))
         most -= high - low
         size += min(segment.bytes, (high - low) * segment.largest)
         if not most or size >= ROOM:
             break
-    return ranges[::-1] if back else ranges
 
-
-def _page(store: Store, partition: ArchivedPartition, offset: int, parts: list[_Part], back: bool) -> Page:
-    def read(part: _Part) -> list[RecordBlock]:
-        return list(SegmentRanges(store, part.segment).fitting(part.low, part.high, ROOM, last=back))
+    def read(part: tuple[SegmentRanges, int, int]) -> list[RecordBlock]:
+        ranges, low, high = part
+        return list(ranges.fitting(low, high, ROOM, last=back))
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        blocks = tuple(block for some in pool.map(read, parts) for block in some)
+        blocks = tuple(block for some in pool.map(read, planned[::-1] if back else planned) for block in some)
     held = partition.segments
     first, last = (int(blocks[0].offsets[0]), int(blocks[-1].offsets[-1])) if blocks else (offset, offset - 1)
     return Page(blocks, bool(held) and held[0].first < first, bool(held) and held[-1].last > last)

@@ -3,9 +3,9 @@ restore point."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 from kbackup.archive.catalog.operations import loss_of
@@ -111,12 +111,18 @@ def content_of(
     segments = by_incarnation(archive.segments(manifest, topics))
     metadata = {number: {t.name: t for t in archive.metadata(number).topics} for number in {t.captured for t in topics}}
     archived = tuple(
-        topic_of(t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {}), archive.state.starts)
-        for t in topics
+        topic_of(t, metadata[t.captured].get(t.name), segments.get(_key(t), {}), archive.state.starts) for t in topics
     )
-    chosen = {(t.name, t.incarnation) for t in topics}
-    told = [t for t in (topics if groups is None else groups) if (t.name, t.incarnation) in chosen]
-    offsets, not_carried = group_offsets(archive, told)
+    chosen = {_key(t) for t in topics}
+    offsets, not_carried = group_offsets(
+        archive, [t for t in (topics if groups is None else groups) if _key(t) in chosen]
+    )
+    damaged = [
+        row
+        for row in archive.state.losses.dicts()
+        if row["kind"] == "damaged" and row["point"] <= manifest.number and (row["topic"], row["incarnation"]) in chosen
+    ]
+    damaged.sort(key=lambda row: (row["topic"], row["partition"], row["start"]))
     return Content(
         archive.info.id,
         manifest.number,
@@ -124,26 +130,16 @@ def content_of(
         offsets,
         tuple(loss.message for loss in archive.losses(manifest)),
         not_carried=not_carried,
-        damaged=_damaged(archive, manifest, chosen),
+        damaged=tuple(map(loss_of, damaged)),
     )
 
 
 def by_incarnation(segments: Iterable[Segment]) -> dict[Incarnation, dict[int, list[Segment]]]:
     """Group segments by incarnation, then by partition, in the given order."""
-    found: dict[Incarnation, dict[int, list[Segment]]] = {}
+    grouped: dict[Incarnation, dict[int, list[Segment]]] = defaultdict(lambda: defaultdict(list))
     for s in segments:
-        found.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
-    return found
-
-
-def _damaged(archive: Archive, manifest: Manifest, topics: Container[Incarnation]) -> tuple[Loss, ...]:
-    """Return the losses of `topics` up to a restore point by missing or damaged objects."""
-    rows = [
-        row
-        for row in archive.state.losses.dicts()
-        if row["kind"] == "damaged" and row["point"] <= manifest.number and (row["topic"], row["incarnation"]) in topics
-    ]
-    return tuple(loss_of(row) for row in sorted(rows, key=lambda row: (row["topic"], row["partition"], row["start"])))
+        grouped[s.topic, s.incarnation][s.partition].append(s)
+    return grouped
 
 
 def narrowed(
@@ -153,7 +149,10 @@ def narrowed(
     is kept only up to the last one with records in its window."""
     topics = []
     for topic in content.topics:
-        cut = [_cut(p, window_of(topic.name, p.partition)) for p in topic.partitions]
+        cut = []
+        for p in topic.partitions:
+            window = window_of(topic.name, p.partition)
+            cut.append(replace(p, segments=tuple(filter(window.may_hold, p.segments)), window=window))
         while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
             cut.pop()
         topics.append(replace(topic, partitions=tuple(cut)))
@@ -168,11 +167,6 @@ def _is_asked(loss: Loss, window_of: Callable[[str, int], Window]) -> bool:
     return window.ranges is None or any(low < end and start < high for low, high in window.ranges)
 
 
-def _cut(partition: ArchivedPartition, window: Window) -> ArchivedPartition:
-    segments = tuple(s for s in partition.segments if window.may_hold(s))
-    return replace(partition, segments=segments, window=window)
-
-
 def topic_of(
     state: TopicState,
     known: TopicMetadata | None,
@@ -181,19 +175,18 @@ def topic_of(
 ) -> ArchivedTopic:
     """Return a topic with the segments of later runs, where they are among `segments` (by partition), and without
     records before the log `starts`."""
-    states = {p.partition: (p.start, p.end) for p in state.partitions}
-    records = {p.partition: p.records for p in state.partitions}
+    states = {p.partition: p for p in state.partitions}
     partitions = []
     for number in sorted({*states, *range(max(segments, default=-1) + 1)}):
-        ours = tuple(segments.get(number, ()))
-        start, end = states.get(number, (ours[0].first if ours else 0, 0))
+        ours, then = tuple(segments.get(number, ())), states.get(number)
+        start, end = (then.start, then.end) if then is not None else (ours[0].first if ours else 0, 0)
         went = starts.get((state.name, state.incarnation, number))
-        gone = 0
+        expired = 0
         if went is not None:
-            gone = went.records if went.start <= end else records.get(number, 0)
+            expired = went.records if went.start <= end else then.records if then is not None else 0
             start = min(max(start, went.start), max(start, end))
         last = max(end, ours[-1].last + 1 if ours else 0)
-        partitions.append(ArchivedPartition(number, start, last, ours, expired=gone))
+        partitions.append(ArchivedPartition(number, start, last, ours, expired=expired))
     return ArchivedTopic(
         state.name,
         state.incarnation,
@@ -209,7 +202,7 @@ def group_offsets(
     archive: Archive, topics: Sequence[TopicState]
 ) -> tuple[dict[str, tuple[GroupOffset, ...]], dict[str, str]]:
     """Return the offsets of `topics` by group, and why by group that a capture is without."""
-    offsets_by_group: dict[str, list[GroupOffset]] = {}
+    offsets: dict[str, list[GroupOffset]] = {}
     not_carried: dict[str, str] = {}
     for number in sorted({t.captured for t in topics}):
         captured = {t.name for t in topics if t.captured == number}
@@ -217,10 +210,9 @@ def group_offsets(
         for name, why in document.not_carried.items():
             not_carried[name] = f"restore point {number} does not carry it: {why}"
         for group in document.groups:
-            for offset in group.offsets:
-                if offset.topic in captured:
-                    offsets_by_group.setdefault(group.group, []).append(offset)
-    return {group: tuple(offsets) for group, offsets in sorted(offsets_by_group.items())}, not_carried
+            if ours := [o for o in group.offsets if o.topic in captured]:
+                offsets.setdefault(group.group, []).extend(ours)
+    return {group: tuple(each) for group, each in sorted(offsets.items())}, not_carried
 
 
 # Select the topics and groups of a moment: by which restore point, and why.
@@ -232,8 +224,6 @@ def group_offsets(
 
 
 NO_POINTS = "a folder of the Java tool has no restore points: topics and groups are as they stand there"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +328,14 @@ def _at(
     first = {_key(t): t for t in captured if after is not None and t.captured == after.number}
     had = {_key(t) for t in then}
     later = {key: t for key, t in ({_key(t): t for t in upto.topics} | first).items() if key not in had}
-    within = _with_records(archive, upto, later.values(), window)
+    within = sorted(
+        {
+            (s.topic, s.incarnation)
+            for s in archive.segments(upto, list(later.values()))
+            # one without timestamps doesn't show when the topic existed
+            if s.min_timestamp is not None and window.may_hold(s)
+        }
+    )
     new = {t.name: t for key, t in later.items() if key in first and key in within and t.name not in existing}
     notes = [note] if point is None else [f"topics are as of restore point {point.number}", note]
     if new and after is not None:
@@ -347,51 +344,25 @@ def _at(
             f"{', '.join(sorted(new))}"
         )
     known = {t.name: t for t in later.values()} | {t.name: t for t in then}
-    others = {name: t for name, t in known.items() if name not in existing and name not in new}
-    return View(
-        upto,
-        (*existing.values(), *new.values()),
-        others,
-        then,
-        point.number if point is not None else None,
-        point.number if point is not None else None,
-        at,
-        tuple(notes),
-        _excluded([later[key] for key in within], existing | new, others),
-    )
-
-
-def _key(topic: TopicState) -> Incarnation:
-    return topic.name, topic.incarnation
-
-
-def _with_records(archive: Archive, upto: Manifest, topics: Iterable[TopicState], window: Window) -> list[Incarnation]:
-    """Return the incarnations with segments that may hold a record of the window. A segment without timestamps doesn't
-    count: it doesn't show when the topic existed."""
-    keys = {
-        (s.topic, s.incarnation)
-        for s in archive.segments(upto, list(topics))
-        if s.min_timestamp is not None and window.may_hold(s)
-    }
-    return sorted(keys)
-
-
-def _excluded(
-    within: Iterable[TopicState], chosen: Mapping[str, TopicState], others: Mapping[str, TopicState]
-) -> dict[str, str]:
-    """Return a sentence for each topic of later runs that has records in the window and is not selected."""
-    reasons: dict[str, str] = {}
-    for topic in within:
-        name = topic.name
+    chosen = existing | new
+    others = {name: t for name, t in known.items() if name not in chosen}
+    excluded: dict[str, str] = {}
+    for name, incarnation in within:
+        topic = later[name, incarnation]
         if others.get(name) == topic:
-            reasons[name] = (
+            excluded[name] = (
                 f"topic {name} was first captured later and has records in the window: "
                 "it is restored where it is asked for by name"
             )
         elif chosen.get(name) != topic:
-            incarnation = (chosen.get(name) or others[name]).incarnation
-            reasons[name] = (
-                f"topic {name} was begun anew later (incarnation {topic.incarnation}), with records in the window: "
-                f"of that time is incarnation {incarnation}; for the other name its restore point with --restore-point"
+            excluded[name] = (
+                f"topic {name} was begun anew later (incarnation {incarnation}), with records in the window: of that "
+                f"time is incarnation {(chosen.get(name) or others[name]).incarnation}; for the other name its restore "
+                "point with --restore-point"
             )
-    return reasons
+    number = point.number if point is not None else None
+    return View(upto, tuple(chosen.values()), others, then, number, number, at, tuple(notes), excluded)
+
+
+def _key(topic: TopicState) -> Incarnation:
+    return topic.name, topic.incarnation

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -18,12 +18,11 @@ import pyarrow as pa
 from kbackup.archive.query.browse import PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.read import SegmentRanges
-from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.errors import UsageError
 from kbackup.formats.arrow import pc
 from kbackup.formats.block import select_records
-from kbackup.formats.layout import Fields, gather, layout
+from kbackup.formats.layout import gather, layout
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 
@@ -38,7 +37,7 @@ _THREADS = 8
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """A pattern to look for in `fields` of records (headers: names and values): these very bytes, or by RE2, whose
-    signs stand for bytes. `ignore_case` is about ASCII letters."""
+    signs stand for bytes. `ignore_case` is about ASCII letters. It is one of `Matches`, whatever the partition."""
 
     text: str
     regex: bool = False
@@ -54,18 +53,18 @@ class Pattern:
                 f"{self.text} can't be looked for: {error}", "write a regular expression as RE2 knows them"
             ) from None
 
-    def matches(self, block: RecordBlock) -> npt.NDArray[np.bool_]:
+    def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
         """Return which records match: bool[n]. The block is checked on the way."""
         fields = layout(block, "record block", 0)
         matching = np.zeros(len(block), np.bool_)
         if "key" in self.fields:
-            matching |= self._within(block, fields.keys)
+            matching |= self._among(gather(block.data, fields.keys))
         if "value" in self.fields:
-            matching |= self._within(block, fields.values)
+            matching |= self._among(gather(block.data, fields.values))
         if "headers" in self.fields and len(fields.header_keys.start):
-            headers = self._within(block, fields.header_keys) | self._within(block, fields.header_values)
-            owners = np.searchsorted(fields.header_starts, np.flatnonzero(headers), side="right") - 1
-            matching[owners] = True
+            names, values = (gather(block.data, part) for part in (fields.header_keys, fields.header_values))
+            headers = np.flatnonzero(self._among(names) | self._among(values))
+            matching[np.searchsorted(fields.header_starts, headers, side="right") - 1] = True
         return matching
 
     def position(self, field: bytes | None) -> int | None:
@@ -75,28 +74,15 @@ class Pattern:
         (position,) = find_in(column, pattern=self.text.encode(), ignore_case=self.ignore_case).to_pylist()
         return position if position is not None and position >= 0 else None
 
-    def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
-        """Return which records match, whatever their partition: a pattern is one of `Matches`."""
-        return self.matches(block)
-
-    def _within(self, block: RecordBlock, fields: Fields) -> npt.NDArray[np.bool_]:
-        return self._among(gather(block.data, fields))
-
     def _among(self, column: pa.Array[Any]) -> npt.NDArray[np.bool_]:
         match = pc.match_substring_regex if self.regex else pc.match_substring
-        found: npt.NDArray[np.bool_] = pc.fill_null(
-            match(column, pattern=self.text.encode(), ignore_case=self.ignore_case), False
-        ).to_numpy(zero_copy_only=False)
-        return found
+        found = match(column, pattern=self.text.encode(), ignore_case=self.ignore_case)
+        matching: npt.NDArray[np.bool_] = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+        return matching
 
 
-class _Task(NamedTuple):
-    """Records number `low` to `high` of a segment."""
-
-    tp: TopicPartition
-    reader: SegmentRanges
-    low: int
-    high: int
+_Task = tuple[TopicPartition, SegmentRanges, int, int]
+"""Records of a segment, by number from and to (exclusive)."""
 
 
 Matches = Callable[[TopicPartition, RecordBlock], npt.NDArray[np.bool_]]
@@ -169,43 +155,24 @@ def _tasks(
         tp = TopicPartition(topic, partition.partition)
         for segment in filter(window.may_hold, partition.segments):
             reader = SegmentRanges(store, segment)
-            ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
-            for start, end in ranges:
-                for low, high in _pieces(segment, *reader.numbers(start, end), unit_bytes):
-                    yield _Task(tp, reader, low, high)
-
-
-def _pieces(segment: Segment, low: int, high: int, unit_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of records, from and to (exclusive), of about `unit_bytes`."""
-    step = max(1, segment.count * unit_bytes // max(segment.bytes, 1))
-    for start in range(low, high, step):
-        yield start, min(start + step, high)
+            step = max(1, segment.count * unit_bytes // max(segment.bytes, 1))
+            for start, end in window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),):
+                low, high = reader.numbers(start, end)
+                yield from ((tp, reader, at, min(at + step, high)) for at in range(low, high, step))
 
 
 def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event) -> Searched:
+    tp, reader, low, high = task
     matching: list[PartitionRecords] = []
     end = nbytes = 0
-    for block in task.reader.numbered(task.low, task.high):
+    for block in reader.numbered(low, high):
         if stop.is_set():
             break
         wanted, _ = window.cut(block)
         if len(wanted):
-            hits = select_records(wanted, matches(task.tp, wanted))
-            if len(hits):
-                matching.append(PartitionRecords(task.tp, _own(hits)))
+            hits = select_records(wanted, matches(tp, wanted))
+            if len(hits):  # in memory of their own: a few records must not keep a large buffer
+                matching.append(PartitionRecords(tp, replace(hits, data=hits.data.copy())))
         seen(len(block), block.nbytes)
         end, nbytes = int(block.offsets[-1]) + 1, nbytes + block.nbytes
-    return Searched(task.tp, end, nbytes, matching)
-
-
-def _own(block: RecordBlock) -> RecordBlock:
-    """Copy a block to memory of its own, so that a few records don't keep a large buffer."""
-    return RecordBlock(
-        block.data.copy(),
-        block.offsets,
-        block.positions,
-        block.lengths,
-        block.min_timestamp,
-        block.max_timestamp,
-        block.largest,
-    )
+    return Searched(tp, end, nbytes, matching)

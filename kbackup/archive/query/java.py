@@ -14,6 +14,7 @@ from kbackup.archive import layout
 from kbackup.archive.java import Flaw, JavaFolder
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NoArchiveError
 from kbackup.formats.index import decode_group_offsets
@@ -22,19 +23,30 @@ from kbackup.store.base import ObjectInfo, Store
 JAVA = "java"
 """The archive id of a folder of the Java tool, which has none of its own."""
 
+
+def open_archive_or_folder(store: Store) -> Archive | None:
+    """Return the archive; None for a folder of the Java tool. `NoArchiveError` for neither."""
+    try:
+        return open_archive(store)
+    except NoArchiveError:
+        if not is_java_archive(store):
+            raise
+    return None
+
+
 _THREADS = 16
 
 
 def is_java_archive(store: Store) -> bool:
     """Return whether any folder at the root has a partition index or a segment."""
     store = store.inner if isinstance(store, JavaFolder) else store
-    for directory in store.list_dirs(""):
-        for prefix in ("index_partition_", "segment_partition_"):
-            for entry in store.list(f"{directory}/{prefix}"):
-                name = entry.key.removeprefix(f"{directory}/")
-                if layout.parse_partition_index(name) is not None or layout.parse_segment(name) is not None:
-                    return True
-    return False
+    return any(
+        layout.parse_partition_index(name) is not None or layout.parse_segment(name) is not None
+        for directory in store.list_dirs("")
+        for prefix in ("index_partition_", "segment_partition_")
+        for entry in store.list(f"{directory}/{prefix}")
+        for name in (entry.key.removeprefix(f"{directory}/"),)
+    )
 
 
 def readable(store: Store, archive_id: str) -> Store:
@@ -44,7 +56,7 @@ def readable(store: Store, archive_id: str) -> Store:
 
 def java_topics(store: Store) -> list[str]:
     """Return the folders that hold files of the format."""
-    return [d for d in store.list_dirs("") if any(True for _ in _files(store, d))]
+    return [d for d in store.list_dirs("") if next(_files(store, d), None)]
 
 
 def java_content(store: Store, topics: Sequence[str]) -> Content:
@@ -60,14 +72,13 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
         warnings += [flaw.message for flaw in (*folder.flaws(topic), *missing_indexes(topic, files))]
         for name, entry in files.items():
             partition = layout.parse_group_offsets(name)
-            if partition is not None:
-                if not entry.size:
-                    warnings.append(empty_groups(entry.key).message)
-                for group, offset in decode_group_offsets(folder.get(entry.key), entry.key).items():
-                    if not layout.is_own_group(group):
-                        groups.setdefault(group, []).append(
-                            GroupOffset(topic=topic, partition=partition, offset=offset)
-                        )
+            if partition is None:
+                continue
+            if not entry.size:
+                warnings.append(empty_groups(entry.key).message)
+            for group, offset in decode_group_offsets(folder.get(entry.key), entry.key).items():
+                if not layout.is_own_group(group):
+                    groups.setdefault(group, []).append(GroupOffset(topic=topic, partition=partition, offset=offset))
     if not archived:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
     by_group = {g: tuple(o) for g, o in sorted(groups.items())}
@@ -87,15 +98,12 @@ def missing_indexes(topic: str, files: Iterable[str]) -> Iterator[Flaw]:
         yield Flaw(layout.partition_index_key(f"{topic}/", number), "is missing")
 
 
-def _files(store: Store, topic: str) -> list[ObjectInfo]:
-    entries = []
-    there = store.inner if isinstance(store, JavaFolder) else store
-    for entry in there.list(f"{topic}/"):
+def _files(store: Store, topic: str) -> Iterator[ObjectInfo]:
+    for entry in (store.inner if isinstance(store, JavaFolder) else store).list(f"{topic}/"):
         name = entry.key.removeprefix(f"{topic}/")
-        known = (layout.parse_segment(name), layout.parse_partition_index(name), layout.parse_group_offsets(name))
-        if any(k is not None for k in known):
-            entries.append(entry)
-    return entries
+        parsers = (layout.parse_segment, layout.parse_partition_index, layout.parse_group_offsets)
+        if any(parse(name) is not None for parse in parsers):
+            yield entry
 
 
 def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.models import Loss, Manifest, Metadata, PartitionState, TopicState
+from kbackup.archive.models import Loss, Manifest, TopicState
 from kbackup.archive.query.content import (
     NO_POINTS,
     ArchivedPartition,
@@ -24,11 +24,10 @@ from kbackup.archive.query.content import (
     span,
     view_of,
 )
-from kbackup.archive.query.java import is_java_archive, java_content, java_topics
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
+from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment, of_topics
 from kbackup.archive.segments.window import Choice, Window
-from kbackup.errors import NoArchiveError
 from kbackup.metadata.entities import LABELS, NotCarried
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition
@@ -169,13 +168,18 @@ def not_reached(
         return ()
     states = {(t.name, t.incarnation): t for t in view.upto.topics}
     known = [(t, s) for t in content.topics if (s := states.get((t.name, t.incarnation))) is not None]
-    notes = [
-        f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{partition.partition}, or some of them, are not "
-        f"in restore point {view.upto.number}"
-        for topic, seen in known
-        for partition, state in _unarchived(topic, seen)
-        if asked(topic.name, partition.partition) and not _reaches(partition, window.to_time)
-    ]
+    notes = []
+    for topic, seen in known:
+        archived = {p.partition: p for p in topic.partitions if asked(topic.name, p.partition)}
+        for state in seen.partitions:
+            if state.end >= state.log_end or state.partition not in archived:
+                continue
+            stamps = [s.max_timestamp for s in archived[state.partition].segments if s.max_timestamp is not None]
+            if not stamps or stamps[-1] <= window.to_time:  # else the last archived segment goes past the window
+                notes.append(
+                    f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{state.partition}, or some of them, "
+                    f"are not in restore point {view.upto.number}"
+                )
     if len(notes) > _NAMED:
         notes[_NAMED:] = [f"nor are offsets of {len(notes) - _NAMED} more partitions"]
     return (*_ends(archive, view, [state for _, state in known], window.to_time), *notes)
@@ -196,37 +200,19 @@ def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: i
             )
 
 
-def _unarchived(topic: ArchivedTopic, seen: TopicState) -> list[tuple[ArchivedPartition, PartitionState]]:
-    partitions = {p.partition: p for p in topic.partitions}
-    return [(partitions[p.partition], p) for p in seen.partitions if p.end < p.log_end and p.partition in partitions]
-
-
-def _reaches(partition: ArchivedPartition, to_time: int) -> bool:
-    """Return whether the last archived segment has a record from after the window."""
-    stamps = [s.max_timestamp for s in partition.segments if s.max_timestamp is not None]
-    return bool(stamps) and stamps[-1] > to_time
-
-
-# Ranges of offsets whose records an archive lacks, by partition.
-
-
-_ABSENT = ("retention", "damaged")
-"""Kinds of losses whose records the archive lacks."""
-
-
 def lost_ranges(archive: Archive, manifest: Manifest) -> dict[IncarnationPartition, list[tuple[int, int]]]:
-    """Return ranges of offsets (end exclusive) that were lost up to a restore point, as far as they are known."""
+    """Return ranges of offsets (end exclusive) whose records the archive lacks at a restore point, as far as they are
+    known."""
     ranges: dict[IncarnationPartition, list[tuple[int, int]]] = {}
     for row in archive.state.losses.dicts():
         known = None not in (row["partition"], row["start"], row["end"])
-        if known and row["kind"] in _ABSENT and row["point"] <= manifest.number:
+        if known and row["kind"] in ("retention", "damaged") and row["point"] <= manifest.number:
             key = row["topic"], row["incarnation"], row["partition"]
             ranges.setdefault(key, []).append((row["start"], row["end"]))
     return ranges
 
 
 # Growth of topics, by the catalog's table of segments alone: no object of a restore point is read.
-
 
 Growth = list[tuple[int, int]]
 """Pairs of a restore point's number and the stored bytes that it and earlier restore points added."""
@@ -238,28 +224,24 @@ def growth_of(archive: Archive, manifest: Manifest, topics: Collection[Incarnati
     A number may be of an expired restore point."""
     names = {name for name, _ in topics}
     table = of_topics(archive.table(manifest.number, ["topic", "incarnation", "point", "stored"]), names)
-    summed = _sum(table, ["topic", "incarnation", "point"]).sort_by(
-        [("topic", "ascending"), ("incarnation", "ascending"), ("point", "ascending")]
-    )
-    columns = (summed.column(n).to_pylist() for n in ("topic", "incarnation", "point", "stored_sum"))
     growth: dict[Incarnation, Growth] = {}
-    for key, rows in groupby(zip(*columns, strict=True), lambda row: (row[0], row[1])):
-        if key in topics:
-            total = 0
-            growth[key] = [(point, total := total + stored) for _, _, point, stored in rows]
+    for topic, incarnation, point, stored in sorted(_sums(table, ["topic", "incarnation", "point"])):
+        if (key := (topic, incarnation)) in topics:
+            known = growth.setdefault(key, [])
+            known.append((point, stored + (known[-1][1] if known else 0)))
     return growth
 
 
 def added_after(archive: Archive, manifest: Manifest, number: int) -> dict[Incarnation, int]:
     """Return the stored bytes that restore points after `number` added, by topic; topics without any are left out."""
     table = archive.table(manifest.number, ["topic", "incarnation", "stored"], number)
-    summed = _sum(table, ["topic", "incarnation"])
-    columns = (summed.column(n).to_pylist() for n in ("topic", "incarnation", "stored_sum"))
-    return {(topic, incarnation): stored for topic, incarnation, stored in zip(*columns, strict=True)}
+    return {(topic, incarnation): stored for topic, incarnation, stored in _sums(table, ["topic", "incarnation"])}
 
 
-def _sum(table: pa.Table, keys: list[str]) -> pa.Table:
-    return table.group_by(keys).aggregate([("stored", "sum")])
+def _sums(table: pa.Table, keys: list[str]) -> Iterator[tuple[Any, ...]]:
+    """Return the keys and the sum of their stored bytes."""
+    summed = table.group_by(keys).aggregate([("stored", "sum")])
+    return zip(*(summed.column(n).to_pylist() for n in (*keys, "stored_sum")), strict=True)
 
 
 # Sum up an archive from manifests and segment tables; no record is read.
@@ -334,11 +316,8 @@ def overview(store: Store, point_name: str, at: int | None = None, named: str | 
 
     `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any case.
     """
-    try:
-        archive = open_archive(store)
-    except NoArchiveError:
-        if not is_java_archive(store):
-            raise
+    archive = open_archive_or_folder(store)
+    if archive is None:
         content = java_content(store, java_topics(store))
         return _overview(store, content if at is None else java_as_restored(content, at), None, None, ())
     if at is None:
@@ -348,13 +327,12 @@ def overview(store: Store, point_name: str, at: int | None = None, named: str | 
         content = content_as_restored(archive, *view_as_restored(archive, point_name, at, named), at)
         manifest = archive.restore_point(content.restore_point)
     metadata = archive.metadata(manifest)
-    whole = _overview(store, content, manifest, archive.state, archive.losses(manifest))
-    return replace(whole, settings=_settings(metadata), not_carried=metadata.not_carried)
-
-
-def _settings(metadata: Metadata) -> dict[str, int]:
-    told = {name: getattr(metadata, name) for name in LABELS if name != "topics"}
-    return {name: len(each) for name, each in told.items() if isinstance(each, tuple)}
+    parts = {name: getattr(metadata, name) for name in LABELS if name != "topics"}
+    return replace(
+        _overview(store, content, manifest, archive.state, archive.losses(manifest)),
+        settings={name: len(part) for name, part in parts.items() if isinstance(part, tuple)},
+        not_carried=metadata.not_carried,
+    )
 
 
 def view_as_restored(archive: Archive, point_name: str, at: int, named: str | None) -> tuple[View, list[TopicState]]:
@@ -404,6 +382,13 @@ def _overview(
 
 def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> TopicOverview:
     partitions = tuple(PartitionOverview(p.partition, p.start, p.end, sums_of([p])) for p in topic.partitions)
+    ends = {p.partition: p.end for p in topic.partitions}
+    positions = [
+        GroupPosition(group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata)
+        for group, offsets in content.groups.items()
+        for o in offsets
+        if o.topic == topic.name
+    ]
     return TopicOverview(
         name=topic.name,
         incarnation=topic.incarnation,
@@ -414,16 +399,5 @@ def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> To
         partitions=partitions,
         sums=total(partition.sums for partition in partitions),
         losses=tuple(loss.message for loss in losses if loss.topic == topic.name),
-        groups=_positions(topic, content),
+        groups=tuple(sorted(positions, key=lambda g: (g.group, g.partition))),
     )
-
-
-def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, ...]:
-    ends = {p.partition: p.end for p in topic.partitions}
-    positions = [
-        GroupPosition(group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata)
-        for group, offsets in content.groups.items()
-        for o in offsets
-        if o.topic == topic.name
-    ]
-    return tuple(sorted(positions, key=lambda g: (g.group, g.partition)))

@@ -102,9 +102,9 @@ def check_selection(
         raise UsageError(
             f"the exclude patterns take away every {kind} {where} that {asked} selects", "leave one of them out"
         )
-    raise UsageError(
-        f"no {kind} {where} matches {asked}", suggest_name(first.strip("/"), known, _pattern_hint(kind, hint))
-    )
+    hint += "; a regular expression must match the whole name"
+    hint += "; internal topics, which begin with __, take their exact name" if kind == "topic" else ""
+    raise UsageError(f"no {kind} {where} matches {asked}", suggest_name(first.strip("/"), known, hint))
 
 
 def exact_entry(name: str) -> str:
@@ -114,11 +114,6 @@ def exact_entry(name: str) -> str:
         return name
     escaped = "".join(re.escape(sign) if sign.isprintable() else printable(sign) for sign in name)
     return f"/{escaped or '(?:)'}/"
-
-
-def _pattern_hint(kind: str, hint: str) -> str:
-    internal = "; internal topics, which begin with __, take their exact name" if kind == "topic" else ""
-    return f"{hint}; a regular expression must match the whole name{internal}"
 
 
 def _is_regex(pattern: str) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from kbackup.archive.segments.read import SegmentRanges, read_segment
 from kbackup.archive.segments.rows import to_table_batch
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Window
+from kbackup.archive.segments.window import EVERYTHING, Window
 from kbackup.formats.block import slice_block
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
@@ -30,7 +30,6 @@ _OPENING = 1 << 20
 """Bytes that the opening of one more segment counts as."""
 _NEAR = 1 << 20
 """Offsets that are wanted are read at once where no more bytes than this lie between them."""
-_EVERYTHING = Window()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +54,10 @@ class ReadUnit:
 
     ranges: tuple[SegmentRange, ...]
 
-    @property
-    def bytes(self) -> int:
-        return sum(piece.bytes for piece in self.ranges)
-
-
-def everything(segment: Segment) -> Window:
-    """Return the window of a segment that is read whole."""
-    return _EVERYTHING
-
 
 def plan_reads(
     segments: Iterable[Segment],
-    window_of: Callable[[Segment], Window] = everything,
+    window_of: Callable[[Segment], Window] = lambda segment: EVERYTHING,
     *,
     part_bytes: int = PART_BYTES,
     cut_bytes: int = CUT_BYTES,
@@ -90,10 +80,8 @@ def plan_reads(
     return [*parts, ReadUnit(tuple(gathered))] if gathered else parts
 
 
-def read_unit(
-    store: Store, part: ReadUnit, *, headers: bool = True, columns: Sequence[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the part's records in columns of `tables.SCHEMA` (see `to_table_batch`), in batches of about `BATCH_BYTES`.
+def read_unit(store: Store, part: ReadUnit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the part's records in columns of `rows.SCHEMA`, in batches of about `BATCH_BYTES`.
 
     Every record is checked. `CorruptError` for a segment that was read whole and has another checksum comes at its end,
     when its records have gone out: they must not count unless all of the part came.
@@ -101,8 +89,13 @@ def read_unit(
     for piece in part.ranges:
         s = piece.segment
         for block in read_range(store, piece):
-            for some in _slices(block):
-                yield to_table_batch(some, s.topic, s.partition, s.key, headers=headers, columns=columns)
+            ends = block.positions + block.lengths
+            first = 0
+            while first < len(block):
+                edge = int(block.positions[first]) + BATCH_BYTES
+                stop = max(int(np.searchsorted(ends, edge, side="right")), first + 1)
+                yield to_table_batch(slice_block(block, first, stop), s.topic, s.partition, s.key, columns)
+                first = stop
 
 
 def read_range(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:
@@ -147,13 +140,3 @@ def _spans(segment: Segment, window: Window) -> list[tuple[int, int]]:
             start = spans.pop()[0]
         spans.append((start, stop))
     return spans
-
-
-def _slices(block: RecordBlock) -> Iterator[RecordBlock]:
-    ends = block.positions + block.lengths
-    first = 0
-    while first < len(block):
-        edge = int(block.positions[first]) + BATCH_BYTES
-        cut = max(int(np.searchsorted(ends, edge, side="right")), first + 1)
-        yield slice_block(block, first, cut)
-        first = cut

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
-from awscrt import checksums
-from awscrt.checksums import crc64nvme
+from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 from kbackup.archive import layout
 from kbackup.archive.segments.table import Segment
@@ -43,25 +42,17 @@ Span = tuple[int, int]
 """Start and end of a range, in bytes."""
 
 
-class Fetched(NamedTuple):
-    """The bytes of a range and their CRC-64/NVME."""
-
-    data: Bytes
-    crc: int
-
-
-def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Fetched]:
-    """Yield each of `spans`, in order. At most `_AHEAD` spans are fetched in advance.
+def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[tuple[Bytes, int]]:
+    """Yield the bytes of each of `spans` and their CRC-64/NVME, in order. At most `_AHEAD` are fetched in advance.
 
     The bytes have memory of their own as long as anything refers to it. The object is written once, so that all spans
     are of one version.
     """
     if len(spans) < 2:
-        for span in spans:
-            yield _fetch(store, key, span)
+        yield from (_fetch(store, key, span) for span in spans)
         return
     remaining = iter(spans)
-    waiting: deque[Future[Fetched]] = deque()
+    waiting: deque[Future[tuple[Bytes, int]]] = deque()
     with ThreadPoolExecutor(_AHEAD, "fetch") as threads:
         try:
             while True:
@@ -74,46 +65,48 @@ def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Fetched]:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def even(size: int) -> list[Span]:
-    """Divide an object of `size` bytes into spans of `FETCH_SPAN`."""
-    return [(start, min(start + FETCH_SPAN, size)) for start in range(0, size, FETCH_SPAN)]
-
-
-def _fetch(store: Store, key: str, span: Span) -> Fetched:
+def _fetch(store: Store, key: str, span: Span) -> tuple[Bytes, int]:
     start, length = span[0], span[1] - span[0]
     data = _POOL.take()[:length] if _SMALL < length <= FETCH_SPAN else np.empty(length, np.uint8)
     crc = 0
     for piece in store.fill(key, start, data.data):
         crc = crc64nvme(piece, crc)  # here, where it is in the processor's cache: four times as fast
-    return Fetched(data, crc)
+    return data, crc
 
 
 # Reading segments back: every byte checked against checksum, index and descriptor on its way.
-
 
 _HINT = "run 'kbackup verify', which lists every finding"
 
 
 def crc_of(data: bytes) -> str:
-    return f"{checksums.crc64nvme(data):016x}"
+    return f"{crc64nvme(data):016x}"
 
 
 def read_index(store: Store, segment: Segment) -> SegmentIndex:
     """Read the segment's index, and check it against the descriptor."""
     key = layout.index_key_of(segment.key)
-    data = _existing(store, key)
+    with _required(key):
+        data = store.get(key)
     if segment.index_crc and crc_of(data) != segment.index_crc:
         raise CorruptError(f"file {key} is not what its manifest says", _HINT)
     index = decode_index(data, key)
-    if len(index) != segment.count or (
-        len(index) and (index.offsets[0], index.offsets[-1]) != (segment.first, segment.last)
-    ):
+    count = len(index)
+    if count != segment.count or (count and (index.offsets[0], index.offsets[-1]) != (segment.first, segment.last)):
         raise CorruptError(
-            f"file {key} has {len(index)} records, the segment should have {segment.count} "
+            f"file {key} has {count} records, the segment should have {segment.count} "
             f"from {segment.first} to {segment.last}",
             _HINT,
         )
     return index
+
+
+@contextmanager
+def _required(key: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFoundError as error:
+        raise CorruptError(f"file {key} is missing", _HINT) from error
 
 
 def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
@@ -138,10 +131,8 @@ def read_small(store: Store, segment: Segment) -> Iterator[RecordBlock]:
 def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> Iterator[RecordBlock]:
     """Yield the segment's records by an index that was read before; without one (None) record by record."""
     stored = StoredRecords(store, segment.key, segment.stored, segment.bytes)
-    try:
+    with _required(segment.key):
         yield from stored.blocks(index)
-    except NotFoundError as error:
-        raise CorruptError(f"file {segment.key} is missing", _HINT) from error
     if segment.crc and f"{stored.crc:016x}" != segment.crc:
         raise CorruptError(f"file {segment.key} is not what its manifest says (checksum)", _HINT)
 
@@ -165,7 +156,8 @@ class StoredRecords:
             for data, (start, _, records) in zip(self._read(spans), cuts, strict=True):
                 yield from block_of(data, start, index, records, self._key)
             return
-        chunks: Iterable[Buffer] = self._read(even(self._size))
+        starts = range(0, self._size, FETCH_SPAN)
+        chunks: Iterable[Buffer] = self._read([(start, min(start + FETCH_SPAN, self._size)) for start in starts])
         if packed:
             most = self._plain if self._plain is not None or index is None else index.file_size
             chunks = decompress(chunks, self._key, most)
@@ -173,22 +165,14 @@ class StoredRecords:
 
     def _read(self, spans: Sequence[Span]) -> Iterator[Bytes]:
         for data, crc in fetched(self._store, self._key, spans):
-            self.crc = checksums.combine_crc64nvme(self.crc, crc, len(data))
+            self.crc = combine_crc64nvme(self.crc, crc, len(data))
             yield data
-
-
-def _existing(store: Store, key: str) -> bytes:
-    try:
-        return store.get(key)
-    except NotFoundError as error:
-        raise CorruptError(f"file {key} is missing", _HINT) from error
 
 
 # Records of one segment by ranged reads: a piece of its index, then the bytes of just those records.
 #
 # What a checksum over a whole object guards is not known of a part of it: frames of `.zst` and encrypted objects
 # carry their own, elsewhere a record must fill its index entry exactly. Every byte is what `kbackup verify` looks at.
-
 
 SPAN = 4 << 20
 """Bytes of records that are read at once, where one record is not more."""
@@ -269,32 +253,29 @@ class SegmentRanges:
         return max(0, s.count - 1 - (s.last - offset)), min(s.count - 1, offset - s.first)
 
     def _entries(self, low: int, high: int) -> Iterator[SegmentIndex]:
-        """Entries `low` (inclusive) to `high` (exclusive) of the index, as they come."""
-        at, due = low, 0
+        """Entries `low` (inclusive) to `high` (exclusive) of the index, as they come. `CorruptError` unless they follow
+        one another and stay within the segment."""
+        s, at, due = self._segment, low, 0
         for data in _gathered(self._read(self._index_key, 1 + _ENTRY * low, _ENTRY * (high - low))):
             part = decode_entries(data, at, self._index_key)
-            self._require_order(part, at, due)
+            ends = part.file_size, int(part.offsets[0]), int(part.offsets[-1])
+            if (due and part.positions[0] != due) or ends[0] > s.bytes or ends[1] < s.first or ends[2] > s.last:
+                damage = f"entries that are not of a segment of {s.bytes} bytes with offsets {s.first} to {s.last}"
+                raise corrupt(self._index_key, 1 + _ENTRY * at, damage, _HINT)
             at, due = at + len(part), part.file_size
             yield part
-
-    def _require_order(self, part: SegmentIndex, number: int, due: int) -> None:
-        """Raise `CorruptError` unless the entries follow the entries before them and stay within the segment."""
-        s = self._segment
-        ends = part.file_size, int(part.offsets[0]), int(part.offsets[-1])
-        if (due and part.positions[0] != due) or ends[0] > s.bytes or ends[1] < s.first or ends[2] > s.last:
-            raise corrupt(
-                self._index_key,
-                1 + _ENTRY * number,
-                f"entries that are not of a segment of {s.bytes} bytes with offsets {s.first} to {s.last}",
-                _HINT,
-            )
 
     def _blocks(self, part: SegmentIndex, first: int, stop: int) -> Iterator[RecordBlock]:
         """Entries `first` to `stop` of the part, in pieces of `SPAN`."""
         ends = part.positions + part.lengths
         while first < stop:
             start = int(part.positions[first])
-            cut = max(int(np.searchsorted(ends[:stop], self._edge(start), side="right")), first + 1)
+            edge = start + SPAN
+            if self._packed:  # an end of a frame, so that no frame is read twice
+                frames = self._frames.plain
+                last = int(frames[np.searchsorted(frames, edge, side="right") - 1])
+                edge = last if last > start else edge
+            cut = max(int(np.searchsorted(ends[:stop], edge, side="right")), first + 1)
             length = int(ends[cut - 1]) - start
             data = np.frombuffer(self._plain(start, length), np.uint8)
             records = slice(first, cut)
@@ -302,14 +283,6 @@ class SegmentRanges:
             check(block, self._segment.key, start)
             yield block
             first = cut
-
-    def _edge(self, start: int) -> int:
-        """Return the greatest end of a range from `start` on: an end of a frame, so that no frame is read twice."""
-        if not self._packed:
-            return start + SPAN
-        edges = self._frames.plain
-        edge = int(edges[np.searchsorted(edges, start + SPAN, side="right") - 1])
-        return edge if edge > start else start + SPAN
 
     def _plain(self, start: int, length: int) -> bytes:
         key = self._segment.key
@@ -324,22 +297,21 @@ class SegmentRanges:
     def _frames(self) -> SeekTable:
         """The seek table, at once where frames have the usual size or more."""
         s = self._segment
+
+        def tail(size: int) -> bytes:
+            return b"".join(self._read(s.key, s.stored - size, size))
+
         likely = min(s.stored, table_size(s.bytes // FRAME_SIZE + 1))
-        tail = self._tail(likely)
-        size = seek_table_size(tail, s.stored, s.key)
-        table = decode_seek_table(tail if size <= likely else self._tail(size), s.stored, s.key)
+        end = tail(likely)
+        size = seek_table_size(end, s.stored, s.key)
+        table = decode_seek_table(end if size <= likely else tail(size), s.stored, s.key)
         if table.plain_size != s.bytes:
             raise corrupt(s.key, s.stored - size, f"a seek table of {table.plain_size} plain bytes", _HINT)
         return table
 
-    def _tail(self, size: int) -> bytes:
-        return b"".join(self._read(self._segment.key, self._segment.stored - size, size))
-
     def _read(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        try:
+        with _required(key):
             yield from self._store.open_range(key, start, length)
-        except NotFoundError as error:
-            raise CorruptError(f"file {key} is missing", _HINT) from error
 
 
 def _gathered(chunks: Iterator[bytes]) -> Iterator[bytearray]:

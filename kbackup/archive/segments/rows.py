@@ -13,19 +13,19 @@ from kbackup.formats.block import heads
 from kbackup.formats.layout import Layout, gather, layout
 from kbackup.types import Int64Array, RecordBlock
 
-_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.large_binary())])
-_FIELDS: list[pa.Field[Any]] = [
-    pa.field("key", pa.large_binary()),
-    pa.field("value", pa.large_binary()),
-    pa.field("topic", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("us", "UTC")),
-    pa.field("timestampType", pa.int32()),
-    pa.field("headers", pa.list_(_HEADER)),
-    pa.field("segment", pa.string()),
-]
-SCHEMA: pa.Schema = pa.schema(_FIELDS)
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.large_binary())])
+_TYPES: dict[str, pa.DataType] = {
+    "key": pa.large_binary(),
+    "value": pa.large_binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(_HEADER),
+    "segment": pa.string(),
+}
+SCHEMA: pa.Schema = pa.schema(_TYPES)
 """As Spark's Kafka source has them, so that code for one reads the other; `segment` is the key of the records object.
 
 - `timestamp` is null if a record has none. One that microseconds of int64 can't hold (beyond the year 294,000) is
@@ -40,19 +40,11 @@ _FURTHEST = np.iinfo(np.int64).max // 1000  # ms
 
 
 def to_table_batch(
-    block: RecordBlock,
-    topic: str,
-    partition: int,
-    segment: str,
-    *,
-    headers: bool = True,
-    columns: Sequence[str] | None = None,
+    block: RecordBlock, topic: str, partition: int, segment: str, columns: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Return the block's records in columns of `SCHEMA`: `columns`, in their order, by default all; without headers
-    where `headers` is false. Columns that are not selected cost nothing. `CorruptError`, naming `segment`, for a
-    damaged block."""
+    """Return the block's records in columns of `SCHEMA`: `columns`, in their order, by default all. Others cost
+    nothing. `CorruptError`, naming `segment`, for a damaged block."""
     names = SCHEMA.names if columns is None else columns
-    selected = [name for name in names if headers or name != "headers"]
     fields = layout(block, segment, 0)
     count = len(block)
     make: dict[str, Callable[[], pa.Array[Any]]] = {
@@ -66,8 +58,8 @@ def to_table_batch(
         "headers": lambda: _headers(block, fields),
         "segment": lambda: pa.repeat(pa.scalar(segment, pa.string()), count),
     }
-    schema = pa.schema([SCHEMA.field(name) for name in selected])
-    return pa.RecordBatch.from_arrays([make[name]() for name in selected], schema=schema)
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    return pa.RecordBatch.from_arrays([make[name]() for name in names], schema=schema)
 
 
 def micros(timestamps: Int64Array) -> Int64Array:
@@ -83,50 +75,39 @@ def _timestamps(fields: Layout) -> pa.Array[Any]:
 
 
 def _headers(block: RecordBlock, fields: Layout) -> pa.Array[Any]:
-    columns: list[pa.Array[Any]] = [
-        _texts(gather(block.data, fields.header_keys)),
-        gather(block.data, fields.header_values),
-    ]
-    headers: Any = pa.StructArray.from_arrays(columns, fields=list(_HEADER))
+    keys: Any = gather(block.data, fields.header_keys)
+    try:
+        keys = keys.cast(pa.string())
+    except pa.ArrowInvalid:  # each different value that is not UTF-8 is decoded once
+        codes = keys.dictionary_encode()
+        words = [word.decode(errors="replace") for word in codes.dictionary.to_pylist()]
+        keys = pa.array(words, pa.string()).take(codes.indices)
+    headers: Any = pa.StructArray.from_arrays([keys, gather(block.data, fields.header_values)], fields=list(_HEADER))
     starts: Any = pa.array(fields.header_starts, pa.int32())
     none: Any = pa.array(np.diff(fields.header_starts) == 0)
     return pa.ListArray.from_arrays(starts, headers, type=SCHEMA.field("headers").type, mask=none)
-
-
-def _texts(raw: Any) -> pa.Array[Any]:
-    """Return large_binary[n] as string[n]. Each different value that is not UTF-8 is decoded once."""
-    try:
-        text: pa.Array[Any] = raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        codes = raw.dictionary_encode()
-        words = [word.decode(errors="replace") for word in codes.dictionary.to_pylist()]
-        text = pa.array(words, pa.string()).take(codes.indices)
-    return text
 
 
 # Records as exported tables hold them (`formats/delta.md`): the columns above, what those can't hold of a record, and
 # where it is from. Nothing of a record is lost.
 
 
-_EXPORT_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_EXPORT_FIELDS: list[pa.Field[Any]] = [
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
-    pa.field("topic", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("us", "UTC")),
-    pa.field("timestampType", pa.int32()),
-    pa.field("headers", pa.list_(_EXPORT_HEADER)),
-    pa.field("segment", pa.string()),
-    pa.field("incarnation", pa.int32()),
-    pa.field("partitions", pa.int32()),
-    pa.field("restorePoint", pa.int64()),
-    pa.field("rawTimestamp", pa.int64()),
-    pa.field("rawHeaderKeys", pa.list_(pa.binary())),
-    pa.field("date", pa.date32()),
-]
-EXPORT_SCHEMA: pa.Schema = pa.schema(_EXPORT_FIELDS)
+_BINARY: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
+EXPORT_SCHEMA: pa.Schema = pa.schema(
+    {
+        **(_TYPES | _BINARY),
+        "incarnation": pa.int32(),
+        "partitions": pa.int32(),
+        "restorePoint": pa.int64(),
+        "rawTimestamp": pa.int64(),
+        "rawHeaderKeys": pa.list_(pa.binary()),
+        "date": pa.date32(),
+    }
+)
 
 _DAY = 86_400_000  # ms
 _LAST = 253_402_300_799_999  # ms: the end of the year 9999, which dates of Spark go up to

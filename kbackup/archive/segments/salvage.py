@@ -8,6 +8,7 @@ catalog lists.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from kbackup.archive.segments.writer import SegmentTarget, greatest, least
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.formats.index import SegmentIndex, decode_index, encode_index
 from kbackup.store.base import Store
-from kbackup.types import IncarnationPartition
+from kbackup.types import IncarnationPartition, Int64Array
 
 MOST_PARTITIONS = 1_000_000
 """A name with a higher number is not of a partition."""
@@ -82,8 +83,13 @@ def salvage_segment(store: Store, target: SegmentTarget, key: str) -> Segment:
     `CorruptError` if the object or its index is not a whole segment.
     """
     segment, index, state, _ = _read_by_index(store, target, key)
+    index_key = layout.index_key_of(key)
     if state == "missing":
-        _publish_index(store, layout.index_key_of(key), index)
+        try:
+            store.put_new(index_key, index)
+        except AlreadyExistsError as error:
+            if store.get(index_key) != index:
+                raise _disagreement(index_key) from error
     return segment
 
 
@@ -93,7 +99,14 @@ def read_unlisted(store: Store, target: SegmentTarget, key: str) -> ReadBack:
         return _read_by_index(store, target, key)
     except CorruptError:
         segment, data = _read_whole(store, target, key, None)
-    return ReadBack(segment, data, "damaged", _end_of_longer(store, layout.index_key_of(key), data))
+    end = None
+    index_key = layout.index_key_of(key)
+    with suppress(NotFoundError, CorruptError):  # an index that goes on behind the last record
+        stored = store.get(index_key)
+        index = decode_index(stored, index_key)
+        if len(stored) > len(data) and stored.startswith(data):
+            end = int(index.offsets[-1]) + 1
+    return ReadBack(segment, data, "damaged", end)
 
 
 def _read_by_index(store: Store, target: SegmentTarget, key: str) -> ReadBack:
@@ -112,16 +125,6 @@ def _read_by_index(store: Store, target: SegmentTarget, key: str) -> ReadBack:
     return ReadBack(segment, data, "whole")
 
 
-def _end_of_longer(store: Store, key: str, data: bytes) -> int | None:
-    """Return the offset behind the last record of an index that begins with `data` and goes on; else None."""
-    try:
-        stored = store.get(key)
-        index = decode_index(stored, key)
-    except (NotFoundError, CorruptError):
-        return None
-    return int(index.offsets[-1]) + 1 if len(stored) > len(data) and stored.startswith(data) else None
-
-
 def _read_whole(store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None) -> tuple[Segment, bytes]:
     """Return the descriptor of a records object, and the bytes of its index.
 
@@ -129,51 +132,36 @@ def _read_whole(store: Store, target: SegmentTarget, key: str, by: SegmentIndex 
     """
     info = store.stat(key)
     stored = StoredRecords(store, key, info.size)
-    parts: list[SegmentIndex] = []
+    entries: list[Int64Array] = []
     low: int | None = None
     high: int | None = None
     largest, size = 0, 1
     for block in stored.blocks(by):
-        parts.append(SegmentIndex(block.offsets, block.positions + size, block.lengths))
+        entries.append(np.stack((block.offsets, block.positions + size, block.lengths)))
         size += block.nbytes
         low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
         largest = max(largest, block.largest)
-    if not parts:
+    if not entries:
         raise CorruptError(f"file {key} has no record", "check which tool wrote it: no segment is empty")
-    index = encode_index(_joined(parts))
+    index = SegmentIndex(*np.concatenate(entries, axis=1))
+    data = encode_index(index)
     segment = Segment(
         topic=target.topic,
         incarnation=target.incarnation,
         partition=target.partition,
-        first=int(parts[0].offsets[0]),
-        last=int(parts[-1].offsets[-1]),
-        count=sum(map(len, parts)),
+        first=int(index.offsets[0]),
+        last=int(index.offsets[-1]),
+        count=len(index),
         bytes=size,
         stored=info.size,
         min_timestamp=low,
         max_timestamp=high,
         largest=largest,
         crc=f"{stored.crc:016x}",
-        index_crc=crc_of(index),
+        index_crc=crc_of(data),
         key=key,
     )
-    return segment, index
-
-
-def _joined(parts: list[SegmentIndex]) -> SegmentIndex:
-    return SegmentIndex(
-        np.concatenate([p.offsets for p in parts]),
-        np.concatenate([p.positions for p in parts]),
-        np.concatenate([p.lengths for p in parts]),
-    )
-
-
-def _publish_index(store: Store, key: str, index: bytes) -> None:
-    try:
-        store.put_new(key, index)
-    except AlreadyExistsError as error:
-        if store.get(key) != index:
-            raise _disagreement(key) from error
+    return segment, data
 
 
 def _disagreement(key: str) -> CorruptError:

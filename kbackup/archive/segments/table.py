@@ -105,7 +105,6 @@ def _too_large(name: str, extent: str, stored: int) -> CorruptError:
 
 # Descriptors of segments, and tables of them by columns.
 
-
 _HINT = "run 'kbackup verify' to see whether the archive is damaged"
 
 
@@ -235,16 +234,10 @@ def in_order(segment: Segment) -> tuple[str, int, int, int]:
     return (*segment.incarnation_partition, segment.first)
 
 
-# Check that a segment lies where its catalog row says.
-
-
 def with_checked_key(segment: Segment) -> Segment:
     """Return the segment; raise `CorruptError` if its key does not match its topic, partition and first offset."""
     folder = layout.topic_dir(segment.topic, segment.incarnation)
     if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
         due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
-        raise CorruptError(
-            f"file {segment.key} is named by the catalog where {due} belongs",
-            "run 'kbackup verify' to see whether the archive is damaged",
-        )
+        raise CorruptError(f"file {segment.key} is named by the catalog where {due} belongs", _HINT)
     return segment

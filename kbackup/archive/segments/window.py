@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from kbackup.archive.models import Member
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import heads, select_records
-from kbackup.types import Int64Array, RecordBlock
+from kbackup.types import RecordBlock
 
 
 class Window(Member, frozen=True, kw_only=True):
@@ -73,29 +72,24 @@ class Window(Member, frozen=True, kw_only=True):
         """Return the block's records in the window, and how many were left out only because they have no timestamp."""
         if not len(block):
             return block, 0
-        selected = self._in_ranges(block.offsets)
+        selected = np.ones(len(block), np.bool_)
+        if self.ranges is not None:
+            edges = np.array(self.ranges, np.int64).ravel()
+            selected &= np.searchsorted(edges, block.offsets, side="right") % 2 == 1
         untimed = 0
         if self.timed:
             head = heads(block.data, block.positions)
             timed = head["type"] >= 0
             untimed = int(np.count_nonzero(selected & ~timed))
-            selected &= timed & self._in_time(head["timestamp"])
+            selected &= timed
+            if self.from_time is not None:
+                selected &= head["timestamp"] >= self.from_time
+            if self.to_time is not None:
+                selected &= head["timestamp"] <= self.to_time
         return select_records(block, selected), untimed
 
-    def _in_ranges(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-        if self.ranges is None:
-            return np.ones(len(offsets), np.bool_)
-        edges = np.array(self.ranges, np.int64).ravel()
-        inside: npt.NDArray[np.bool_] = np.searchsorted(edges, offsets, side="right") % 2 == 1
-        return inside
 
-    def _in_time(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        inside = np.ones(len(timestamps), np.bool_)
-        if self.from_time is not None:
-            inside &= timestamps >= self.from_time
-        if self.to_time is not None:
-            inside &= timestamps <= self.to_time
-        return inside
+EVERYTHING = Window()
 
 
 class Choice(Member, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ class SegmentTarget(NamedTuple):
 
     @property
     def incarnation_partition(self) -> IncarnationPartition:
-        return self.topic, self.incarnation, self.partition
+        return self[:3]
 
     @property
     def directory(self) -> str:
@@ -128,9 +128,8 @@ class _OpenSegment:
         self._max = greatest(self._max, block.max_timestamp)
 
     def close(self) -> Segment:
-        if self._frames is not None:
-            for frame in self._frames.finish():
-                self._records.write(frame)
+        for frame in self._frames.finish() if self._frames is not None else ():
+            self._records.write(frame)
         try:
             stored, crc = self._records.commit()
             _, index_crc = self._index.commit()

@@ -102,7 +102,7 @@ def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]
 def read(store: Store, partition: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the records of a partition; nothing for None, which Spark passes when there is no partition."""
     if isinstance(partition, Task):
-        yield from read_unit(JavaFolder(store), partition.segment_range, columns=columns)
+        yield from read_unit(JavaFolder(store), partition.segment_range, columns)
 
 
 def segments_of(store: Store, request: Request) -> list[Segment]:

@@ -15,17 +15,18 @@ from kbackup.archive.query import find as module
 from kbackup.archive.query.browse import PartitionRecords, catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Part, Pattern, find, to_search
-from kbackup.archive.segments.window import Window
+from kbackup.archive.segments.window import EVERYTHING, Window
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 from tests.support.archives import T0, make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
 
-EVERYTHING = Window()
+ANYWHERE = TopicPartition("t", 0)
 
 fields = st.none() | st.binary(max_size=6) | st.text("abAB\xff.", max_size=6).map(str.encode)
 headers = st.lists(st.tuples(fields.map(lambda f: f or b""), fields), max_size=3).map(tuple)
@@ -47,9 +48,9 @@ def test_patterns_match_like_a_plain_search(given_: list[Plain], text: str, igno
     block = block_of(given_)
     pattern = re.compile(re.escape(text.encode()), re.IGNORECASE if ignore else 0)
     due = [any(plainly(row, part, pattern) for part in parts) for row in rows(block)]
-    assert Pattern(text, ignore_case=ignore, fields=tuple(parts)).matches(block).tolist() == due
+    assert Pattern(text, ignore_case=ignore, fields=tuple(parts))(ANYWHERE, block).tolist() == due
     escaped = re.escape(text)
-    assert Pattern(escaped, regex=True, ignore_case=ignore, fields=tuple(parts)).matches(block).tolist() == due
+    assert Pattern(escaped, regex=True, ignore_case=ignore, fields=tuple(parts))(ANYWHERE, block).tolist() == due
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_patterns_match_like_a_plain_search(given_: list[Plain], text: str, igno
 )
 def test_regular_expressions_see_one_field(text: str, expected: list[int]) -> None:
     block = block_of([Plain(b"ab", b"x"), Plain(b"b", b"x"), Plain(b"x", b""), Plain(None, b"\xff")])
-    assert Pattern(text, regex=True).matches(block).nonzero()[0].tolist() == expected
+    assert Pattern(text, regex=True)(ANYWHERE, block).nonzero()[0].tolist() == expected
 
 
 def test_invalid_expressions_are_refused() -> None:

@@ -169,22 +169,8 @@ def _unfinished(store: FaultyStore) -> list[Path]:
 
 
 def segment(topic: str, incarnation: int, partition: int, first: int) -> Segment:
-    return Segment(
-        topic=topic,
-        incarnation=incarnation,
-        partition=partition,
-        first=first,
-        last=first + 9,
-        count=10,
-        bytes=1001,
-        stored=400,
-        min_timestamp=None,
-        max_timestamp=first,
-        largest=100,
-        crc="0" * 16,
-        index_crc="",
-        key=f"topics/{topic}/{partition}-{first}",
-    )
+    place, key = (topic, incarnation, partition, first), f"topics/{topic}/{partition}-{first}"
+    return Segment(*place, first + 9, 10, 1001, 400, None, first, 100, "0" * 16, "", key)
 
 
 def table_of(segments: list[Segment]) -> bytes:
