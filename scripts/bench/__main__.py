@@ -33,10 +33,6 @@ class Loop(NamedTuple):
     options: Mapping[str, Any] = {}
     archive: str = ""
 
-    @property
-    def is_job(self) -> bool:
-        return self.work in {"backup", "restore"}
-
 
 LOOPS = {
     "bare consume": Loop("consume"),
@@ -82,7 +78,8 @@ class Bench:
         self._archives: dict[str, dict[str, Any]] = {}
 
     def run(self, name: str) -> Result:
-        return self._job(name, LOOPS[name]) if LOOPS[name].is_job else self._bare(name, LOOPS[name])
+        loop = LOOPS[name]
+        return self._job(name, loop) if loop.work in {"backup", "restore"} else self._bare(name, loop)
 
     def _bare(self, name: str, loop: Loop) -> Result:
         makes_topic = loop.work == "produce"

@@ -127,11 +127,8 @@ def report(before: State, after: State) -> bool:
         ("group", "partition", "offset before", "after", "next is record", "of", ""),
         [
             (
-                r.group,
-                str(r.tp),
-                *r.offsets,
-                r.passed + 1 if r.passed is not None and r.passed < r.of else "(end)",
-                r.of,
+                *(r.group, str(r.tp), r.before and r.before.offset, r.after and r.after.offset),
+                *(r.before.passed + 1 if r.before and r.before.passed < r.of else "(end)", r.of),
                 "same" if r.same else "DIFFERENT",
             )
             for r in groups

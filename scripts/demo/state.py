@@ -9,16 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    Message,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kbackup.types import TopicPartition
 
@@ -50,24 +43,6 @@ class State:
     groups: Mapping[tuple[str, TopicPartition], Standing]
 
 
-class PartitionRow(NamedTuple):
-    tp: TopicPartition
-    records: tuple[int, int]
-    digests: tuple[str | None, str | None]
-    same: bool
-
-
-class GroupRow(NamedTuple):
-    """`passed` and `of`: records before the group's position and in the partition, each before and after."""
-
-    group: str
-    tp: TopicPartition
-    offsets: tuple[int | None, int | None]
-    passed: int | None
-    of: int
-    same: bool
-
-
 def capture(client: dict[str, Any], topics: Mapping[str, int], groups: Sequence[str]) -> State:
     """All records of `topics` (name: partitions) that are not of aborted transactions, and where `groups` stand."""
     records = read_all(client, topics)
@@ -79,7 +54,9 @@ def capture(client: dict[str, Any], topics: Mapping[str, int], groups: Sequence[
         for committed in found.topic_partitions:
             tp = TopicPartition(committed.topic, committed.partition)
             if committed.offset >= 0 and tp in records:
-                standing[found.group_id, tp] = _standing(committed, records[tp])
+                at = bisect_left(records[tp], committed.offset, key=lambda record: record.offset)
+                following = records[tp][at].digest if at < len(records[tp]) else None
+                standing[found.group_id, tp] = Standing(committed.offset, at, following, committed.metadata or "")
     return State(records, standing)
 
 
@@ -87,15 +64,8 @@ def read_all(client: dict[str, Any], topics: Mapping[str, int]) -> dict[TopicPar
     """The records of every partition of `topics`, from its start to its end."""
     partitions = [(topic, number) for topic, count in topics.items() for number in range(count)]
     records: dict[TopicPartition, list[Record]] = {TopicPartition(*tp): [] for tp in partitions}
-    consumer = Consumer(
-        {
-            **client,
-            "group.id": "demo-compare",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
+    own = {"isolation.level": "read_committed", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**client, "group.id": "demo-compare", **own})
     try:
         consumer.assign([KafkaTopicPartition(*tp, OFFSET_BEGINNING) for tp in partitions])
         reading, heard = set(records), time.monotonic()
@@ -104,7 +74,8 @@ def read_all(client: dict[str, Any], topics: Mapping[str, int]) -> dict[TopicPar
                 heard = time.monotonic()
                 tp, error = TopicPartition(message.topic() or "", message.partition() or 0), message.error()
                 if error is None:
-                    records[tp].append(Record(message.offset() or 0, _digest(message)))
+                    whole = (message.timestamp(), message.key(), message.value(), message.headers() or [])
+                    records[tp].append(Record(message.offset() or 0, hashlib.sha256(repr(whole).encode()).digest()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     reading.discard(tp)
                 else:
@@ -118,58 +89,52 @@ def read_all(client: dict[str, Any], topics: Mapping[str, int]) -> dict[TopicPar
 
 def ends(client: dict[str, Any], topics: Mapping[str, int]) -> dict[TopicPartition, int]:
     """The high watermark of each partition."""
-    consumer = Consumer({**client, "group.id": "demo-compare"})
-    try:
-        return {
-            TopicPartition(topic, number): consumer.get_watermark_offsets(
-                KafkaTopicPartition(topic, number), timeout=_SILENCE
-            )[1]
-            for topic, partitions in topics.items()
-            for number in range(partitions)
-        }
-    finally:
-        consumer.close()
+    partitions = [KafkaTopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+    futures = AdminClient({**client, "log_level": 3}).list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+    return {TopicPartition(tp.topic, tp.partition): future.result(_SILENCE).offset for tp, future in futures.items()}
+
+
+class PartitionRow(NamedTuple):
+    """`digests` are the first digits of a digest over all records; None without a record."""
+
+    tp: TopicPartition
+    records: tuple[int, int]
+    digests: tuple[str | None, str | None]
+
+    @property
+    def same(self) -> bool:
+        return self.records[0] == self.records[1] and self.digests[0] == self.digests[1]
+
+
+class GroupRow(NamedTuple):
+    """The group is at the same place if it passed as many records, the same one is next, and its metadata is the same;
+    offsets may differ. `of` counts the records of the partition before."""
+
+    group: str
+    tp: TopicPartition
+    before: Standing | None
+    after: Standing | None
+    of: int
+
+    @property
+    def same(self) -> bool:
+        return self.before is not None and self.after is not None and self.before[1:] == self.after[1:]
 
 
 def compare_partitions(before: State, after: State) -> list[PartitionRow]:
     rows = []
     for tp in sorted(before.records.keys() | after.records.keys()):
         a, b = before.records.get(tp, ()), after.records.get(tp, ())
-        digests = (_digest_of_all(a), _digest_of_all(b))
-        rows.append(PartitionRow(tp, (len(a), len(b)), digests, len(a) == len(b) and digests[0] == digests[1]))
+        rows.append(PartitionRow(tp, (len(a), len(b)), (_digest(a), _digest(b))))
     return rows
 
 
 def compare_groups(before: State, after: State) -> list[GroupRow]:
-    """Compare groups: as many records passed, the same next record, the same metadata. Offsets may differ."""
-    rows = []
-    for group, tp in sorted(before.groups.keys() | after.groups.keys()):
-        a, b = before.groups.get((group, tp)), after.groups.get((group, tp))
-        rows.append(
-            GroupRow(
-                group,
-                tp,
-                (a.offset if a else None, b.offset if b else None),
-                a.passed if a else None,
-                len(before.records.get(tp, ())),
-                a is not None and b is not None and a[1:] == b[1:],
-            )
-        )
-    return rows
+    return [
+        GroupRow(*place, before.groups.get(place), after.groups.get(place), len(before.records.get(place[1], ())))
+        for place in sorted(before.groups.keys() | after.groups.keys())
+    ]
 
 
-def _standing(committed: KafkaTopicPartition, records: Sequence[Record]) -> Standing:
-    at = bisect_left(records, committed.offset, key=lambda record: record.offset)
-    return Standing(committed.offset, at, records[at].digest if at < len(records) else None, committed.metadata or "")
-
-
-def _digest(message: Message) -> bytes:
-    whole = (message.timestamp(), message.key(), message.value(), message.headers() or [])
-    return hashlib.sha256(repr(whole).encode()).digest()
-
-
-def _digest_of_all(records: Sequence[Record]) -> str | None:
-    """The first digits of a digest over all; None without a record."""
-    if not records:
-        return None
-    return hashlib.sha256(b"".join(record.digest for record in records)).hexdigest()[:12]
+def _digest(records: Sequence[Record]) -> str | None:
+    return hashlib.sha256(b"".join(record.digest for record in records)).hexdigest()[:12] if records else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from kbackup.errors import KbackupError
 from scripts.dev import jars
@@ -41,26 +41,19 @@ def main(arguments: list[str]) -> int:
 def _serve(names: list[str]) -> None:
     # SIGTERM ends us as Ctrl-C does, so that what we started is stopped and removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with ExitStack() as stack:
-        try:
-            for name in names:
-                _announce(name, stack)
-            print("Ctrl-C stops", flush=True)
-            signal.pause()
-        except KeyboardInterrupt:
-            print("stopping", flush=True)
-
-
-def _announce(name: str, stack: ExitStack) -> None:
-    if name == "kafka":
-        print(f"kafka: bootstrap.servers={stack.enter_context(Broker()).bootstrap}", flush=True)
-        return
-    server: S3Server = stack.enter_context(Minio() if name == "minio" else MotoServer())
-    print(
-        f"{name}: AWS_ENDPOINT_URL_S3={server.endpoint_url} AWS_REGION={server.region} "
-        f"AWS_ACCESS_KEY_ID={server.access_key} AWS_SECRET_ACCESS_KEY={server.secret_key}",
-        flush=True,
-    )
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
+        for name in names:
+            if name == "kafka":
+                print(f"kafka: bootstrap.servers={stack.enter_context(Broker()).bootstrap}", flush=True)
+                continue
+            server: S3Server = stack.enter_context(Minio() if name == "minio" else MotoServer())
+            print(
+                f"{name}: AWS_ENDPOINT_URL_S3={server.endpoint_url} AWS_REGION={server.region} "
+                f"AWS_ACCESS_KEY_ID={server.access_key} AWS_SECRET_ACCESS_KEY={server.secret_key}",
+                flush=True,
+            )
+        print("Ctrl-C stops", flush=True)
+        signal.pause()
 
 
 if __name__ == "__main__":

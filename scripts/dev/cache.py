@@ -113,16 +113,8 @@ def binary(program: Program) -> Path:
         env = {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
         argv = [tools.go(), "install", f"-tags={program.tags}", program.module_version]
         if program.folder:
-            within = [
-                "build",
-                "-C",
-                source(program.module_version),
-                f"-tags={program.tags}",
-                "-o",
-                str(folder),
-                program.folder,
-            ]
-            argv = [tools.go(), *within]
+            within = ("-C", source(program.module_version), f"-tags={program.tags}", "-o", str(folder))
+            argv = [tools.go(), "build", *within, program.folder]
         run(argv, f"building {program.module_version}", _HINT, env)
 
     return entry(f"{program.name}-{program.version}", fill) / program.name

@@ -11,9 +11,8 @@ import hashlib
 import importlib.util
 import tempfile
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
+from xml.etree import ElementTree
 
-from kbackup.errors import KbackupError
 from kbackup.spark.delta import DELTA, DELTA_LOCK, LEFT_OUT, S3A
 from scripts.dev import cache, tools
 
@@ -74,6 +73,8 @@ def lock() -> None:
 
 
 def _resolve(label: str, folder: Path) -> None:
+    spec = importlib.util.find_spec("pyspark")  # not imported: it takes a second
+    spark = Path(spec.origin if spec is not None and spec.origin is not None else "")
     with tempfile.TemporaryDirectory() as scratch:
         module = _MODULES.get(label, Path(scratch) / "ivy.xml")
         if label == "delta":
@@ -81,7 +82,7 @@ def _resolve(label: str, folder: Path) -> None:
         argv = [
             tools.java(),
             f"-Dkbackup.ivy.cache={scratch}",
-            *("-cp", f"{_spark_jars()}/*", "org.apache.ivy.Main"),
+            *("-cp", f"{spark.parent}/jars/*", "org.apache.ivy.Main"),
             *("-settings", str(_HERE / "ivysettings.xml")),
             *("-ivy", str(module)),
             *("-confs", "default"),
@@ -92,23 +93,12 @@ def _resolve(label: str, folder: Path) -> None:
 
 def _delta_module() -> str:
     """Return the packages that users' sessions load by `spark.jars.packages`, as a module of Ivy's."""
-    dependencies = "".join(
-        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} conf='default->default'/>"
-        for org, name, rev in (package.split(":") for package in (*DELTA, *S3A))
-    )
-    exclusions = "".join(
-        f"<exclude org={quoteattr(org)} module={quoteattr(name)} matcher='glob'/>"
-        for org, name in (module.split(":") for module in LEFT_OUT)
-    )
-    return (
-        "<ivy-module version='2.0'><info organisation='kbackup' module='delta'/>"
-        "<configurations><conf name='default'/></configurations>"
-        f"<dependencies>{dependencies}{exclusions}</dependencies></ivy-module>"
-    )
-
-
-def _spark_jars() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise KbackupError("pyspark: not installed", "run: make venv")
-    return Path(spec.origin).parent / "jars"
+    module = ElementTree.Element("ivy-module", version="2.0")
+    ElementTree.SubElement(module, "info", organisation="kbackup", module="delta")
+    ElementTree.SubElement(ElementTree.SubElement(module, "configurations"), "conf", name="default")
+    dependencies = ElementTree.SubElement(module, "dependencies")
+    for org, name, rev in (package.split(":") for package in (*DELTA, *S3A)):
+        ElementTree.SubElement(dependencies, "dependency", org=org, name=name, rev=rev, conf="default->default")
+    for org, name in (left_out.split(":") for left_out in LEFT_OUT):
+        ElementTree.SubElement(dependencies, "exclude", org=org, module=name, matcher="glob")
+    return ElementTree.tostring(module, "unicode")

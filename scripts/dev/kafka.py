@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaException
@@ -93,9 +92,7 @@ class Broker:
         self._prepare()
         self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -170,7 +167,7 @@ class Broker:
         return list(range(self._count)) if node is None else [node]
 
     def _prepare(self) -> None:
-        """Write every node's properties and format its storage."""
+        """Write every node's properties, and format its storage."""
         each = len(self._listeners)
         flat = free_ports(each * self._count)
         self._ports = [flat[n * each : (n + 1) * each] for n in range(self._count)]
@@ -179,8 +176,7 @@ class Broker:
         for node in range(self._count):
             home = self._folder / f"node-{node}"
             home.mkdir()
-            lines = [f"{key}={value}\n" for key, value in self._node_properties(node).items()]
-            (home / "server.properties").write_text("".join(lines))
+            write_properties(home / "server.properties", self._node_properties(node))
             self._format(node, home / "server.properties")
 
     def _format(self, node: int, properties: Path, *arguments: str) -> None:
@@ -211,10 +207,8 @@ class Broker:
     def _launch(self, node: int) -> Process:
         home = self._folder / f"node-{node}"
         # It unpacks native libraries there, which a killed one leaves behind: so they go with its data.
-        argv = self._jvm(
-            *("-Xmx1g", "-Xms256m", f"-Djava.io.tmpdir={home}"), *("kafka.Kafka", str(home / "server.properties"))
-        )
-        return Process(argv, home / "log")
+        options = ("-Xmx1g", "-Xms256m", f"-Djava.io.tmpdir={home}")
+        return Process(self._jvm(*options, "kafka.Kafka", str(home / "server.properties")), home / "log")
 
     def _wait_serving(self) -> None:
         admin = AdminClient(self.client(**{"log_level": 0}))
@@ -232,6 +226,10 @@ class Broker:
 
     def _jvm(self, *arguments: str) -> list[str]:
         return [tools.java(), "-cp", str(self._jars() / "*"), *arguments]
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
 
 _MIRROR_DEFAULTS = {
@@ -273,7 +271,7 @@ class MirrorMaker:
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="kbackup-mm2-"))
         file = self._folder / "mm2.properties"
-        file.write_text("".join(f"{name} = {value}\n" for name, value in self._properties.items()))
+        write_properties(file, self._properties)
         argv = [
             tools.java(),
             *("-cp", str(mirror_jars() / "*"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
@@ -284,8 +282,6 @@ class MirrorMaker:
         self.process = Process(argv, self._folder / "log")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.process.kill()
         shutil.rmtree(self._folder, ignore_errors=True)

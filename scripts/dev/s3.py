@@ -11,7 +11,6 @@ import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import boto3
@@ -55,9 +54,7 @@ class S3Server(ABC):
         (self._port,) = free_ports(1)
         self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -76,14 +73,15 @@ class S3Server(ABC):
         return f"http://127.0.0.1:{self._port}"
 
     def client(self) -> S3Client:
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint_url,
-            region_name=self.region,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            config=Config(s3={"addressing_style": "path"}),
-        )
+        return boto3.client("s3", **self._credentials(), config=Config(s3={"addressing_style": "path"}))
+
+    def _credentials(self) -> dict[str, Any]:
+        return {
+            "endpoint_url": self.endpoint_url,
+            "region_name": self.region,
+            "aws_access_key_id": self.access_key,
+            "aws_secret_access_key": self.secret_key,
+        }
 
     def create_bucket(self, name: str, *, object_lock: bool = False) -> None:
         """Make a bucket; with `object_lock`, a versioned one whose objects can be put under retention."""
@@ -145,13 +143,7 @@ class MinioWithKms(Minio):
 
     def credentials(self, policy: str) -> dict[str, Any]:
         """Return credentials for an hour, limited to the rights of `policy` (JSON), as `S3Options` takes them."""
-        sts: Any = boto3.client(
-            "sts",
-            endpoint_url=self.endpoint_url,
-            region_name=self.region,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-        )
+        sts: Any = boto3.client("sts", **self._credentials())
         given = sts.assume_role(
             RoleArn="arn:aws:iam::111122223333:role/test", RoleSessionName="test", Policy=policy, DurationSeconds=3600
         )["Credentials"]

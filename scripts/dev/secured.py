@@ -43,8 +43,8 @@ class Authority:
 
     def __init__(self, name: str = "kbackup test authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
-        made = _builder(self._name, self._name, self._key).add_extension(
+        self._name = name
+        made = _builder(name, name, self._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
         self.certificate = _pem(made.sign(self._key, hashes.SHA256()))
@@ -53,23 +53,20 @@ class Authority:
         """Issue a certificate for `CN=name`: a client, or a server on this machine's loopback address."""
         key = ec.generate_private_key(ec.SECP256R1())
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        made = _builder(_name(name), self._name, key).add_extension(here, critical=False)
+        made = _builder(name, self._name, key).add_extension(here, critical=False)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return Issued(_pem(made.sign(self._key, hashes.SHA256())), text.decode())
 
 
-def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(names[0])
+        .issuer_name(names[1])
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
@@ -81,6 +78,7 @@ def _pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
+Acl = tuple[ResourceType, str, ResourcePatternType, str, str, AclOperation, AclPermissionType]
 _SECURITY = "org.apache.kafka.common.security"
 _SASL = "listener.name.sasl"
 _ITERATIONS = 4096
@@ -107,10 +105,8 @@ class SecuredBroker(Broker):
 
     def token(self, user: str) -> dict[str, str]:
         """librdkafka makes the token itself, and signs it by nothing."""
-        return self.oauth() | {
-            "enable.sasl.oauthbearer.unsecure.jwt": "true",
-            "sasl.oauthbearer.config": f"principal={user}",
-        }
+        own = {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": f"principal={user}"}
+        return self.oauth() | own
 
     def certificate(self, user: str) -> dict[str, str]:
         """A client certificate for `User:<user>`, inline."""
@@ -127,8 +123,8 @@ class SecuredBroker(Broker):
         """A SCRAM user; returns when the broker knows it."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS)
         upsertion = UserScramCredentialUpsertion(name, info, password.encode(), secrets.token_bytes(16))
-        anybody = self._admin()
-        (made,) = anybody.alter_user_scram_credentials([upsertion]).values()
+        superuser = self._admin()
+        (made,) = superuser.alter_user_scram_credentials([upsertion]).values()
         made.result(_TIMEOUT)
         admin = AdminClient({**self.scram(name, password), "log_level": 0})
 
@@ -141,40 +137,22 @@ class SecuredBroker(Broker):
 
         self._nodes[0].wait_ready(known, f"user {name}", 30)
 
-    def allow(self, user: str, operation: str, kind: str, name: str, prefixed: bool = False) -> AclBinding:
+    def allow(self, user: str, operation: str, kind: str, name: str, prefixed: bool = False) -> Acl:
         """Do what `kafka-acls --add --allow-principal User:<user>` does.
 
         `kind` is topic, group, broker (the cluster, by the name `kafka-cluster`) or transactional_id."""
-        acl = AclBinding(
-            ResourceType[kind.upper()],
-            name,
-            ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL,
-            f"User:{user}",
-            "*",
-            AclOperation[operation.upper()],
-            AclPermissionType.ALLOW,
-        )
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        resource, allowed = ResourceType[kind.upper()], AclOperation[operation.upper()]
+        acl = (resource, name, pattern, f"User:{user}", "*", allowed, AclPermissionType.ALLOW)
         admin = self._admin()
-        (made,) = admin.create_acls([acl]).values()
+        (made,) = admin.create_acls([AclBinding(*acl)]).values()
         made.result(_TIMEOUT)
         return acl
 
-    def forbid(self, acls: Sequence[AclBinding]) -> None:
+    def forbid(self, acls: Sequence[Acl]) -> None:
         """Take back what was allowed."""
-        filters = [
-            AclBindingFilter(
-                acl.restype,
-                acl.name,
-                acl.resource_pattern_type,
-                acl.principal,
-                acl.host,
-                acl.operation,
-                acl.permission_type,
-            )
-            for acl in acls
-        ]
         admin = self._admin()
-        for gone in admin.delete_acls(filters).values():
+        for gone in admin.delete_acls([AclBindingFilter(*acl) for acl in acls]).values():
             gone.result(_TIMEOUT)
 
     def _admin(self) -> AdminClient:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 from confluent_kafka import KafkaException
@@ -26,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from scripts.dev import cache, tools
 from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
-from scripts.dev.kafka import DEFAULTS
+from scripts.dev.kafka import DEFAULTS, write_properties
 from scripts.dev.process import Process, free_ports, listening, open_on_free_ports
 from scripts.dev.secured import Authority
 
@@ -54,7 +53,7 @@ _ZOOKEEPER = {"zookeeper.session.timeout.ms": "6000", "zookeeper.connection.time
 
 @dataclass(frozen=True)
 class Addresses:
-    """Addresses of a cluster's nodes. `controllers` maps node id to host:port."""
+    """Addresses of a cluster's nodes: ports by node id."""
 
     zookeeper: str
     brokers: Mapping[int, Mapping[str, int]]
@@ -120,10 +119,6 @@ def _protocols(listeners: Mapping[str, str]) -> str:
     return ",".join(f"{name}:{protocol}" for name, protocol in listeners.items())
 
 
-def write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-
-
 State = Literal["NONE", "MIGRATION", "PRE_MIGRATION", "POST_MIGRATION", "ZK"]
 _EXPORTER = 'includeObjectNames: ["kafka.controller:*"]\n'
 _VALUE = re.compile(r'^kafka_controller_KafkaController_Value\{name="(\w+)",?\} (\S+)$', re.MULTILINE)
@@ -183,8 +178,7 @@ class ZooKeeper:
 
     def start(self) -> None:
         self._folder.mkdir(exist_ok=True)
-        lines = [f"{key}={value}\n" for key, value in self._config().items()]
-        (self._folder / "zoo.cfg").write_text("".join(lines))
+        write_properties(self._folder / "zoo.cfg", self._config())
         argv = [
             tools.java(),
             *("-cp", str(zookeeper_jars() / "*"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
@@ -193,7 +187,7 @@ class ZooKeeper:
             *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self._folder / "zoo.cfg")),
         ]
         self._process = Process(argv, self._folder / "log")
-        self._process.wait_ready(lambda: self._serving(), "ZooKeeper", 60)
+        self._process.wait_ready(self._serving, "ZooKeeper", 60)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -284,6 +278,8 @@ class Nodes:
         self._folder = folder
         self._processes: dict[int, Process] = {}
         self._login: list[str] = []
+        self._exporter = folder / "yaml"
+        self._exporter.write_text(_EXPORTER)
         if zookeeper_user:
             file = folder / "zookeeper-client.conf"
             file.touch(0o600)
@@ -299,22 +295,15 @@ class Nodes:
     def pid(self, node: int) -> int:
         return self._processes[node].pid
 
-    def start(self, node: int, made: Mapping[str, str], ready: Callable[[], bool]) -> None:
-        """Launch a node and wait until it is ready."""
-        self.launch(node, made)
-        self.wait(node, ready, f"Kafka node {node}")
-
     def launch(self, node: int, made: Mapping[str, str], metrics_port: int | None = None) -> None:
         """Start a node with these properties; with a Prometheus exporter where a port for it is given."""
         if self.running(node):
             return
         file = self._write(node, made)
-        argv = [
-            *self._jvm(f"-Djava.io.tmpdir={self.folder(node)}", "-Xmx512m", *self._login),
-            *(self._exporter(metrics_port) if metrics_port else []),
-            *("kafka.Kafka", str(file)),
-        ]
-        self._processes[node] = Process(argv, self.folder(node) / "log")
+        options = [f"-Djava.io.tmpdir={self.folder(node)}", "-Xmx512m", *self._login]
+        if metrics_port:
+            options.append(f"-javaagent:{zookeeper_jars() / _AGENT}=127.0.0.1:{metrics_port}:{self._exporter}")
+        self._processes[node] = Process([*self._jvm(*options), "kafka.Kafka", str(file)], self.folder(node) / "log")
 
     def wait(self, node: int, ready: Callable[[], bool], label: str, seconds: float = 90) -> None:
         self._processes[node].wait_ready(ready, label, seconds)
@@ -352,11 +341,6 @@ class Nodes:
 
     def _jvm(self, *options: str) -> list[str]:
         return [tools.java(), *("-cp", self.release.classpath), *_SMALL, *options]
-
-    def _exporter(self, port: int) -> list[str]:
-        config = self._folder / "yaml"
-        config.write_text(_EXPORTER)
-        return [f"-javaagent:{zookeeper_jars() / _AGENT}=127.0.0.1:{port}:{config}"]
 
     def _write(self, node: int, made: Mapping[str, str]) -> Path:
         self.folder(node).mkdir(exist_ok=True)
@@ -401,9 +385,7 @@ class MigratingCluster:
         open_on_free_ports(self._open, self.close)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -461,10 +443,6 @@ class MigratingCluster:
     def cluster_id(self) -> str:
         return str(AdminClient(self.client()).list_topics(timeout=30).cluster_id)
 
-    def tool(self, program: str, *arguments: str) -> str:
-        """Run one of Kafka's own tools, in the release of the nodes; return its output."""
-        return self.nodes.tool(program, *arguments)
-
     # The steps
 
     def restart_brokers(self, mode: Mode) -> None:
@@ -477,7 +455,8 @@ class MigratingCluster:
 
     def start_broker(self, broker: int) -> None:
         made = broker_properties(self._at, broker, self.mode, self.nodes.folder(broker) / "data", self._properties)
-        self.nodes.start(broker, made, ready=partial(listening, self._at.brokers[broker]["CLIENT"]))
+        self.nodes.launch(broker, made)
+        self.nodes.wait(broker, partial(listening, self._at.brokers[broker]["CLIENT"]), f"Kafka node {broker}")
 
     def start_controllers(self, migration: bool = True) -> None:
         """Controllers that copy ZooKeeper's metadata, or, when the brokers are KRaft's, know ZooKeeper no more.
@@ -518,7 +497,8 @@ class MigratingCluster:
         self.nodes.release = Release.KAFKA_4
         self.start_controllers(migration=False)
         self.restart_brokers("kraft")
-        self.tool("org.apache.kafka.tools.FeatureCommand", *self._bootstrap(), "upgrade", "--release-version", "4.3")
+        feature = ("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", self.bootstrap)
+        self.nodes.tool(*feature, "upgrade", "--release-version", "4.3")
 
     def wait_serving(self) -> None:
         """Until all brokers are there and every topic has its leaders."""
@@ -534,9 +514,6 @@ class MigratingCluster:
             return len(seen.brokers) == len(alive) and all(leader >= 0 for leader in leaders)
 
         self.nodes.wait(alive[0], serving, "Kafka", 90)
-
-    def _bootstrap(self) -> tuple[str, str]:
-        return ("--bootstrap-server", self.bootstrap)
 
     def _open(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kbackup-migrating-"))

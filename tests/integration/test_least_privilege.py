@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from confluent_kafka.admin import AclBinding, AdminClient
+from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
-from scripts.dev.secured import SecuredBroker
+from scripts.dev.secured import Acl, SecuredBroker
 from tests.integration.conftest import Outcome
 from tests.integration.secured import Command, command, fill, password
 from tests.support.restored import assert_restored
@@ -64,7 +64,7 @@ class User:
     name: str
     roles: tuple[str, ...]
     password: str = field(default_factory=password)
-    acls: dict[Right, AclBinding] = field(default_factory=dict)
+    acls: dict[Right, Acl] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.broker.add_user(self.name, self.password)
@@ -83,7 +83,7 @@ class User:
         finally:
             self._allow(right)
 
-    def _allow(self, right: Right) -> AclBinding:
+    def _allow(self, right: Right) -> Acl:
         return self.broker.allow(self.name, right.operation, right.kind, right.name, right.prefixed)
 
 

@@ -190,14 +190,14 @@ def _break_reassignment(walk: Walk) -> None:
     for target in (0, 1, 0, 1, 0):  # a move may end before the brokers know of the throttle
         partition = {"topic": "single", "partition": 0, "replicas": [target]}
         plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
-        cluster.tool(tool, *common, "--execute")
+        cluster.nodes.tool(tool, *common, "--execute")
         lines = walk.preflight()
         if partitions.REASSIGNMENTS in lines:
             break
     assert lines[partitions.REASSIGNMENTS]["status"] == "failed"
     assert "single-0" in lines[partitions.REASSIGNMENTS]["detail"]
     assert "--cancel" in lines[partitions.REASSIGNMENTS]["hint"]
-    cluster.tool(tool, *common, "--cancel")
+    cluster.nodes.tool(tool, *common, "--cancel")
     assert partitions.REASSIGNMENTS not in walk.failed()
 
 
