@@ -11,13 +11,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from kbackup.spark.session import build_session
-from kbackup.store import S3Options, Store, open_store
+from kbackup.store import S3Options, open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
 from scripts.soak.walk.cluster import Cluster
@@ -44,10 +44,6 @@ def _archive_root(folder: Path, minio: bool) -> Iterator[ArchiveRoot]:
         yield bucket.url, replace(bucket.options, endpoint_url=proxy.url), env, proxy
 
 
-def _opener(options: S3Options) -> Callable[[str], Store]:
-    return lambda url: open_store(url, options)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.soak.walk", description=__doc__)
     parser.add_argument("--steps", type=int, default=500)
@@ -63,7 +59,7 @@ def main() -> int:
     began, counts = time.monotonic(), Counter[str]()
     with Broker() as broker, _archive_root(folder, options.minio) as (root, s3, env, proxy):
         commands = Commands(broker.bootstrap, s3, env, folder, lambda: session)
-        walk = Walk(Cluster(broker.bootstrap), commands, root, _opener(s3), options.seed)
+        walk = Walk(Cluster(broker.bootstrap), commands, root, lambda url: open_store(url, s3), options.seed)
         try:
             walk.begin()
             for number in range(1, options.steps + 1):

@@ -74,12 +74,8 @@ class Cluster:
 
     def _wait_for_markers(self, topic: str) -> None:
         """Wait until the transaction's end can be read: the coordinator answers before it has written the markers."""
-        partitions, until = self._partitions(topic), time.monotonic() + _PATIENCE
         whole = IsolationLevel.READ_UNCOMMITTED
-        while self.log_ends(topic) != self._offsets(partitions, OffsetSpec.latest(), whole):
-            if time.monotonic() > until:
-                raise RuntimeError(f"a transaction of {topic} stays open")
-            time.sleep(0.01)
+        _wait(lambda: self.log_ends(topic) == self._offsets(self._partitions(topic), OffsetSpec.latest(), whole))
 
     def commit(self, topic: str, positions: Mapping[int, int]) -> None:
         """Put the group, which has no members, at offsets."""
@@ -109,11 +105,13 @@ class Cluster:
                 if time.monotonic() > until:
                     raise RuntimeError(f"no end of {topic}, partitions {sorted(open_partitions)}")
                 for message in consumer.consume(1000, 0.1):
-                    partition, error = message.partition(), message.error()
+                    partition, error = message.partition() or 0, message.error()
                     if error is None:
-                        records[_int(partition)][_int(message.offset())] = _record(message)
+                        headers: Any = tuple(message.headers() or ())
+                        record = Record(message.timestamp()[1], message.key(), message.value(), headers)
+                        records[partition][message.offset() or 0] = record
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        open_partitions.discard(_int(partition))
+                        open_partitions.discard(partition)
                     else:
                         raise KafkaException(error)
         return Log(records, starts, ends, positions)
@@ -142,12 +140,10 @@ class Cluster:
         return [TopicPartition(topic, partition) for partition in sorted(found)]
 
     def _offsets(
-        self,
-        partitions: Sequence[TopicPartition],
-        spec: OffsetSpec,
-        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel | None = None
     ) -> dict[int, int]:
-        futures = self._admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=isolation)
+        level = isolation or IsolationLevel.READ_COMMITTED
+        futures = self._admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=level)
         return {tp.partition: future.result(30).offset for tp, future in futures.items()}
 
     def _wait_led(self, topic: str, partitions: int) -> None:
@@ -183,13 +179,3 @@ def _wait(true: Any) -> None:
         if time.monotonic() > until:
             raise RuntimeError("the cluster did not follow in time")
         time.sleep(0.05)
-
-
-def _int(number: int | None) -> int:
-    assert number is not None  # the stubs allow it, a message of a log has it
-    return number
-
-
-def _record(message: Any) -> Record:
-    headers = tuple((name, value) for name, value in message.headers() or ())
-    return Record(message.timestamp()[1], message.key(), message.value(), headers)

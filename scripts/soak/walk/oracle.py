@@ -158,17 +158,10 @@ class Book:
         """Restore point `number` of `logs`, by a backup that ended."""
         views = dict(self.views)
         for life, log in logs.items():
-            known = self._known(life)
-            for partition, records in log.records.items():
-                end = known.ends.get(partition, 0) if known is not None else 0
-                new = {offset: record for offset, record in records.items() if offset >= end}
-                life.records.setdefault(partition, {}).update(new)
-                places = {Offset(life.number, partition, offset) for offset in new}
-                self.archived |= places
-                self.unsure -= places
-            before = known.ends if known is not None else {}
-            ends = {p: max(end, before.get(p, 0)) for p, end in log.ends.items()}
-            views[life.topic] = View(life, ends, dict(log.positions))
+            places = self._add_new(life, log)
+            self.archived |= places
+            self.unsure -= places
+            views[life.topic] = View(life, self._ends(life, log.ends), dict(log.positions))
         self.points[number] = views
         self.interrupted, self.is_doubtful = {}, False
         if label:
@@ -177,15 +170,27 @@ class Book:
     def interrupt(self, logs: Mapping[Life, Log]) -> None:
         """A backup of `logs` was killed before its commit."""
         for life, log in logs.items():
-            known = self._known(life)
-            for partition, records in log.records.items():
-                end = known.ends.get(partition, 0) if known is not None else 0
-                new = {offset: record for offset, record in records.items() if offset >= end}
-                life.records.setdefault(partition, {}).update(new)
-                places = {Offset(life.number, partition, offset) for offset in new} - self.archived
-                self.archived |= places
-                self.unsure |= places
+            places = self._add_new(life, log) - self.archived
+            self.archived |= places
+            self.unsure |= places
             self.interrupted[life.topic] = View(life, dict(log.ends), None)
+
+    def _add_new(self, life: Life, log: Log) -> set[Offset]:
+        """Add the records of a log that the newest restore point lacks to its life; return their offsets."""
+        known = self._known(life)
+        places: set[Offset] = set()
+        for partition, records in log.records.items():
+            end = known.ends.get(partition, 0) if known is not None else 0
+            new = {offset: record for offset, record in records.items() if offset >= end}
+            life.records.setdefault(partition, {}).update(new)
+            places |= {Offset(life.number, partition, offset) for offset in new}
+        return places
+
+    def _ends(self, life: Life, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return the ends of a life after a backup up to `ends`."""
+        known = self._known(life)
+        before = known.ends if known is not None else {}
+        return {partition: max(end, before.get(partition, 0)) for partition, end in ends.items()}
 
     def list_interrupted(self, number: int) -> bool:
         """Return True, and record restore point `number`, when it may be that of a killed backup.
@@ -197,9 +202,7 @@ class Book:
             return False
         views = dict(self.views)
         for topic, view in self.interrupted.items():
-            last = self._known(view.life)
-            known = last.ends if last is not None else {}
-            views[topic] = View(view.life, {p: max(e, known.get(p, 0)) for p, e in view.ends.items()}, None)
+            views[topic] = View(view.life, self._ends(view.life, view.ends), None)
         self.points[number], self.is_doubtful = views, True
         return True
 

@@ -56,31 +56,18 @@ class Commands:
     _killed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        names = ("endpoint_url", "region", "access_key_id", "secret_access_key") if self.s3.endpoint_url else ()
+        s3 = "\n".join(f's3.{name} = "{getattr(self.s3, name)}"' for name in names)
+        self._config = self.folder / "kbackup.toml"
         self._config.write_text(
             f"""
-            [source]
-            "bootstrap.servers" = "{self.bootstrap}"
-            [target]
-            "bootstrap.servers" = "{self.bootstrap}"
-            {self._section()}
-            [backup]
-            segment_bytes = 4096
-            split_records = 60
-            pack_records = 40
-            [spark]
-            master = "local[2]"
+            {s3}
+            source."bootstrap.servers" = "{self.bootstrap}"
+            target."bootstrap.servers" = "{self.bootstrap}"
+            backup = {{ segment_bytes = 4096, split_records = 60, pack_records = 40 }}
+            spark.master = "local[2]"
             """
         )
-
-    def _section(self) -> str:
-        if not self.s3.endpoint_url:
-            return ""
-        names = ("endpoint_url", "region", "access_key_id", "secret_access_key")
-        return "\n".join(["[s3]", *(f'{name} = "{getattr(self.s3, name)}"' for name in names)])
-
-    @property
-    def _config(self) -> Path:
-        return self.folder / "kbackup.toml"
 
     def __call__(self, *arguments: str) -> Outcome:
         out, err = io.StringIO(), io.StringIO()
@@ -118,10 +105,6 @@ class Site:
     book: Book = field(default_factory=Book)
     shaken: bool = False
 
-    def free_lease(self) -> None:
-        """The holder is dead, and nobody waits until the lease runs out."""
-        self.store.delete(["lock.json"])
-
 
 def must(outcome: Outcome, *codes: int) -> Outcome:
     """`WrongError` for any other exit code."""
@@ -137,16 +120,18 @@ def listed(commands: Commands, site: Site) -> Mapping[int, Mapping[str, Any]]:
 
 
 def check_list(commands: Commands, site: Site) -> None:
-    """Points, pins and labels."""
+    """Compare restore points, pins and labels with the book."""
     points, book = listed(commands, site), site.book
-    if set(points) != set(book.points):
-        raise WrongError(f"{site.url} lists restore points {sorted(points)}, not {sorted(book.points)}")
-    pins = {number for number, point in points.items() if point["pinned"]}
-    if pins != book.pins:
-        raise WrongError(f"{site.url} has pins {sorted(pins)}, not {sorted(book.pins)}")
+    shown = (sorted(points), *_kept(points))
+    expected = (sorted(book.points), book.pins, book.labels)
+    if shown != expected:
+        raise WrongError(f"{site.url} lists restore points, pins and labels {shown}, not {expected}")
+
+
+def _kept(points: Mapping[int, Mapping[str, Any]]) -> tuple[set[int], dict[str, int]]:
+    """Return the pins and the labels."""
     labels = {name: number for number, point in points.items() for name in point["labels"]}
-    if labels != book.labels:
-        raise WrongError(f"{site.url} has labels {labels}, not {book.labels}")
+    return {number for number, point in points.items() if point["pinned"]}, labels
 
 
 def reconcile(commands: Commands, site: Site) -> None:
@@ -166,8 +151,7 @@ def reconcile(commands: Commands, site: Site) -> None:
         book.points[number] = book.expired.pop(number)
         back = {place for view in book.points[number].values() for place, _ in book.offsets(view)}
         book.unsure |= back - known
-    book.pins = {number for number, point in points.items() if point["pinned"]}
-    book.labels = {name: number for number, point in points.items() for name in point["labels"]}
+    book.pins, book.labels = _kept(points)
     book.expirations = []
     site.shaken = True
 
@@ -283,18 +267,16 @@ class ClusterSteps(WalkState):
 
     def _produce_to(self, name: str) -> int:
         partitions = sorted(self.cluster.log_ends(name))
-        rows = [(self._random.choice(partitions), self._record(name)) for _ in range(self._random.randint(1, 90))]
+        rows = []
+        for _ in range(self._random.randint(1, 90)):
+            self._clock += self._random.randrange(60_000)
+            value = f"{name} {self._next()} ".encode() * self._random.randint(1, 20)
+            headers = (("h", b"1"), ("h", None)) if self._random.random() < 0.1 else ()
+            record = Record(self._clock, self._random.choice((None, b"", b"key")), value, headers)
+            rows.append((self._random.choice(partitions), record))
         self._clock += self._random.randrange(DAY)
         self.cluster.produce(name, rows, self._random.choice((None, None, None, True, False)))
         return len(rows)
-
-    def _record(self, topic: str) -> Record:
-        number = self._next()
-        self._clock += self._random.randrange(60_000)
-        value = f"{topic} {number} ".encode() * self._random.randint(1, 20)
-        key = self._random.choice((None, b"", b"key"))
-        headers = (("h", b"1"), ("h", None)) if self._random.random() < 0.1 else ()
-        return Record(self._clock, key, value, headers)
 
     def add_partitions(self) -> str:
         name = self._random.choice(sorted(self.lives))
@@ -379,7 +361,7 @@ class RetentionSteps(WalkState):
 
     def pin(self) -> str:
         number = self._random.choice(sorted(self._main.book.points))
-        must(self.commands("keep", "--archive", self._main.url, str(number)), 0)
+        self._on_main("keep", str(number))
         self._main.book.pins.add(number)
         check_list(self.commands, self._main)
         return str(number)
@@ -387,8 +369,7 @@ class RetentionSteps(WalkState):
     def release(self) -> str:
         book = self._main.book
         number = self._random.choice(sorted(book.pins or book.points))
-        code = 0 if number in book.pins else 2
-        must(self.commands("release", "--archive", self._main.url, str(number)), code)
+        self._on_main("release", str(number), code=0 if number in book.pins else 2)
         book.pins.discard(number)
         check_list(self.commands, self._main)
         return str(number)
@@ -396,14 +377,17 @@ class RetentionSteps(WalkState):
     def label(self) -> str:
         book, name = self._main.book, self._random.choice(("before", "after", "between"))
         if name in book.labels and self._random.random() < 0.4:
-            must(self.commands("label", "--archive", self._main.url, "--remove", name), 0)
+            self._on_main("label", "--remove", name)
             del book.labels[name]
             return f"{name} removed"
         number = self._random.choice(sorted(book.points))
-        must(self.commands("label", "--archive", self._main.url, str(number), name), 0)
+        self._on_main("label", str(number), name)
         book.labels[name] = number
         check_list(self.commands, self._main)
         return f"{number} is {name}"
+
+    def _on_main(self, command: str, *arguments: str, code: int = 0) -> None:
+        must(self.commands(command, "--archive", self._main.url, *arguments), code)
 
 
 _COPIES = 2
@@ -479,7 +463,7 @@ class Walk(ClusterSteps, RetentionSteps):
         ended = self.commands.kill(wish, *self._backup(site))
         if ended.code not in (0, 3, -signal.SIGKILL):
             raise WrongError(f"a backup that was to be killed ended with {ended.code}:\n{ended.err}")
-        site.free_lease()
+        site.store.delete(["lock.json"])  # the holder is dead, and nobody waits until the lease runs out
         new = set(listed(self.commands, site)) - set(site.book.points)
         if len(new) > 1 or (not new and ended.code != -signal.SIGKILL):
             raise WrongError(f"a backup ended with {ended.code} and made restore points {sorted(new)}")
