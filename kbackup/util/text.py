@@ -53,6 +53,11 @@ def join_names(names: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(names[:most]) + more
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words between commas, without blanks around them."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def plural(number: int, noun: str) -> str:
     """1 and "group" is "1 group"; 2,000 are "2,000 groups"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from kbackup.errors import UnreachableError, UsageError
 from kbackup.metadata.sources import ZooKeeperOptions
@@ -44,13 +44,25 @@ class ZooKeeperSession:
 
     def read(self, paths: Collection[str], *, children: bool = False) -> Answers:
         """Read the znodes at `paths`; with `children` the names below them instead."""
+        from kazoo.exceptions import NoAuthError, NoNodeError
+
         ask = self._client.get_children_async if children else self._client.get_async
         answers, rest = Answers(), list(paths)
         while rest:
             batch, rest = rest[:_BATCH], rest[_BATCH:]
-            asked = {path: ask(self._options.chroot + path) for path in batch}
-            for path, answer in asked.items():
-                self._take(path, answer, answers)
+            for path, answer in [(path, ask(self._options.chroot + path)) for path in batch]:
+                try:
+                    value = self.wait(answer)
+                except NoNodeError:
+                    continue
+                except NoAuthError:
+                    answers.denied.add(path)
+                    continue
+                if children:
+                    answers.children[path] = value
+                else:
+                    data, stat = value
+                    answers.znodes[path] = ZnodeData(data or b"", stat.version, stat.ephemeralOwner != 0)
         return answers
 
     def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
@@ -66,34 +78,15 @@ class ZooKeeperSession:
         from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError
 
         try:
-            self._wait(self._client.delete_async(self._options.chroot + path, version=version))
+            self.wait(self._client.delete_async(self._options.chroot + path, version=version))
         except (BadVersionError, NoNodeError):
             return False
         except NoAuthError:
             raise self._denial("delete", path) from None
         return True
 
-    def sync(self) -> None:
-        """Wait until our server has all that was written to others before."""
-        self._wait(self._client.sync_async("/"))
-
-    def _take(self, path: str, answer: Any, answers: Answers) -> None:
-        from kazoo.exceptions import NoAuthError, NoNodeError
-
-        try:
-            value = self._wait(answer)
-        except NoNodeError:
-            return
-        except NoAuthError:
-            answers.denied.add(path)
-            return
-        if isinstance(value, list):
-            answers.children[path] = value
-        else:
-            data, stat = value
-            answers.znodes[path] = ZnodeData(data or b"", stat.version, stat.ephemeralOwner != 0)
-
-    def _wait(self, answer: Any) -> Any:
+    def wait(self, answer: Any) -> Any:
+        """Return kazoo's answer; its errors of single znodes are raised as they are."""
         from kazoo import exceptions as failures
         from kazoo.handlers.threading import KazooTimeoutError
 
@@ -103,7 +96,7 @@ class ZooKeeperSession:
         except (failures.BadVersionError, failures.NoAuthError, failures.NoNodeError):
             raise
         except (failures.AuthFailedError, failures.SASLException):
-            raise login_refused(options) from None
+            raise _login_refused(options) from None
         except (failures.KazooException, KazooTimeoutError) as error:
             raise UnreachableError(
                 f"ZooKeeper at {options.servers} stopped answering: {type(error).__name__}",
@@ -123,7 +116,7 @@ class ZooKeeperSession:
         )
 
 
-def login_refused(options: ZooKeeperOptions) -> UnreachableError:
+def _login_refused(options: ZooKeeperOptions) -> UnreachableError:
     return UnreachableError(
         f"ZooKeeper at {options.servers} refuses the login of the user {options.user}",
         "check zookeeper.sasl.username and zookeeper.sasl.password",
@@ -133,7 +126,6 @@ def login_refused(options: ZooKeeperOptions) -> UnreachableError:
 # Connections to ZooKeeper by kazoo, which the extra `zookeeper` brings.
 
 
-EXTRA = "install it: pip install 'kafka-kbackup[zookeeper]'"
 _AUTH_FAILED = "AUTH_FAILED"
 
 
@@ -141,57 +133,45 @@ _AUTH_FAILED = "AUTH_FAILED"
 def open_session(options: ZooKeeperOptions) -> Iterator[ZooKeeperSession]:
     """A session, as long as the context lasts. `UnreachableError` where nobody answers or the login is refused,
     `UsageError` where kazoo isn't installed or a file of `options` can't be used."""
-    log = _LastWarning()
-    client = _client(options, log)
-    try:
-        _start(client, options, log)
-        session = ZooKeeperSession(client, options)
-        session.sync()  # it also waits for the end of the login
-        yield session
-    finally:
-        client.stop()
-        client.close()
-
-
-def _client(options: ZooKeeperOptions, log: _LastWarning) -> Any:
     try:
         from kazoo.client import KazooClient
+        from kazoo.handlers.threading import KazooTimeoutError
 
         if options.user:
             import puresasl  # noqa: F401  # kazoo logs in by it
     except ImportError as error:
         package = (error.name or "kazoo").partition(".")[0]
-        raise UsageError(f"ZooKeeper can't be read without the package {package}", EXTRA) from None
+        hint = "install it: pip install 'kafka-kbackup[zookeeper]'"
+        raise UsageError(f"ZooKeeper can't be read without the package {package}", hint) from None
+    log = _LastWarning()
     logger = logging.Logger("kazoo", logging.WARNING)  # one of our own: kazoo's would write to stderr
     logger.addHandler(log)
-    return KazooClient(
+    login = {"mechanism": "DIGEST-MD5", "username": options.user, "password": options.password}
+    client = KazooClient(
         hosts=options.servers,  # without the chroot: kazoo warns on stderr of one that doesn't exist
         timeout=options.session_timeout,
         logger=logger,
-        sasl_options=_login(options),
+        sasl_options=login if options.user else None,
         **_tls(options),
     )
-
-
-def _start(client: Any, options: ZooKeeperOptions, log: _LastWarning) -> None:
-    from kazoo.handlers.threading import KazooTimeoutError
-
     try:
-        client.start(timeout=options.connection_timeout)
-    except KazooTimeoutError:
-        if log.text.startswith(_AUTH_FAILED):
-            raise login_refused(options) from None
-        why = f": {log.text}" if log.text else ""
-        raise UnreachableError(
-            f"ZooKeeper at {options.servers} did not answer within {options.connection_timeout:g} s{why}",
-            "check zookeeper.connect, and zookeeper.ssl.client.enable where its port wants TLS",
-        ) from None
-
-
-def _login(options: ZooKeeperOptions) -> dict[str, str] | None:
-    if not options.user:
-        return None
-    return {"mechanism": "DIGEST-MD5", "username": options.user, "password": options.password}
+        try:
+            client.start(timeout=options.connection_timeout)
+        except KazooTimeoutError:
+            if log.text.startswith(_AUTH_FAILED):
+                raise _login_refused(options) from None
+            why = f": {log.text}" if log.text else ""
+            raise UnreachableError(
+                f"ZooKeeper at {options.servers} did not answer within {options.connection_timeout:g} s{why}",
+                "check zookeeper.connect, and zookeeper.ssl.client.enable where its port wants TLS",
+            ) from None
+        session = ZooKeeperSession(client, options)
+        # our server gets all that was written to others before; it also waits for the end of the login
+        session.wait(client.sync_async("/"))
+        yield session
+    finally:
+        client.stop()
+        client.close()
 
 
 def _tls(options: ZooKeeperOptions) -> dict[str, Any]:
@@ -271,11 +251,7 @@ class Tree:
         return sorted(path for path in paths if path.startswith(f"{root}/") and path.count("/") == depth)
 
 
-class ZnodeSource(Protocol):
-    def read(self, paths: Collection[str], *, children: bool = False) -> Answers: ...
-
-
-def read_tree(session: ZnodeSource) -> Tree:
+def read_tree(session: ZooKeeperSession) -> Tree:
     """Read `ROOTS` level by level: a request for each znode, all of a level under way at the same time."""
     znodes: dict[str, bytes] = {}
     denied: set[str] = set()

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 
-from kbackup.zookeeper.session import Answers, ZnodeData
+from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.zookeeper.session import Answers, ZnodeData, ZooKeeperSession
 
 
-@dataclass
-class FakeZooKeeper:
-    """Maps paths to what stands there. `deleted` are the paths that were deleted, in order."""
+class FakeZooKeeper(ZooKeeperSession):
+    """Maps paths to what stands there. `denied` znodes may not be read, nor their children be listed. `asked` are the
+    paths of the znodes that were read, `deleted` those that were deleted, in order."""
 
-    znodes: dict[str, object]
-    ephemeral: frozenset[str] = frozenset()
-    deleted: list[str] = field(default_factory=list)
-
-    def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
-        return {p: ZnodeData(_bytes(self.znodes[p]), 0, p in self.ephemeral) for p in paths if p in self.znodes}
+    def __init__(
+        self, znodes: dict[str, object], ephemeral: Collection[str] = (), denied: Collection[str] = ()
+    ) -> None:
+        super().__init__(None, ZooKeeperOptions(connect="zk:1"))
+        self.znodes, self.ephemeral, self.denied = znodes, ephemeral, denied
+        self.asked: list[str] = []
+        self.deleted: list[str] = []
 
     def read(self, paths: Collection[str], *, children: bool = False) -> Answers:
-        if children:
-            return Answers(children={path: self.children(path) for path in paths})
-        return Answers(znodes=dict(self.get(paths)))
-
-    def children(self, path: str) -> list[str]:
-        below = (p[len(path) + 1 :] for p in self.znodes if p.startswith(f"{path}/"))
-        return sorted({name.partition("/")[0] for name in below})
+        answers = Answers(denied={path for path in paths if path in self.denied})
+        for path in paths:
+            if path in self.denied:
+                continue
+            if children:
+                below = {p[len(path) + 1 :].partition("/")[0] for p in self.znodes if p.startswith(f"{path}/")}
+                answers.children[path] = sorted(below)
+            elif path in self.znodes:
+                self.asked.append(path)
+                value = self.znodes[path]
+                data = value if isinstance(value, bytes) else json.dumps(value).encode()
+                answers.znodes[path] = ZnodeData(data, 0, path in self.ephemeral)
+        return answers
 
     def delete(self, path: str, version: int) -> bool:
         self.deleted.append(path)
         return self.znodes.pop(path, None) is not None
-
-
-def _bytes(value: object) -> bytes:
-    return value if isinstance(value, bytes) else json.dumps(value).encode()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from kbackup.jobs.migrate.lag import is_written_by_kraft
-from kbackup.jobs.migrate.rollback import delete_znodes
+from kbackup.jobs.migrate.lag import Lag, is_written_by_kraft
+from kbackup.jobs.migrate.rollback import BrokerModes, Situation, delete_znodes
 from kbackup.jobs.migrate.states import (
     ControllerZnode,
     LogWitness,
@@ -18,7 +17,8 @@ from kbackup.jobs.migrate.states import (
     ZnodesWitness,
     judge,
 )
-from kbackup.jobs.migrate.znodes import BrokerModes, Controllers, Lag, Sign, Situation, ZnodeContent
+from kbackup.jobs.migrate.znodes import Sign, ZnodeContent
+from tests.support.fake_zookeeper import FakeZooKeeper
 
 UNREAD = NotRead("not asked", "ask")
 BROKERS = frozenset({1, 2})
@@ -32,18 +32,15 @@ EQUAL = Lag(100, {}, ())
 STOPPED: Mapping[str, Sign] = {"c1:9093": "stopped", "c2:9093": "stopped"}
 
 
-@dataclass
-class RecordedZnodes:
+class RecordedZnodes(FakeZooKeeper):
     """ZooKeeper, with the version of each znode; what is deleted is written down."""
 
-    versions: dict[str, int]
-    deleted: list[str] = field(default_factory=list)
+    def __init__(self, versions: dict[str, int]) -> None:
+        super().__init__({**versions})
+        self.versions = versions
 
     def delete(self, path: str, version: int) -> bool:
-        if self.versions.get(path) != version:
-            return False
-        self.deleted.append(path)
-        return True
+        return self.versions.get(path) == version and super().delete(path, version)
 
 
 def situation(
@@ -71,7 +68,7 @@ def situation(
         report=judge(Witnesses((of_metrics or UNREAD,), witness, of_log or UNREAD)),
         witness=witness,
         znodes=tuple(contents),
-        controllers=Controllers(signs),
+        signs=signs,
         brokers=brokers,
         archived={znode.path: znode.content for znode in contents} if archived is None else archived,
         lag=lag if is_written_by_kraft(witness) else None,
@@ -81,6 +78,5 @@ def situation(
 def deleted(of: Situation) -> list[str]:
     """The paths that a confirmed rollback deletes."""
     znodes = RecordedZnodes({znode.path: znode.version for znode in of.znodes})
-    deletion = delete_znodes(of, znodes)
-    assert [znode.path for znode in deletion.deleted] == znodes.deleted
+    assert [znode.path for znode in delete_znodes(of, znodes)] == znodes.deleted
     return znodes.deleted

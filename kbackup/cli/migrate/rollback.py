@@ -18,8 +18,8 @@ from kbackup.errors import MismatchError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kbackup.jobs.migrate.rollback import DeletionGuard, RollbackStep
-    from kbackup.jobs.migrate.znodes import Situation, ZnodeContent
+    from kbackup.jobs.migrate.rollback import DeletionGuard, RollbackStep, Situation
+    from kbackup.jobs.migrate.znodes import ZnodeContent
 
 
 @click.command("rollback")
@@ -77,7 +77,7 @@ def command(
     with open_session(sources.zookeeper) as zookeeper:
         situation = read_situation(sources, zookeeper, options, store)
         if confirm:
-            deleted = delete_znodes(situation, zookeeper).deleted
+            deleted = delete_znodes(situation, zookeeper)
             for znode in deleted:  # before anything else can fail
                 reporter.line(f"deleted {znode.path}: {znode.content}")
             situation = read_situation(sources, zookeeper, options, store)
@@ -86,7 +86,7 @@ def command(
     reporter.document(
         {
             "state": state_document(situation.report),
-            "controllers": situation.controllers.signs,
+            "controllers": situation.signs,
             "deleted": deleted,
             "steps": steps,
             "guards": guards,

@@ -8,17 +8,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbackup.errors import CorruptError, KbackupError
 from kbackup.jobs.metadata import COMPARED, MetadataSide, check_one_cluster, compare, in_words
 from kbackup.jobs.migrate.states import KafkaState, NotRead, ZnodesWitness
-from kbackup.jobs.migrate.znodes import Lag, ZnodeReader, read_witness
+from kbackup.jobs.migrate.znodes import read_witness
 from kbackup.metadata.sources import Sources
 from kbackup.util.text import join_names
 from kbackup.zookeeper.read import parse
-from kbackup.zookeeper.session import open_session, read_tree
+from kbackup.zookeeper.session import ZooKeeperSession, open_session, read_tree
 
 if TYPE_CHECKING:
     from kbackup.kafka.metadata_log.image import MetadataImage
@@ -36,6 +37,18 @@ _PATIENCE = 10.0  # s that a running migration may take for a record
 _PAUSE = 1.0  # s between two looks
 
 
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Lack of ZooKeeper against the metadata log, which ends at `end_offset`.
+
+    `records` counts the log's records after the offset in /migration, by type. `differences` names the entities that
+    are not the same on both sides."""
+
+    end_offset: int
+    records: Mapping[str, int]
+    differences: tuple[str, ...]
+
+
 def is_written_by_kraft(witness: ZnodesWitness) -> bool:
     """Return whether KRaft controllers wrote ZooKeeper last. Else a broker is its controller: ZooKeeper is complete."""
     if witness.controller is not None:
@@ -43,7 +56,7 @@ def is_written_by_kraft(witness: ZnodesWitness) -> bool:
     return witness.migration is not None and witness.migration.offset >= 0
 
 
-def read_lag(zookeeper: ZnodeReader, folders: Sequence[str], witness: ZnodesWitness) -> Lag | NotRead:
+def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: ZnodesWitness) -> Lag | NotRead:
     """Compare ZooKeeper with the newest of the logs in `folders`, which must belong to a majority of the controllers: a
     minority may lack acknowledged records. `CorruptError` for a damaged log."""
     from kbackup.kafka.metadata_log.image import read_image, reading_of, records_for_zookeeper

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
-# The value of a source that could not be looked at.
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,33 @@ class NotRead:
     hint: str
 
 
-def first_unread(*values: object) -> NotRead | None:
-    """Return the first of `values` that was not read."""
-    return next((value for value in values if isinstance(value, NotRead)), None)
+class UnreadError(Exception):
+    """A check needs a value of a source that was not read."""
+
+    def __init__(self, unread: NotRead) -> None:
+        super().__init__(unread.why)
+        self.unread = unread
+
+
+class ProblemError(Exception):
+    """What a check found wrong, and the action for the user."""
+
+    def __init__(self, detail: str, hint: str, *, is_warning: bool = False) -> None:
+        super().__init__(detail)
+        self.detail, self.hint, self.is_warning = detail, hint, is_warning
+
+
+def need(value: T | NotRead) -> T:
+    """Return a value; `UnreadError` if it was not read."""
+    if isinstance(value, NotRead):
+        raise UnreadError(value)
+    return value
+
+
+def need_all(*values: object) -> None:
+    """Raise `UnreadError` for the first of `values` that was not read."""
+    for value in values:
+        need(value)
 
 
 # The statements of three witnesses about a migration: metrics of controllers, znodes, a controller's metadata log.

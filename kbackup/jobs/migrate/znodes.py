@@ -1,17 +1,16 @@
-"""A migration as seen in ZooKeeper: findings for the preflight, the witness for the state, and what a
-rollback needs."""
+"""A migration as seen in ZooKeeper: findings for the preflight, the witness for the state, znodes for a rollback."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from kbackup.jobs.migrate.states import ControllerZnode, MigrationZnode, NotRead, StateReport, ZnodesWitness
+from kbackup.jobs.migrate.states import ControllerZnode, MigrationZnode, NotRead, UnreadError, ZnodesWitness, need
 from kbackup.metadata.encoder import is_encrypted
 from kbackup.zookeeper.read import configs, content, document, member
-from kbackup.zookeeper.session import Answers, ZnodeData, last
+from kbackup.zookeeper.session import ZooKeeperSession, last
 
 CONTROLLER = "/controller"
 MIGRATION = "/migration"
@@ -28,64 +27,6 @@ class ZnodeContent:
     content: str
     version: int
     ephemeral: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Controllers:
-    """The sign of life at each address of a controller: host:port, or the URL of its exporter."""
-
-    signs: Mapping[str, Sign]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerModes:
-    """The ids of the brokers that run as KRaft brokers, of those that run with ZooKeeper, and of the latter those
-    that have the migration enabled."""
-
-    kraft: frozenset[int]
-    zookeeper: frozenset[int]
-    enabled: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """Lack of ZooKeeper against the metadata log, which ends at `end_offset`.
-
-    `records` counts the log's records after the offset in /migration, by type. `differences` names the entities that
-    are not the same on both sides."""
-
-    end_offset: int
-    records: Mapping[str, int]
-    differences: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Situation:
-    """`znodes` are /controller and /migration, those that are there. `archived` maps the paths of the newest restore
-    point's znodes to their content. `lag` is None if a broker is the controller: ZooKeeper is complete."""
-
-    report: StateReport
-    witness: ZnodesWitness | NotRead
-    znodes: tuple[ZnodeContent, ...]
-    controllers: Controllers
-    brokers: BrokerModes | NotRead
-    archived: Mapping[str, str] | NotRead
-    lag: Lag | NotRead | None
-
-    @cached_property
-    def due(self) -> tuple[ZnodeContent, ...]:
-        """The znodes to delete, in this order: /controller where a KRaft controller wrote it, and /migration. The
-        /controller of a broker is in use."""
-        if isinstance(self.witness, NotRead):
-            return ()
-        owner = self.witness.controller
-        return tuple(
-            znode
-            for path in (CONTROLLER, MIGRATION)
-            for znode in self.znodes
-            if znode.path == path
-            and (path == MIGRATION or (owner is not None and owner.is_kraft and not znode.ephemeral))
-        )
 
 
 # Findings of the preflight of a migration: from brokers, ZooKeeper, controllers, and the archive.
@@ -164,23 +105,17 @@ class MigrationFindings:
     @cached_property
     def configs(self) -> Mapping[int, Mapping[str, str]] | NotRead:
         """The configs of each broker; `NotRead` where one is missing."""
-        if isinstance(self.brokers, NotRead):
-            return self.brokers
-        read: dict[int, Mapping[str, str]] = {}
-        for broker in self.brokers.brokers:
-            if isinstance(broker.configs, NotRead):
-                return broker.configs
-            read[broker.id] = broker.configs
-        return read
+        try:
+            return {broker.id: need(broker.configs) for broker in need(self.brokers).brokers}
+        except UnreadError as error:
+            return error.unread
 
-    @cached_property
-    def sides(self) -> tuple[tuple[Controller, ...], Mapping[int, Mapping[str, str]]] | NotRead:
-        """The controllers, and the configs of the brokers that run with ZooKeeper; `NotRead` where one is missing."""
-        if isinstance(self.controllers, NotRead):
-            return self.controllers
-        if isinstance(self.configs, NotRead):
-            return self.configs
-        return self.controllers, {b: c for b, c in self.configs.items() if not c.get("process.roles")}
+    @property
+    def sides(self) -> tuple[tuple[Controller, ...], Mapping[int, Mapping[str, str]]]:
+        """The controllers, and the configs of the brokers that run with ZooKeeper; `UnreadError` where one is
+        missing."""
+        controllers = need(self.controllers)
+        return controllers, {b: c for b, c in need(self.configs).items() if not c.get("process.roles")}
 
 
 # Read Kafka's znodes for preflight, status and rollback.
@@ -190,23 +125,7 @@ _TOPICS = "/brokers/topics"
 _CONFIGS = "/config/brokers"
 
 
-class ZnodeReader(Protocol):
-    """ZooKeeper below the chroot."""
-
-    def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
-        """Return the znodes of `paths` that exist."""
-        ...
-
-    def read(self, paths: Collection[str], *, children: bool = False) -> Answers:
-        """Read the znodes of `paths`; with `children` the names below them instead."""
-        ...
-
-    def children(self, path: str) -> list[str]:
-        """Return the names below a znode; none if it is not there."""
-        ...
-
-
-def read_witness(zookeeper: ZnodeReader) -> tuple[ZnodesWitness, tuple[ZnodeContent, ...]]:
+def read_witness(zookeeper: ZooKeeperSession) -> tuple[ZnodesWitness, tuple[ZnodeContent, ...]]:
     """Read which controller controls the cluster, and /controller and /migration as they are."""
     znodes = zookeeper.get([CONTROLLER, MIGRATION])
     contents = tuple(
@@ -232,19 +151,19 @@ def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> Zn
     return ZnodesWitness(controller, migration, brokers)
 
 
-def read_assigned(zookeeper: ZnodeReader) -> frozenset[int]:
+def read_assigned(zookeeper: ZooKeeperSession) -> frozenset[int]:
     """Read the ids of all brokers that hold replicas."""
     replicas = (topic.get("partitions", {}).values() for _, topic in _topics(zookeeper))
     return frozenset(broker for partitions in replicas for brokers in partitions for broker in brokers)
 
 
-def _topics(zookeeper: ZnodeReader) -> list[tuple[str, dict[str, Any]]]:
+def _topics(zookeeper: ZooKeeperSession) -> list[tuple[str, dict[str, Any]]]:
     """Return name and content of each topic."""
     znodes = zookeeper.get([f"{_TOPICS}/{topic}" for topic in zookeeper.children(_TOPICS)])
     return [(last(path), document(path, znode.data)) for path, znode in znodes.items()]
 
 
-def read_findings(zookeeper: ZnodeReader) -> ZooKeeperFindings:
+def read_findings(zookeeper: ZooKeeperSession) -> ZooKeeperFindings:
     """Read the preflight's findings from ZooKeeper."""
     identity = zookeeper.get(["/cluster/id"])
     known, moving = set[int](), []

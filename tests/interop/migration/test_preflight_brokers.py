@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.jobs.migrate import preflight
 from kbackup.jobs.migrate.preflight import Line, judge
 from kbackup.jobs.migrate.readings import read_preflight
 from kbackup.metadata.sources import Sources
@@ -49,14 +48,17 @@ def lines(cluster: MigratingCluster, *controllers: Path) -> dict[str, Line]:
 
 def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> None:
     checks = lines(cluster)
-    assert (checks[preflight.IDS].status, checks[preflight.IDS].detail) == (
+    assert (checks["brokers: static ids"].status, checks["brokers: static ids"].detail) == (
         "failed",
         f"the id is generated: broker {GENERATED}",
     )
-    assert checks[preflight.PROTOCOL].status == "failed"
-    assert checks[preflight.PROTOCOL].detail == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
-    assert "broker.id.generation.enable=false" in checks[preflight.IDS].hint
-    assert "inter.broker.protocol.version=3.9" in checks[preflight.PROTOCOL].hint
+    assert checks["brokers: inter.broker.protocol.version"].status == "failed"
+    assert (
+        checks["brokers: inter.broker.protocol.version"].detail
+        == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
+    )
+    assert "broker.id.generation.enable=false" in checks["brokers: static ids"].hint
+    assert "inter.broker.protocol.version=3.9" in checks["brokers: inter.broker.protocol.version"].hint
     cluster._properties |= {
         "broker.id": GENERATED,
         "broker.id.generation.enable": "false",
@@ -64,8 +66,11 @@ def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> 
     }
     cluster.restart_brokers("zookeeper")
     checks = lines(cluster)
-    assert (checks[preflight.IDS].status, checks[preflight.PROTOCOL].status) == ("ok", "ok")
-    assert checks[preflight.ALIVE].detail == f"brokers {GENERATED}"
+    assert (checks["brokers: static ids"].status, checks["brokers: inter.broker.protocol.version"].status) == (
+        "ok",
+        "ok",
+    )
+    assert checks["brokers: alive"].detail == f"brokers {GENERATED}"
 
 
 def test_controllers_without_the_brokers_login_and_znode_acls(cluster: MigratingCluster, tmp_path: Path) -> None:
@@ -80,4 +85,7 @@ def test_controllers_without_the_brokers_login_and_znode_acls(cluster: Migrating
     for properties, status in ((common, "failed"), (common | missing, "ok")):
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         checks = lines(cluster, file)
-        assert (checks[preflight.LOGIN].status, checks[preflight.ZNODE_ACLS].status) == (status, status)
+        assert (
+            checks["controllers: login to the brokers"].status,
+            checks["controllers: zookeeper.set.acl"].status,
+        ) == (status, status)

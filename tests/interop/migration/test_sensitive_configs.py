@@ -18,7 +18,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
-from kbackup.jobs.migrate import preflight
 from kbackup.kafka.metadata_log.image import read_image
 from kbackup.metadata.entities import BROKER_SECRETS
 from kbackup.store import open_store
@@ -68,7 +67,7 @@ class Watched:
         file = self.folder / "controller.properties"
         file.write_text("\n".join([*kept, *([f"{SECRET}={secret}"] if secret else [])]))
         report = self.migrate("preflight", "--controller-config", str(file))[1]
-        (found,) = (line for line in report["lines"] if line["name"] == preflight.ENCODER)
+        (found,) = (line for line in report["lines"] if line["name"] == "controllers: password.encoder.secret")
         return dict(found)
 
     def archived(self) -> tuple[str | None, set[str], list[str]]:
@@ -128,7 +127,7 @@ def test_a_migration_without_the_brokers_secret(watched: Watched) -> None:
     cluster.nodes.wait(FIRST_CONTROLLER, lambda: "a leader of" in str(watched.status()), "a controller")
     file = cluster.properties_file(FIRST_CONTROLLER)
     lines = watched.migrate("preflight", "--controller-config", str(file))[1]["lines"]
-    detail = next(line["detail"] for line in lines if line["name"] == preflight.SUPER_USERS)
+    detail = next(line["detail"] for line in lines if line["name"] == "controllers: super.users")
     assert detail == f"{file} lacks User:ANONYMOUS, the controllers' own"
     time.sleep(10)
     assert watched.status() == (3, ["a leader of the controllers' quorum", WAITING])

@@ -18,12 +18,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from kbackup.cli import main
-from kbackup.jobs.migrate import preflight as brokers
-from kbackup.jobs.migrate import preflight as controllers
-from kbackup.jobs.migrate import preflight as identity
-from kbackup.jobs.migrate import preflight as listeners
-from kbackup.jobs.migrate import preflight as partitions
-from kbackup.jobs.migrate import preflight as shared
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.session import open_session
 from scripts.dev.zookeeper import FIRST_CONTROLLER, MigratingCluster
@@ -110,9 +104,11 @@ def break_and_heal(walk: Walk) -> None:
     create(cluster, NewTopic("orders", 2, replica_assignment=[[0, 1], [1, 0]]))
     create(cluster, NewTopic("single", 1, replica_assignment=[[1]]), NewTopic("old", 1, replica_assignment=[[1]]))
     lines = walk.preflight()
-    assert lines[identity.ARCHIVE]["hint"] == "run 'kbackup migrate archive'"
+    assert lines["archive: whole metadata"]["hint"] == "run 'kbackup migrate archive'"
     walk.archive()
-    assert {name: line["status"] for name, line in walk.preflight().items()} == {controllers.BROKERS_ENABLED: "warning"}
+    assert {name: line["status"] for name, line in walk.preflight().items()} == {
+        "brokers: migration enabled": "warning"
+    }
     _break_properties(walk)
     _break_storage(walk)
     _break_broker(walk)
@@ -120,34 +116,36 @@ def break_and_heal(walk: Walk) -> None:
 
 
 def _break_properties(walk: Walk) -> None:
-    assert walk.failed(changed(walk, process_roles="broker,controller")) == {controllers.DEDICATED}
-    assert walk.failed(changed(walk, node_id="1")) == {controllers.DEDICATED}
-    assert walk.failed(changed(walk, **{FLAG: None})) == {controllers.ENABLED}
-    assert walk.failed(changed(walk, zookeeper_connect=walk.cluster.zookeeper.connect)) == {controllers.ZOOKEEPER}
+    assert walk.failed(changed(walk, process_roles="broker,controller")) == {"controllers: dedicated"}
+    assert walk.failed(changed(walk, node_id="1")) == {"controllers: dedicated"}
+    assert walk.failed(changed(walk, **{FLAG: None})) == {"controllers: migration enabled"}
+    assert walk.failed(changed(walk, zookeeper_connect=walk.cluster.zookeeper.connect)) == {
+        "controllers: zookeeper.connect"
+    }
     other = walk.cluster.zookeeper_connect.replace("127.0.0.1", "localhost")
-    assert walk.failed(changed(walk, zookeeper_connect=other)) == {controllers.ZOOKEEPER}
-    assert walk.failed(changed(walk, inter_broker_listener_name="CLIENT")) == {listeners.LISTENERS}
-    assert walk.failed(changed(walk, authorizer_class_name=None)) == {shared.AUTHORIZER}
-    assert walk.failed(changed(walk, super_users="User:kafka")) == {shared.SUPER_USERS}
-    assert walk.failed(changed(walk, delegation_token_secret_key=None)) == {shared.TOKENS}
+    assert walk.failed(changed(walk, zookeeper_connect=other)) == {"controllers: zookeeper.connect"}
+    assert walk.failed(changed(walk, inter_broker_listener_name="CLIENT")) == {"listeners: mapped"}
+    assert walk.failed(changed(walk, authorizer_class_name=None)) == {"controllers: authorizer"}
+    assert walk.failed(changed(walk, super_users="User:kafka")) == {"controllers: super.users"}
+    assert walk.failed(changed(walk, delegation_token_secret_key=None)) == {"controllers: delegation.token.secret.key"}
     nobody = walk.cluster.quorum.rpartition(":")[0] + ":1"
-    assert walk.failed(changed(walk, controller_quorum_bootstrap_servers=nobody)) == {shared.QUORUM}
+    assert walk.failed(changed(walk, controller_quorum_bootstrap_servers=nobody)) == {"controllers: quorum addresses"}
 
 
 def _break_storage(walk: Walk) -> None:
     """Format the storage for another cluster, and then anew for ZooKeeper's."""
     cluster, storage = walk.cluster, walk.folder / "storage"
     file = changed(walk, log_dirs=str(storage))
-    for cluster_id, failed in ((OTHER_CLUSTER, {identity.CLUSTER_ID}), (cluster.cluster_id(), set[str]())):
+    for cluster_id, failed in ((OTHER_CLUSTER, {"cluster id"}), (cluster.cluster_id(), set[str]())):
         shutil.rmtree(storage, ignore_errors=True)
         options = (f"--cluster-id={cluster_id}", "--release-version", "3.9", "--standalone", "-c", str(file))
         cluster.nodes.tool("kafka.tools.StorageTool", "format", *options)
         lines = walk.preflight(file)
         assert {name for name, line in lines.items() if line["status"] == "failed"} == failed
-        assert brokers.VERSION not in lines  # read in the storage before its first start
+        assert "brokers: the controllers' metadata.version" not in lines  # read in the storage before its first start
         if failed:
-            assert OTHER_CLUSTER in lines[identity.CLUSTER_ID]["detail"]
-            assert "kafka-storage.sh format -t ID" in lines[identity.CLUSTER_ID]["hint"]
+            assert OTHER_CLUSTER in lines["cluster id"]["detail"]
+            assert "kafka-storage.sh format -t ID" in lines["cluster id"]["hint"]
 
 
 def _break_broker(walk: Walk) -> None:
@@ -158,21 +156,21 @@ def _break_broker(walk: Walk) -> None:
     admin.delete_topics(["old"])["old"].result(60)
     lines = walk.preflight()
     assert {name for name, line in lines.items() if line["status"] == "failed"} == {
-        brokers.ALIVE,
-        partitions.OFFLINE,
-        partitions.DELETIONS,
+        "brokers: alive",
+        "partitions: online",
+        "topics: deletions",
     }
-    assert "broker 1" in lines[brokers.ALIVE]["detail"]
-    assert "single-0" in lines[partitions.OFFLINE]["detail"]
-    assert "old" in lines[partitions.DELETIONS]["detail"]
+    assert "broker 1" in lines["brokers: alive"]["detail"]
+    assert "single-0" in lines["partitions: online"]["detail"]
+    assert "old" in lines["topics: deletions"]["detail"]
     cluster._properties["inter.broker.protocol.version"] = "3.3"
     cluster.start_broker(1)
     cluster.wait_serving()
     cluster.nodes.wait(1, lambda: not walk.children("/admin/delete_topics"), "the deletion of a topic")
     lines = walk.preflight()
     failed = {name for name, line in lines.items() if line["status"] == "failed"}
-    assert failed == {brokers.PROTOCOL, brokers.VERSION}
-    assert "restart" in lines[brokers.PROTOCOL]["hint"]
+    assert failed == {"brokers: inter.broker.protocol.version", "brokers: the controllers' metadata.version"}
+    assert "restart" in lines["brokers: inter.broker.protocol.version"]["hint"]
     del cluster._properties["inter.broker.protocol.version"]  # the next restart heals it
 
 
@@ -192,13 +190,13 @@ def _break_reassignment(walk: Walk) -> None:
         plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
         cluster.nodes.tool(tool, *common, "--execute")
         lines = walk.preflight()
-        if partitions.REASSIGNMENTS in lines:
+        if "partitions: reassignments" in lines:
             break
-    assert lines[partitions.REASSIGNMENTS]["status"] == "failed"
-    assert "single-0" in lines[partitions.REASSIGNMENTS]["detail"]
-    assert "--cancel" in lines[partitions.REASSIGNMENTS]["hint"]
+    assert lines["partitions: reassignments"]["status"] == "failed"
+    assert "single-0" in lines["partitions: reassignments"]["detail"]
+    assert "--cancel" in lines["partitions: reassignments"]["hint"]
     cluster.nodes.tool(tool, *common, "--cancel")
-    assert partitions.REASSIGNMENTS not in walk.failed()
+    assert "partitions: reassignments" not in walk.failed()
 
 
 def throttle(walk: Walk, topic: str) -> None:

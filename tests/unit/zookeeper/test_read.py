@@ -21,7 +21,8 @@ from kbackup.metadata.entities import (
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.read import parse
 from kbackup.zookeeper.session import Tree, open_session, read_tree
-from tests.unit.zookeeper.znodes import FakeSession, recorded, with_znodes
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.unit.zookeeper.znodes import recorded, with_znodes
 
 USER = "/config/users/b%20o%25b"
 WITHOUT_HMACS = NotCarried(
@@ -204,7 +205,7 @@ def test_without_the_id_of_a_cluster_nothing_is_read() -> None:
 
 
 def test_denied_znodes_are_named() -> None:
-    session = FakeSession(recorded(), {"/config/users", "/config/brokers/0", "/kafka-acl/Topic"})
+    session = FakeZooKeeper({**recorded()}, denied={"/config/users", "/config/brokers/0", "/kafka-acl/Topic"})
     reading = parse(read_tree(session))
     assert reading.scram_users is None
     assert reading.client_quotas is None
@@ -221,7 +222,7 @@ def test_denied_znodes_are_named() -> None:
 
 def test_znodes_that_hold_no_metadata_are_not_asked_for() -> None:
     state = "/brokers/topics/orders/partitions/0/state"
-    session = FakeSession({**recorded(), state: b"{}", "/elsewhere": b""})
+    session = FakeZooKeeper({**recorded(), state: b"{}", "/elsewhere": b""})
     tree = read_tree(session)
     assert not {state, "/elsewhere", "/brokers/topics/orders/partitions"} & set(session.asked)
     assert parse(tree) == parse(with_znodes({}))

@@ -18,7 +18,7 @@ from msgspec import structs
 from kbackup.archive.models import Metadata
 from kbackup.errors import UsageError
 from kbackup.jobs.migrate import preflight
-from kbackup.jobs.migrate.preflight import CHECKS, judge
+from kbackup.jobs.migrate.preflight import judge
 from kbackup.jobs.migrate.readings import (
     logged_addresses,
     missing_metadata,
@@ -41,109 +41,124 @@ MAP = "listener.security.protocol.map"
 
 BROKEN: list[tuple[str, MigrationFindings, str, str]] = [
     (
-        preflight.RELEASE,
+        "brokers: release",
         brokers(brokers=(LiveBroker(1, 17, {}), LiveBroker(2, 16, {}))),
         "broker 2: Fetch version 16",
         "upgrade",
     ),
     (
-        preflight.PROTOCOL,
+        "brokers: inter.broker.protocol.version",
         broker_configs({"inter.broker.protocol.version": "3.3-IV3"}),
         "broker 2: 3.3-IV3, needs 3.4",
         "restart",
     ),
     (
-        preflight.PROTOCOL,
+        "brokers: inter.broker.protocol.version",
         broker_configs({"inter.broker.protocol.version": "3.7-IV1", "log.dirs": "/a, /b"}),
         "needs 3.7-IV2",
         "restart",
     ),
-    (preflight.PROTOCOL, broker_configs({"inter.broker.protocol.version": "newest"}), "newest", "restart"),
-    (preflight.IDS, broker_configs({"broker.id": "-1"}), "generated: broker 2", "broker.id"),
-    (preflight.IDS, broker_configs({"broker.id": None}), "generated: broker 2", "broker.id"),
-    (preflight.ALIVE, zookeeper(known=frozenset({1, 2, 3})), "not running: broker 3", "start it"),
-    (preflight.ALIVE, brokers(assigned=frozenset({1, 4})), "not running: broker 4", "start it"),
-    (preflight.OFFLINE, brokers(offline=("orders-0", "orders-1")), "2 without a leader: orders-0, orders-1", "start"),
-    (preflight.DELETIONS, zookeeper(deletions=("old",)), "1 wait for deletion: old", "start every broker"),
-    (preflight.REASSIGNMENTS, zookeeper(reassigning=("orders-0",)), "1 running: orders-0", "--cancel"),
-    (preflight.REASSIGNMENTS, replace(brokers(reassigning=("orders-0",)), zookeeper=UNREAD), "orders-0", "--cancel"),
     (
-        preflight.DEDICATED,
+        "brokers: inter.broker.protocol.version",
+        broker_configs({"inter.broker.protocol.version": "newest"}),
+        "newest",
+        "restart",
+    ),
+    ("brokers: static ids", broker_configs({"broker.id": "-1"}), "generated: broker 2", "broker.id"),
+    ("brokers: static ids", broker_configs({"broker.id": None}), "generated: broker 2", "broker.id"),
+    ("brokers: alive", zookeeper(known=frozenset({1, 2, 3})), "not running: broker 3", "start it"),
+    ("brokers: alive", brokers(assigned=frozenset({1, 4})), "not running: broker 4", "start it"),
+    (
+        "partitions: online",
+        brokers(offline=("orders-0", "orders-1")),
+        "2 without a leader: orders-0, orders-1",
+        "start",
+    ),
+    ("topics: deletions", zookeeper(deletions=("old",)), "1 wait for deletion: old", "start every broker"),
+    ("partitions: reassignments", zookeeper(reassigning=("orders-0",)), "1 running: orders-0", "--cancel"),
+    (
+        "partitions: reassignments",
+        replace(brokers(reassigning=("orders-0",)), zookeeper=UNREAD),
+        "orders-0",
+        "--cancel",
+    ),
+    (
+        "controllers: dedicated",
         controller({"process.roles": "broker,controller"}),
         "c3001.properties",
         "process.roles=controller",
     ),
-    (preflight.DEDICATED, controller({"process.roles": None}), "c3001.properties", "process.roles=controller"),
-    (preflight.DEDICATED, controller({"node.id": "2"}), "node.id 2 is a broker's", "another node.id"),
-    (preflight.DEDICATED, controller({"node.id": "3000"}), "node.id 3000 twice", "of its own"),
-    (preflight.DEDICATED, controller({"node.id": None}), "no node.id: c3001", "set node.id"),
-    (preflight.ENABLED, controller({FLAG: None}), "c3001.properties", f"{FLAG}=true"),
-    (preflight.ENABLED, controller({FLAG: "false"}), "c3001.properties", f"{FLAG}=true"),
-    (preflight.BROKERS_ENABLED, broker_configs({FLAG: "false"}), "broker 2 not", f"{FLAG}=true"),
-    (preflight.ZOOKEEPER, controller({"zookeeper.connect": None}), "not set: c3001", "zookeeper.connect"),
-    (preflight.ZOOKEEPER, controller({"zookeeper.connect": "zk-1:2181"}), "another chroot", "chroot"),
+    ("controllers: dedicated", controller({"process.roles": None}), "c3001.properties", "process.roles=controller"),
+    ("controllers: dedicated", controller({"node.id": "2"}), "node.id 2 is a broker's", "another node.id"),
+    ("controllers: dedicated", controller({"node.id": "3000"}), "node.id 3000 twice", "of its own"),
+    ("controllers: dedicated", controller({"node.id": None}), "no node.id: c3001", "set node.id"),
+    ("controllers: migration enabled", controller({FLAG: None}), "c3001.properties", f"{FLAG}=true"),
+    ("controllers: migration enabled", controller({FLAG: "false"}), "c3001.properties", f"{FLAG}=true"),
+    ("brokers: migration enabled", broker_configs({FLAG: "false"}), "broker 2 not", f"{FLAG}=true"),
+    ("controllers: zookeeper.connect", controller({"zookeeper.connect": None}), "not set: c3001", "zookeeper.connect"),
+    ("controllers: zookeeper.connect", controller({"zookeeper.connect": "zk-1:2181"}), "another chroot", "chroot"),
     (
-        preflight.ZOOKEEPER,
+        "controllers: zookeeper.connect",
         controller({"zookeeper.connect": "zk-1,zk-9:2181/kafka"}),
         "other hosts than the brokers' zk-1:2181, zk-2:2181: c3001",
         "zookeeper.connect",
     ),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         controller({"controller.listener.names": None}),
         "c3001.properties",
         "set controller.listener.names",
     ),
-    (preflight.LISTENERS, controller({"listeners": "PLAINTEXT://:9093"}), "not among listeners", "add CONTROLLER://"),
+    ("listeners: mapped", controller({"listeners": "PLAINTEXT://:9093"}), "not among listeners", "add CONTROLLER://"),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         controller({MAP: "INTERNAL:SASL_PLAINTEXT"}),
         "CONTROLLER has no security protocol",
         "CONTROLLER:PROTOCOL",
     ),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         controller({MAP: "CONTROLLER:SSL"}),
         "INTERNAL has no security protocol",
         "INTERNAL:PROTOCOL",
     ),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         controller({"inter.broker.listener.name": None, MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"}),
         "its inter-broker listener is INTERNAL",
         "inter.broker.listener.name=INTERNAL",
     ),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         controller({MAP: "INTERNAL:SSL,CONTROLLER:SSL"}),
         "INTERNAL is SASL_PLAINTEXT",
         "map INTERNAL:SASL_PLAINTEXT",
     ),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         broker_configs({MAP: "INTERNAL:SASL_PLAINTEXT"}),
         "broker 2: CONTROLLER has no",
         "of the broker",
     ),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         broker_configs({MAP: "INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"}),
         "CONTROLLER is PLAINTEXT",
         "both sides",
     ),
     (
-        preflight.LISTENERS,
+        "listeners: mapped",
         broker_configs({"controller.listener.names": "OTHER", MAP: "INTERNAL:SASL_PLAINTEXT,OTHER:SSL"}),
         "OTHER is not in c3000",
         "the same",
     ),
-    (preflight.CLUSTER_ID, zookeeper(cluster_id="other"), f"brokers {CLUSTER}, ZooKeeper other", "kafka-storage.sh"),
-    (preflight.CLUSTER_ID, controller({}, cluster_id="other"), "c3001.properties other", "kafka-storage.sh"),
-    (preflight.ARCHIVE, archive(captured_at=NOW - 3601), "1.0 hours old", "kbackup migrate archive"),
-    (preflight.ARCHIVE, archive(captured_at=NOW + 3600), "in the future", "clocks"),
-    (preflight.ARCHIVE, archive(missing=("client quotas",)), "lacks client quotas", "kbackup migrate archive"),
-    (preflight.ARCHIVE, replace(findings(), archive=None), "no restore point", "kbackup migrate archive"),
-    (preflight.ARCHIVE, archive(cluster_id="other"), "of cluster other", "name the archive"),
+    ("cluster id", zookeeper(cluster_id="other"), f"brokers {CLUSTER}, ZooKeeper other", "kafka-storage.sh"),
+    ("cluster id", controller({}, cluster_id="other"), "c3001.properties other", "kafka-storage.sh"),
+    ("archive: whole metadata", archive(captured_at=NOW - 3601), "1.0 hours old", "kbackup migrate archive"),
+    ("archive: whole metadata", archive(captured_at=NOW + 3600), "in the future", "clocks"),
+    ("archive: whole metadata", archive(missing=("client quotas",)), "lacks client quotas", "kbackup migrate archive"),
+    ("archive: whole metadata", replace(findings(), archive=None), "no restore point", "kbackup migrate archive"),
+    ("archive: whole metadata", archive(cluster_id="other"), "of cluster other", "name the archive"),
     *BROKEN_SHARED,
 ]
 
@@ -165,7 +180,6 @@ def test_healed() -> None:
     assert not bad, f"findings of a healthy cluster: {bad}"
     assert (report.verdict, report.exit_code) == ("ready", 0)
     assert all(line.hint == "" for line in report.lines)
-    assert len(report.lines) == len(CHECKS)
 
 
 @pytest.mark.parametrize("name", sorted({entry[0] for entry in BROKEN}))
@@ -180,7 +194,7 @@ def test_every_line_is_broken_once() -> None:
 def test_brokers_before_their_restart() -> None:
     """The flag is the last step before the migration starts: none that has it is a warning."""
     off = broker_configs({FLAG: "false"}, of=(1, 2))
-    assert line(off, preflight.BROKERS_ENABLED).status == "warning"
+    assert line(off, "brokers: migration enabled").status == "warning"
     assert (judge(off).verdict, judge(off).exit_code) == ("ready with warnings", 3)
 
 
@@ -270,27 +284,27 @@ def test_principals_that_only_the_controller_knows_are_not_looked_at() -> None:
         {"ssl.client.auth": "required", "ssl.principal.mapping.rules": "RULE:x"},
         {"principal.builder.class": "com.example.Builder"},
     ):
-        assert line(controller(dict(unknown)), preflight.SUPER_USERS).status == "not looked at", unknown
+        assert line(controller(dict(unknown)), "controllers: super.users").status == "not looked at", unknown
 
 
 def test_a_login_from_a_file_of_the_jvm_is_not_looked_at() -> None:
     base = controller({JAAS: None})
     both = replace(base, brokers=broker_configs({JAAS: None}, of=(1, 2)).brokers)
-    assert line(both, preflight.LOGIN).status == "not looked at"
+    assert line(both, "controllers: login to the brokers").status == "not looked at"
 
 
 # Checks of the preflight whose sources were not read, and metadata that an archive lacks.
 
 
 OF_BOTH_SIDES = {
-    preflight.ZOOKEEPER,
-    preflight.LISTENERS,
-    preflight.VERSION,
-    preflight.AUTHORIZER,
-    preflight.ENCODER,
-    preflight.TOKENS,
-    preflight.ZNODE_ACLS,
-    preflight.LOGIN,
+    "controllers: zookeeper.connect",
+    "listeners: mapped",
+    "brokers: the controllers' metadata.version",
+    "controllers: authorizer",
+    "controllers: password.encoder.secret",
+    "controllers: delegation.token.secret.key",
+    "controllers: zookeeper.set.acl",
+    "controllers: login to the brokers",
 }
 
 
@@ -298,37 +312,55 @@ NOT_LOOKED_AT = [
     (
         replace(findings(), brokers=UNREAD),
         {
-            preflight.RELEASE,
-            preflight.PROTOCOL,
-            preflight.IDS,
-            preflight.ALIVE,
-            preflight.OFFLINE,
-            preflight.DEDICATED,
-            preflight.BROKERS_ENABLED,
+            "brokers: release",
+            "brokers: inter.broker.protocol.version",
+            "brokers: static ids",
+            "brokers: alive",
+            "partitions: online",
+            "controllers: dedicated",
+            "brokers: migration enabled",
             *OF_BOTH_SIDES,
-            preflight.CLUSTER_ID,
+            "cluster id",
         },
     ),
     (
         replace(findings(), zookeeper=UNREAD),
-        {preflight.ALIVE, preflight.DELETIONS, preflight.CLUSTER_ID, preflight.ENCODER},
+        {"brokers: alive", "topics: deletions", "cluster id", "controllers: password.encoder.secret"},
     ),
-    (replace(findings(), quorum=UNREAD), {preflight.QUORUM}),
+    (replace(findings(), quorum=UNREAD), {"controllers: quorum addresses"}),
     (
         replace(findings(), controllers=UNREAD),
-        {preflight.DEDICATED, preflight.ENABLED, preflight.SUPER_USERS, *OF_BOTH_SIDES, preflight.CLUSTER_ID},
+        {
+            "controllers: dedicated",
+            "controllers: migration enabled",
+            "controllers: super.users",
+            *OF_BOTH_SIDES,
+            "cluster id",
+        },
     ),
-    (replace(findings(), archive=UNREAD), {preflight.ARCHIVE}),
+    (replace(findings(), archive=UNREAD), {"archive: whole metadata"}),
     (MigrationFindings(UNREAD, UNREAD, UNREAD, UNREAD, NOW, UNREAD), {line.name for line in judge(findings()).lines}),
     (
         brokers(brokers=(LiveBroker(1, UNREAD, UNREAD), LiveBroker(2, 17, {}))),
-        {preflight.RELEASE, preflight.PROTOCOL, preflight.IDS, preflight.BROKERS_ENABLED, *OF_BOTH_SIDES},
+        {
+            "brokers: release",
+            "brokers: inter.broker.protocol.version",
+            "brokers: static ids",
+            "brokers: migration enabled",
+            *OF_BOTH_SIDES,
+        },
     ),
     (
         replace(brokers(reassigning=UNREAD), zookeeper=UNREAD),
-        {preflight.ALIVE, preflight.DELETIONS, preflight.CLUSTER_ID, preflight.REASSIGNMENTS, preflight.ENCODER},
+        {
+            "brokers: alive",
+            "topics: deletions",
+            "cluster id",
+            "partitions: reassignments",
+            "controllers: password.encoder.secret",
+        },
     ),
-    (broker_configs({"inter.broker.protocol.version": None}), {preflight.PROTOCOL}),
+    (broker_configs({"inter.broker.protocol.version": None}), {"brokers: inter.broker.protocol.version"}),
 ]
 
 
@@ -343,8 +375,8 @@ def test_not_looked_at_is_never_ok(partly: MigrationFindings, names: set[str]) -
 
 def test_problems_are_reported_though_another_source_is_missing() -> None:
     one_side = replace(controller({}, cluster_id="other"), zookeeper=UNREAD)
-    assert line(one_side, preflight.CLUSTER_ID).status == "failed"
-    assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), preflight.ALIVE).status == "failed"
+    assert line(one_side, "cluster id").status == "failed"
+    assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), "brokers: alive").status == "failed"
 
 
 def test_missing_parts_of_an_archive() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from kbackup.errors import MismatchError
 from kbackup.jobs.migrate import rollback
-from kbackup.jobs.migrate.rollback import delete_znodes, runbook
+from kbackup.jobs.migrate.lag import Lag
+from kbackup.jobs.migrate.rollback import BrokerModes, Situation, delete_znodes, runbook
 from kbackup.jobs.migrate.states import (
     ControllerZnode,
     KafkaState,
@@ -21,7 +22,7 @@ from kbackup.jobs.migrate.states import (
     Witnesses,
     judge,
 )
-from kbackup.jobs.migrate.znodes import BrokerModes, Lag, Sign, Situation, ZnodeContent
+from kbackup.jobs.migrate.znodes import Sign, ZnodeContent
 from tests.support.rollbacks import (
     BROKERS,
     MOVED,
@@ -62,34 +63,42 @@ def test_znodes_of_an_ended_rollback_are_deleted(
 
 
 REFUSED = [
-    (rollback.STOPPED, situation(signs={"c1:9093": "stopped", "c2:9093": "answers"}), "alive: c2:9093"),
-    (rollback.STOPPED, situation(signs={"c1:9093": "silent"}), "proves nothing: c1:9093"),
-    (rollback.STOPPED, situation(signs={}), "no controller's address"),
-    (rollback.BROKERS, situation(brokers=UNREAD), "not looked at"),
-    (rollback.BROKERS, situation(brokers=BrokerModes(frozenset({2}), frozenset({1}), NOBODY)), "KRaft brokers: 2"),
-    (rollback.BROKERS, situation(brokers=BrokerModes(NOBODY, NOBODY, NOBODY)), "no broker runs"),
-    (rollback.COMPLETE, situation(lag=UNREAD), "not looked at"),
+    ("controllers stopped", situation(signs={"c1:9093": "stopped", "c2:9093": "answers"}), "alive: c2:9093"),
+    ("controllers stopped", situation(signs={"c1:9093": "silent"}), "proves nothing: c1:9093"),
+    ("controllers stopped", situation(signs={}), "no controller's address"),
+    ("brokers with ZooKeeper", situation(brokers=UNREAD), "not looked at"),
     (
-        rollback.COMPLETE,
+        "brokers with ZooKeeper",
+        situation(brokers=BrokerModes(frozenset({2}), frozenset({1}), NOBODY)),
+        "KRaft brokers: 2",
+    ),
+    ("brokers with ZooKeeper", situation(brokers=BrokerModes(NOBODY, NOBODY, NOBODY)), "no broker runs"),
+    ("ZooKeeper complete", situation(lag=UNREAD), "not looked at"),
+    (
+        "ZooKeeper complete",
         situation(lag=Lag(9, {"TopicRecord": 1, "ConfigRecord": 2}, ())),
         "2 ConfigRecord, 1 TopicRecord",
     ),
-    (rollback.COMPLETE, situation(lag=Lag(9, {}, ("topics: a: in the metadata log, not in ZooKeeper",))), "topics: a"),
-    (rollback.ARCHIVED, situation(archived=UNREAD), "not looked at"),
-    (rollback.ARCHIVED, situation(archived={}), "doesn't hold /controller and /migration"),
     (
-        rollback.ARCHIVED,
+        "ZooKeeper complete",
+        situation(lag=Lag(9, {}, ("topics: a: in the metadata log, not in ZooKeeper",))),
+        "topics: a",
+    ),
+    ("znodes archived", situation(archived=UNREAD), "not looked at"),
+    ("znodes archived", situation(archived={}), "doesn't hold /controller and /migration"),
+    (
+        "znodes archived",
         situation(archived={"/controller": '{"brokerid": 3000, "kraftControllerEpoch": 5}', "/migration": "{}"}),
         "hold /migration",
     ),
-    (rollback.WAY_BACK, situation(registered=NOBODY), "dual write or brokers moved or finished"),
+    ("way back", situation(registered=NOBODY), "dual write or brokers moved or finished"),
     (
-        rollback.WAY_BACK,
+        "way back",
         situation(registered=NOBODY, of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)),
         "finished",
     ),
-    (rollback.WAY_BACK, situation(of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)), "dual write"),
-    (rollback.WAY_BACK, replace(situation(), report=judge(Witnesses((), UNREAD, UNREAD))), "any"),
+    ("way back", situation(of_log=LogWitness(KafkaState.POST_MIGRATION, NOBODY, BROKERS, 9)), "dual write"),
+    ("way back", replace(situation(), report=judge(Witnesses((), UNREAD, UNREAD))), "any"),
 ]
 
 

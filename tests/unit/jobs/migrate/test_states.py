@@ -16,7 +16,7 @@ import pytest
 
 from kbackup.errors import CorruptError, MismatchError, UsageError
 from kbackup.jobs.migrate import lag
-from kbackup.jobs.migrate.lag import is_written_by_kraft, lag_warnings, read_lag
+from kbackup.jobs.migrate.lag import Lag, is_written_by_kraft, lag_warnings, read_lag
 from kbackup.jobs.migrate.readings import parse_metrics, read_metrics
 from kbackup.jobs.migrate.states import (
     REVERSIBLE,
@@ -32,10 +32,9 @@ from kbackup.jobs.migrate.states import (
     claims_of,
     judge,
 )
-from kbackup.jobs.migrate.znodes import Lag, ZnodeContent, ZooKeeperFindings, read_findings, read_witness
+from kbackup.jobs.migrate.znodes import ZnodeContent, ZooKeeperFindings, read_findings, read_witness
 from kbackup.kafka.metadata_log.codec import MetadataRecord, record
 from kbackup.metadata.sources import MetricsAccess, Sources
-from kbackup.zookeeper.session import Answers
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.metadata_records import write_segment
 from tests.support.migrate_commands import OF_KRAFT as KRAFT_ZNODE
@@ -395,14 +394,9 @@ def test_logs_that_tell_nothing(tmp_path: Path) -> None:
 
 def test_zookeeper_that_is_not_wholly_read(tmp_path: Path) -> None:
     folder = _log(tmp_path)
-
-    class Denying(FakeZooKeeper):
-        def read(self, paths: object, *, children: bool = False) -> Answers:
-            answers = super().read(paths, children=children)  # type: ignore[arg-type]  # as given
-            denied = {path for path in answers.znodes if path.startswith("/config/topics/")}
-            return Answers({p: z for p, z in answers.znodes.items() if p not in denied}, answers.children, denied)
-
-    answer = read_lag(Denying(_zookeeper(3).znodes), [folder], _witness(3))
+    zookeeper = _zookeeper(3)
+    zookeeper.denied = {"/config/topics/orders"}
+    answer = read_lag(zookeeper, [folder], _witness(3))
     assert isinstance(answer, NotRead)
     assert "/config/topics/orders may not be read" in answer.why
     with pytest.raises(MismatchError):
