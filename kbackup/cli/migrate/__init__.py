@@ -1,4 +1,4 @@
-"""Options that subcommands of `kbackup migrate` share."""
+"""The command `kbackup migrate`, and the options that its subcommands share. Each subcommand is a module here."""
 
 from __future__ import annotations
 
@@ -26,23 +26,15 @@ controller_config_option = click.option(
 )
 
 
-# The command `kbackup migrate` and its subcommands.
-
-
-SUBCOMMANDS = ("preflight", "archive", "status", "verify", "rollback", "bootstrap")
-"""In the order of the runbook."""
-
-
-@click.group("migrate", cls=LazySubcommands, package=__package__, subcommands=SUBCOMMANDS)
+@click.group(
+    "migrate",
+    cls=LazySubcommands,
+    package=__package__,
+    subcommands=("preflight", "archive", "status", "verify", "rollback", "bootstrap"),  # as in the runbook
+)
 @common_options
 def command() -> None:
     """Check, watch, archive and undo a cluster's migration from ZooKeeper to KRaft.
 
     Kafka itself moves the metadata (KIP-866); kbackup moves nothing.
     """
-
-
-# `kbackup migrate`: check, watch and archive a migration from ZooKeeper to KRaft. Each subcommand is a module here.
-
-
-__all__ = ["command"]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, key_options, s3_options, source_options
-from kbackup.cli.common.output import Reporter, ShownProgress
+from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting
-
-if TYPE_CHECKING:
-    from kbackup.jobs.migrate.archive import ArchiveReport
 
 
 @click.command("archive")
@@ -39,10 +34,7 @@ def command(frame: Frame, label: str | None) -> None:
     show_connecting(frame, "source")
     with ShownProgress(frame.reporter) as shown:
         report = archive_metadata(frame.config.backup, frame.config.sources, store, shown, label or "")
-    show(report, frame.reporter)
-
-
-def show(report: ArchiveReport, reporter: Reporter) -> None:
+    reporter = frame.reporter
     reporter.table(
         ("part", "entities", "read from"), [(each.part, each.entities, each.source) for each in report.parts]
     )

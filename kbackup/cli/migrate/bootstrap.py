@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, point_option, s3_options
-from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.util.text import plural
-
-if TYPE_CHECKING:
-    from kbackup.jobs.migrate.archive import BootstrapReport
 
 
 @click.command("bootstrap")
@@ -47,11 +42,8 @@ def command(frame: Frame, restore_point: str, base: Path, out: Path) -> None:
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.archive import make_bootstrap
 
+    reporter = frame.reporter
     report = make_bootstrap(open_archive(archive_store(frame)), restore_point, base, out)
-    show(report, frame.reporter)
-
-
-def show(report: BootstrapReport, reporter: Reporter) -> None:
     for token in report.expired:
         reporter.note(f"delegation token {token} has expired and is left out")
     counts = [

@@ -34,7 +34,7 @@ def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     store = (lambda: archive_store(frame)) if frame.config.archive else None
     report = judge(read_preflight(frame.config.sources, controller_files, store))
     for line in report.lines:
-        word = "FAILED" if line.status == "failed" else "ok" if line.status == "ok" else "warning"
+        word = {"failed": "FAILED", "ok": "ok"}.get(line.status, "warning")
         reporter.line(f"{word:<8} {line.name}: {line.detail}")
         if line.hint:
             reporter.line(f"{'':<8}   hint: {line.hint}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
-from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.cli.migrate import controller_config_option, metrics_option
 from kbackup.cli.migrate.status import state_document, state_words
@@ -18,7 +18,6 @@ from kbackup.errors import MismatchError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kbackup.jobs.migrate.rollback import DeletionGuard, RollbackStep, Situation
     from kbackup.jobs.migrate.znodes import ZnodeContent
 
 
@@ -48,15 +47,7 @@ if TYPE_CHECKING:
 @click.option("--confirm", is_flag=True, help="Delete /controller and /migration if every guard allows it.")
 @s3_options
 @pass_frame
-def command(
-    frame: Frame,
-    metrics_urls: tuple[str, ...],
-    controller_files: tuple[Path, ...],
-    controllers: tuple[str, ...],
-    stopped: tuple[str, ...],
-    metadata_logs: tuple[Path, ...],
-    confirm: bool,
-) -> None:
+def command(frame: Frame, /, confirm: bool, **options: Any) -> None:
     """Show the steps back to ZooKeeper; with --confirm, delete the migration's znodes.
 
     --confirm deletes /controller and /migration alone. It refuses unless the migration is not finished, no KRaft
@@ -71,18 +62,32 @@ def command(
     if sources.zookeeper is None:
         raise UsageError("no ZooKeeper is named", "set zookeeper.connect in [source]")
     show_connecting(frame, "source")
-    options = RollbackOptions(metrics_urls, controller_files, controllers, stopped, metadata_logs)
-    store = (lambda: archive_store(frame)) if frame.config.archive else None
+    read = partial(
+        read_situation,
+        sources,
+        options=RollbackOptions(**options),
+        store=(lambda: archive_store(frame)) if frame.config.archive else None,
+    )
     deleted: Sequence[ZnodeContent] = ()
     with open_session(sources.zookeeper) as zookeeper:
-        situation = read_situation(sources, zookeeper, options, store)
+        situation = read(zookeeper)
         if confirm:
             deleted = delete_znodes(situation, zookeeper)
             for znode in deleted:  # before anything else can fail
                 reporter.line(f"deleted {znode.path}: {znode.content}")
-            situation = read_situation(sources, zookeeper, options, store)
+            situation = read(zookeeper)
     steps, guards = runbook(situation), guards_of(situation)
-    _show(situation, steps, guards, reporter)
+    reporter.line(f"state: {state_words(situation.report)}")
+    if situation.report.way_back and not steps:
+        reporter.line("nothing is left to roll back; delete the controllers' storage before a second migration")
+    for number, step in enumerate(steps, start=1):
+        mark = {True: "done", False: "to do", None: "-"}[step.done]
+        reporter.line(f"{number}. {mark:<6} {step.text}")
+        reporter.line(f"{'':<10} check: {step.check}")
+    for guard in guards if situation.due else ():
+        reporter.line(f"guard    {guard.name}: {'holds' if guard.holds else 'refuses'}: {guard.detail}")
+        if guard.hint:
+            reporter.line(f"{'':<8}   hint: {guard.hint}")
     reporter.document(
         {
             "state": state_document(situation.report),
@@ -95,19 +100,3 @@ def command(
     if not situation.report.way_back:
         verb = "is" if situation.report.is_certain else "may be"
         raise MismatchError(f"there {verb} no way back: the state is {state_words(situation.report)}", guards[0].hint)
-
-
-def _show(
-    situation: Situation, steps: Sequence[RollbackStep], guards: Sequence[DeletionGuard], reporter: Reporter
-) -> None:
-    reporter.line(f"state: {state_words(situation.report)}")
-    if situation.report.way_back and not steps:
-        reporter.line("nothing is left to roll back; delete the controllers' storage before a second migration")
-    for number, step in enumerate(steps, start=1):
-        mark = {True: "done", False: "to do", None: "-"}[step.done]
-        reporter.line(f"{number}. {mark:<6} {step.text}")
-        reporter.line(f"{'':<10} check: {step.check}")
-    for guard in guards if situation.due else ():
-        reporter.line(f"guard    {guard.name}: {'holds' if guard.holds else 'refuses'}: {guard.detail}")
-        if guard.hint:
-            reporter.line(f"{'':<8}   hint: {guard.hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from kbackup.util.times import now
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kbackup.jobs.migrate.states import StateReport, Witnesses
+    from kbackup.jobs.migrate.states import Witnesses
 
 
 _NAMED = 3
@@ -56,7 +56,7 @@ def state_words(report: StateReport) -> str:
     return f"unknown: {' or '.join(report.possible)}" if report.possible else "unknown"
 
 
-def state_fields(report: StateReport) -> list[tuple[str, Cell]]:
+def _fields(report: StateReport) -> list[tuple[str, Cell]]:
     """Return the fields that `status` shows."""
     way_back = "yes" if report.way_back else "not certain" if report.state == "unknown" else "no"
     behind = "-" if report.lag is None else plural(report.lag, "record")
@@ -73,8 +73,38 @@ def state_fields(report: StateReport) -> list[tuple[str, Cell]]:
     ]
 
 
-def state_line(report: StateReport) -> str:
-    """Return the state in one line, for `--follow` without a terminal."""
+# `kbackup migrate status --follow`: read the state repeatedly until stopped.
+
+
+def _follow(read_state: Callable[[], StateReport], interval: float, reporter: Reporter) -> None:
+    """Redraw on a terminal; else print a line, or a JSON document in a line, for each change.
+
+    A change of ZooKeeper's lag alone prints nothing."""
+    with closing(Stop()) as stop, stop_at_signals(stop):
+        if sys.stdout.isatty() and not reporter.json:
+            from rich.live import Live
+
+            with Live(auto_refresh=False) as live:
+                live.update(_table(read_state()), refresh=True)
+                while not stop.wait(interval):
+                    live.update(_table(read_state()), refresh=True)
+            return
+        shown = _print_change(read_state(), None, reporter)
+        while not stop.wait(interval):
+            shown = _print_change(read_state(), shown, reporter)
+
+
+def _print_change(report: StateReport, shown: object, reporter: Reporter) -> object:
+    """Print a report if it differs from the one that was `shown`; return what it shows."""
+    change = (
+        *(report.state, report.possible, report.is_certain, report.way_back),
+        *(report.zk_brokers, report.waits_for),
+    )
+    if change == shown:
+        return shown
+    if reporter.json:
+        print(json_line({"at": now(), **state_document(report)}), flush=True)
+        return change
     parts = [state_words(report)]
     if report.zk_brokers is not None:
         parts.append(f"{plural(report.zk_brokers, 'broker')} in ZooKeeper mode")
@@ -84,59 +114,8 @@ def state_line(report: StateReport) -> str:
         parts.append(f"waits for {join_names(report.waits_for, _NAMED, '; ')}")
     if report.disagreements:
         parts.append(plural(len(report.disagreements), "disagreement"))
-    return ", ".join(parts)
-
-
-def show_state(report: StateReport, reporter: Reporter) -> None:
-    reporter.fields(state_fields(report))
-
-
-# `kbackup migrate status --follow`: read the state repeatedly until stopped.
-
-
-ReadState = Callable[[], "StateReport"]
-
-
-def follow_state(read_state: ReadState, interval: float, reporter: Reporter) -> None:
-    """Redraw on a terminal; else print a line, or a JSON document in a line, for each change.
-
-    A change of ZooKeeper's lag alone prints nothing."""
-    with closing(Stop()) as stop, stop_at_signals(stop):
-        reports = _reports(read_state, interval, stop)
-        if sys.stdout.isatty() and not reporter.json:
-            _redraw(reports)
-        else:
-            _print_changes(reports, reporter)
-
-
-def _reports(read_state: ReadState, interval: float, stop: Stop) -> Iterator[StateReport]:
-    yield read_state()
-    while not stop.wait(interval):
-        yield read_state()
-
-
-def _print_changes(reports: Iterator[StateReport], reporter: Reporter) -> None:
-    shown: object = None
-    for report in reports:
-        change = (
-            *(report.state, report.possible, report.is_certain, report.way_back),
-            *(report.zk_brokers, report.waits_for),
-        )
-        if change == shown:
-            continue
-        shown = change
-        if reporter.json:
-            print(json_line({"at": now(), **state_document(report)}), flush=True)
-        else:
-            reporter.line(f"{now()} {state_line(report)}")
-
-
-def _redraw(reports: Iterator[StateReport]) -> None:
-    from rich.live import Live
-
-    with Live(auto_refresh=False) as live:
-        for report in reports:
-            live.update(_table(report), refresh=True)
+    reporter.line(f"{now()} {', '.join(parts)}")
+    return change
 
 
 def _table(report: StateReport) -> Table:
@@ -144,7 +123,7 @@ def _table(report: StateReport) -> Table:
     from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in (*state_fields(report), ("as of", now())):
+    for name, value in (*_fields(report), ("as of", now())):
         table.add_row(Text(f"{name}:", style="bold"), Text(printable(cell_text(value))))
     return table
 
@@ -193,12 +172,12 @@ def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval:
         return judge(witnesses, before)
 
     if follow:
-        follow_state(read_state, interval, frame.reporter)
+        _follow(read_state, interval, frame.reporter)
         return EXIT_OK
     report = read_state()
     if report.lag:  # it may be catching up: a second look shows whether it does
         time.sleep(_PAUSE)
         report = read_state()
-    show_state(report, frame.reporter)
+    frame.reporter.fields(_fields(report))
     frame.reporter.document(state_document(report))
     return EXIT_LOSS if report.disagreements or report.waits_for else EXIT_OK

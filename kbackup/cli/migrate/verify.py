@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, point_option, s3_options, source_options
-from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.config import parse_duration
 from kbackup.errors import EXIT_OK, CorruptError, UsageError
 from kbackup.util.text import plural
-
-if TYPE_CHECKING:
-    from kbackup.jobs.migrate.verify import MigrationVerifyReport
 
 
 @click.command("verify")
@@ -46,11 +40,7 @@ def command(frame: Frame, restore_point: str, lag: str) -> int:
         raise UsageError(f"--lag {lag} is not a duration", "give a duration such as 10s") from None
     archive = open_archive(archive_store(frame)) if frame.config.archive else None
     report = verify_migration(frame.config.sources, archive, restore_point, seconds)
-    show(report, frame.reporter)
-    return CorruptError.exit_code if report.differences else EXIT_OK
-
-
-def show(report: MigrationVerifyReport, reporter: Reporter) -> None:
+    reporter = frame.reporter
     labels = sorted({label for side in report.sides for label in side.entities})
     reporter.table(
         ("side", *labels), [(side.name, *(side.entities.get(label) for label in labels)) for side in report.sides]
@@ -66,3 +56,4 @@ def show(report: MigrationVerifyReport, reporter: Reporter) -> None:
         reporter.note("no archive is named: the sources alone are compared")
     reporter.line(plural(len(report.differences), "difference"))
     reporter.document(report)
+    return CorruptError.exit_code if report.differences else EXIT_OK

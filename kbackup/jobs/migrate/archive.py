@@ -7,7 +7,6 @@ backup goes on where the last one ended.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, DocumentRef, Groups, Manifest, Metadata
+from kbackup.archive.models import Capture, Groups, Manifest, Metadata
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun, open_or_create
@@ -37,7 +36,6 @@ from kbackup.kafka.metadata_log.bootstrap import (
     token_record,
     write_bootstrap,
 )
-from kbackup.kafka.metadata_log.codec import MetadataRecord
 from kbackup.metadata.entities import PARTS, NotCarried, source_name
 from kbackup.metadata.sources import Sources
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -91,7 +89,15 @@ def archive_metadata(
         committed_at=manifest.committed_at,
         archive=store.url,
         label=label,
-        parts=tuple(_parts(metadata)),
+        parts=tuple(
+            PartReport(
+                part.label,
+                len(value) if isinstance(value := getattr(metadata, part.name), tuple) else 1,
+                source_name(metadata.sources[part.name]),
+            )
+            for part in PARTS
+            if part.name in metadata.sources
+        ),
         not_carried=metadata.not_carried,
         warnings=manifest.warnings,
         seconds=phases.seconds,
@@ -102,10 +108,12 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
     head, number = writing.archive.head, writing.next_point
     topics = [replace(t, state="unselected") if t.state == "present" else t for t in head.topics] if head else []
     captured = {topic.captured for topic in topics}
+    # a later backup compares with the groups of the restore point before
+    groups = next((c.groups for c in head.captures if c.number == head.number), None) if head else None
     own = Capture(
         number=number,
         started_at=started_at,
-        groups=_groups(writing, head, started_at),
+        groups=groups or writing.put_document(number, layout.GROUPS, Groups(captured_at=started_at, groups=())),
         metadata=writing.put_document(number, layout.METADATA, merged.metadata),
     )
     draft = Draft(
@@ -133,22 +141,6 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
 
     writing.commit(operation, "backup", f"restore point {number}: metadata alone")
     return manifest
-
-
-def _groups(writing: WritingRun, head: Manifest | None, started_at: str) -> DocumentRef:
-    """Return the groups document of the restore point before, which a later backup compares with; else one without
-    groups."""
-    known = next((c.groups for c in head.captures if c.number == head.number), None) if head else None
-    return known or writing.put_document(writing.next_point, layout.GROUPS, Groups(captured_at=started_at, groups=()))
-
-
-def _parts(metadata: Metadata) -> list[PartReport]:
-    reports = []
-    for part in PARTS:
-        value, source = getattr(metadata, part.name), metadata.sources.get(part.name)
-        if source is not None:
-            reports.append(PartReport(part.label, len(value) if isinstance(value, tuple) else 1, source_name(source)))
-    return reports
 
 
 # The job of `kbackup migrate bootstrap`: the bootstrap.checkpoint that a fresh KRaft cluster starts from.
@@ -188,7 +180,22 @@ def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> Boot
     now = datetime.now(UTC).timestamp() * 1000
     tokens = metadata.delegation_tokens or ()
     valid = [token for token in tokens if token.expires_at > now]
-    data = write_bootstrap(_read(base), [*_records(metadata), *map(token_record, valid)])
+    records = [*map(scram_record, metadata.scram_users or ())]
+    records += [record for quota in metadata.client_quotas or () for record in quota_records(quota)]
+    if metadata.next_producer_id is not None:
+        records.append(producer_id_record(metadata.next_producer_id))
+    try:
+        formatted = base.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{base}: {(error.strerror or str(error)).lower()}",
+            f"name the {NAME} that 'kafka-storage format' wrote into the controller's metadata folder",
+        ) from None
+    data = write_bootstrap(formatted, [*records, *map(token_record, valid)])
+    live = {
+        "acls": metadata.acls,
+        "configs": metadata.broker_configs or metadata.group_configs or metadata.client_metrics,
+    }
     path = out / NAME
     _write(path, data)
     return BootstrapReport(
@@ -199,7 +206,7 @@ def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> Boot
         delegation_tokens=len(valid),
         next_producer_id=metadata.next_producer_id,
         expired=tuple(token.id for token in tokens if token.expires_at <= now),
-        live=tuple(_live(metadata)),
+        live=tuple(word for word, entities in live.items() if entities),
     )
 
 
@@ -209,31 +216,6 @@ def _check_whole(metadata: Metadata, number: int) -> None:
     without = [u.user for u in metadata.scram_users if None in (u.salt, u.stored_key, u.server_key)]
     if without:
         raise RefusedError(f"restore point {number} has no secrets of SCRAM user {join_names(without, _SOME)}", _WHOLE)
-
-
-def _records(metadata: Metadata) -> Iterator[MetadataRecord]:
-    yield from map(scram_record, metadata.scram_users or ())
-    for quota in metadata.client_quotas or ():
-        yield from quota_records(quota)
-    if metadata.next_producer_id is not None:
-        yield producer_id_record(metadata.next_producer_id)
-
-
-def _live(metadata: Metadata) -> Iterator[str]:
-    if metadata.acls:
-        yield "acls"
-    if metadata.broker_configs or metadata.group_configs or metadata.client_metrics:
-        yield "configs"
-
-
-def _read(base: Path) -> bytes:
-    try:
-        return base.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"{base}: {(error.strerror or str(error)).lower()}",
-            f"name the {NAME} that 'kafka-storage format' wrote into the controller's metadata folder",
-        ) from None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
@@ -52,19 +53,13 @@ from kbackup.jobs.migrate.znodes import (
 )
 from kbackup.kafka.admin.cluster import BrokerAdmin
 from kbackup.kafka.metadata_log.bootstrap import NAME
-from kbackup.kafka.metadata_log.image import MetadataImage
-from kbackup.kafka.metadata_log.log import read_snapshot
+from kbackup.kafka.metadata_log.image import MetadataImage, read_image
+from kbackup.kafka.metadata_log.log import find_log, read_snapshot
 from kbackup.metadata.entities import LABELS, SCRAM_SECRETS, MetadataPartName
 from kbackup.metadata.sources import MetricsAccess, Sources
 from kbackup.store import Store
+from kbackup.util.text import words_of
 from kbackup.zookeeper.session import open_session
-
-if TYPE_CHECKING:
-    from kbackup.kafka.metadata_log.image import MetadataImage
-
-
-_NO_METRICS_ARCHIVED = NotRead("a restore point holds no metrics", "run 'kbackup migrate status'")
-_NO_STATE = NotRead("a restore point holds no state of a metadata log", "run 'kbackup migrate status'")
 
 
 def archived_state(metadata: Metadata) -> StateReport | None:
@@ -75,7 +70,13 @@ def archived_state(metadata: Metadata) -> StateReport | None:
     registered = metadata.registrations if metadata.sources.get("registrations") == "zookeeper" else None
     brokers = frozenset(each.id for each in registered or () if each.role == "broker")
     znodes: dict[str, bytes | str] = {znode.path: znode.content for znode in metadata.znodes}
-    return judge(Witnesses((_NO_METRICS_ARCHIVED,), witness_of(znodes, brokers), _NO_STATE))
+    return judge(
+        Witnesses((_not_archived("metrics"),), witness_of(znodes, brokers), _not_archived("state of a metadata log"))
+    )
+
+
+def _not_archived(what: str) -> NotRead:
+    return NotRead(f"a restore point holds no {what}", "run 'kbackup migrate status'")
 
 
 # The witness metrics: a node's state by its Prometheus exporter.
@@ -91,13 +92,21 @@ _HINT = "give the URL of a Prometheus exporter in a controller, such as http://c
 _HINT_LOGIN = "set controller.metrics.username and controller.metrics.password in [source]"
 _HINT_DOWN = "is the controller running, and the exporter in it?"
 _BEAN = "kafkacontroller"
-_NO_LOGIN = MetricsAccess()
 
 
-def read_metrics(url: str, access: MetricsAccess = _NO_LOGIN) -> MetricsWitness | NotRead:
+def read_metrics(url: str, access: MetricsAccess) -> MetricsWitness | NotRead:
     """Ask an exporter. `UsageError` if `url` is none of http or https, or a file of `access` can't be used."""
     shown = shown_url(url)
-    tls = _tls(access) if url.lower().startswith("https:") else None
+    tls = None
+    if url.lower().startswith("https:"):
+        try:
+            tls = ssl.create_default_context(cafile=access.certificates or None)
+        except OSError as error:
+            raise UsageError(
+                f"controller.metrics.ssl.truststore.location: can't use {access.certificates}: "
+                f"{error.strerror or error}",
+                "name a readable PEM file of certificates",
+            ) from None
     request = urllib.request.Request(url)  # noqa: S310 (shown_url refuses other schemes)
     if access.user:
         login = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
@@ -115,16 +124,6 @@ def read_metrics(url: str, access: MetricsAccess = _NO_LOGIN) -> MetricsWitness 
         return parse_metrics(text, shown)
     except CorruptError as error:
         return NotRead(error.message, error.hint)
-
-
-def _tls(access: MetricsAccess) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=access.certificates or None)
-    except OSError as error:
-        raise UsageError(
-            f"controller.metrics.ssl.truststore.location: can't use {access.certificates}: {error.strerror or error}",
-            "name a readable PEM file of certificates",
-        ) from None
 
 
 def shown_url(url: str) -> str:
@@ -220,9 +219,6 @@ def read_log(sources: Sources) -> LogWitness | NotRead:
 def read_image_of(sources: Sources) -> MetadataImage | NotRead:
     """Read the metadata that the log in metadata.log.dir adds up to. The folder is a controller's, or a copy of
     `__cluster_metadata-0`. `CorruptError` if the log is damaged: its missing end may contradict what was read."""
-    from kbackup.kafka.metadata_log.image import read_image
-    from kbackup.kafka.metadata_log.log import find_log
-
     if not sources.metadata_log:
         return _NO_LOG
     try:
@@ -243,16 +239,16 @@ _NOBODY_LISTENS = {errno.ECONNREFUSED}
 
 def quorum_addresses(properties: Mapping[str, str]) -> set[str]:
     """Return the controllers' addresses in the properties of a broker or a controller."""
-    servers = _words(properties.get("controller.quorum.bootstrap.servers", ""))
-    voters = (voter.partition("@")[2] for voter in _words(properties.get("controller.quorum.voters", "")))
+    servers = words_of(properties.get("controller.quorum.bootstrap.servers", ""))
+    voters = (voter.partition("@")[2] for voter in words_of(properties.get("controller.quorum.voters", "")))
     return {*servers, *(voter for voter in voters if voter)}
 
 
 def own_addresses(properties: Mapping[str, str]) -> set[str]:
     """Return the advertised addresses of a controller's own listeners, without listeners on every interface."""
-    names = {name.upper() for name in _words(properties.get("controller.listener.names", ""))}
+    names = {name.upper() for name in words_of(properties.get("controller.listener.names", ""))}
     text = properties.get("advertised.listeners") or properties.get("listeners", "")
-    pairs = (listener.partition("://") for listener in _words(text))
+    pairs = (listener.partition("://") for listener in words_of(text))
     return {
         address
         for name, _, address in pairs
@@ -266,10 +262,6 @@ def logged_addresses(controllers: Iterable[Mapping[str, object]]) -> Iterator[st
         endpoints = controller.get("endPoints")
         for endpoint in endpoints if isinstance(endpoints, list | tuple) else ():
             yield f"{endpoint['host']}:{endpoint['port']}"
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def probe(addresses: Collection[str], stopped: Collection[str]) -> dict[str, Sign]:
@@ -309,11 +301,7 @@ _NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [sour
 _NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
 _NO_ARCHIVE = NotRead("no archive is named", "give --archive")
 _ESSENTIAL: tuple[MetadataPartName, ...] = (
-    "acls",
-    "scram_users",
-    "broker_configs",
-    "client_quotas",
-    "delegation_tokens",
+    *("acls", "scram_users", "broker_configs", "client_quotas", "delegation_tokens"),
 )
 
 
@@ -354,21 +342,17 @@ def read_brokers(sources: Sources) -> BrokerFindings:
     """Read the state of the brokers and of partitions from the brokers."""
     admin = BrokerAdmin(sources.kafka, "source")
     brokers, moving = admin.brokers(), admin.reassignments()
+    live = []
+    for broker, address in sorted(brokers.addresses.items()):
+        version = admin.fetch_version(address)
+        fetch = version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?")
+        live.append(LiveBroker(broker, fetch, _tried(partial(admin.configs, broker))))
     return BrokerFindings(
         brokers.cluster_id,
-        tuple(_broker(admin, broker, address) for broker, address in sorted(brokers.addresses.items())),
+        tuple(live),
         brokers.assigned,
         brokers.offline,
         tuple(moving) if isinstance(moving, list) else NotRead(moving.why, _NO_ZOOKEEPER.hint),
-    )
-
-
-def _broker(admin: BrokerAdmin, broker: int, address: str) -> LiveBroker:
-    version = admin.fetch_version(address)
-    return LiveBroker(
-        broker,
-        version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?"),
-        _tried(lambda: admin.configs(broker)),
     )
 
 
@@ -382,10 +366,16 @@ def _read_zookeeper(sources: Sources) -> ZooKeeperFindings | NotRead:
 def read_controller(file: Path) -> Controller:
     """Return a controller's properties and, if its storage is on this machine, what it holds."""
     properties = read_properties(file)
-    names = (properties.get(name, "") for name in ("metadata.log.dir", "log.dirs", "log.dir"))
-    folders = [Path(folder.strip()) for text in names for folder in text.split(",") if folder.strip()]
-    version = _tried(lambda: _metadata_version(file, folders))
-    return Controller(str(file), properties, _storage_id(file, folders), version)
+    names = ("metadata.log.dir", "log.dirs", "log.dir")
+    folders = [Path(folder) for name in names for folder in words_of(properties.get(name, ""))]
+    version = _tried(lambda: _metadata_version(folders) or _no_storage(file, folders, NAME))
+    cluster_id = _storage_id(folders)
+    return Controller(
+        str(file),
+        properties,
+        _no_storage(file, folders, "meta.properties") if cluster_id is None else cluster_id,
+        version,
+    )
 
 
 def read_properties(file: Path) -> dict[str, str]:
@@ -398,18 +388,15 @@ def read_properties(file: Path) -> dict[str, str]:
         ) from None
 
 
-def _storage_id(file: Path, folders: Sequence[Path]) -> str | NotRead:
-    """`cluster.id` of meta.properties, in the first log directory that has it."""
-    for folder in folders:
-        meta = folder / "meta.properties"
-        try:
+def _storage_id(folders: Sequence[Path]) -> str | None:
+    """Return `cluster.id` of meta.properties, in the first log directory that has it."""
+    for meta in (folder / "meta.properties" for folder in folders):
+        with suppress(OSError):
             return parse_properties(meta.read_bytes(), str(meta)).get("cluster.id", "")
-        except OSError:
-            continue
-    return _no_storage(file, folders, "meta.properties")
+    return None
 
 
-def _metadata_version(file: Path, folders: Sequence[Path]) -> int | NotRead:
+def _metadata_version(folders: Sequence[Path]) -> int | None:
     """Return the level of metadata.version in a controller's log; before its first start, in the file that it starts
     from."""
     for folder in folders:
@@ -421,7 +408,7 @@ def _metadata_version(file: Path, folders: Sequence[Path]) -> int | NotRead:
                     image.replay(record.record)
         if level := image.features.get("metadata.version"):
             return level
-    return _no_storage(file, folders, NAME)
+    return None
 
 
 def _no_storage(file: Path, folders: Sequence[Path], name: str) -> NotRead:
@@ -437,16 +424,11 @@ def read_archive(store: Store) -> ArchiveFindings | None:
         archive = open_archive(store)
     except NoArchiveError:
         return None
-    head = archive.head
-    if head is None:
+    if (head := archive.head) is None:
         return None
     metadata = archive.metadata(head)
-    return ArchiveFindings(
-        head.number,
-        datetime.fromisoformat(metadata.captured_at).timestamp(),
-        metadata.cluster_id,
-        missing_metadata(metadata),
-    )
+    captured_at = datetime.fromisoformat(metadata.captured_at).timestamp()
+    return ArchiveFindings(head.number, captured_at, metadata.cluster_id, missing_metadata(metadata))
 
 
 def missing_metadata(metadata: Metadata) -> tuple[str, ...]:

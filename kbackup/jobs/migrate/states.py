@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeVar, get_args
@@ -152,37 +152,28 @@ class Claim:
 
 def claims_of(witnesses: Witnesses) -> tuple[Claim, ...]:
     """Return a claim of each witness that was read, the weightiest first."""
-    return tuple(sorted(_claims(witnesses), key=lambda claim: -claim.weight))
-
-
-def _claims(witnesses: Witnesses) -> Iterator[Claim]:
-    for metrics in witnesses.metrics:
-        if not isinstance(metrics, NotRead):
-            yield _of_metrics(metrics)
-    if not isinstance(witnesses.znodes, NotRead):
-        yield _of_znodes(witnesses.znodes)
-    if not isinstance(witnesses.log, NotRead):
-        yield _of_log(witnesses.log, are_znodes_read=not isinstance(witnesses.znodes, NotRead))
+    znodes, log = witnesses.znodes, witnesses.log
+    claims = [_of_metrics(metrics) for metrics in witnesses.metrics if not isinstance(metrics, NotRead)]
+    if not isinstance(znodes, NotRead):
+        claims.append(_of_znodes(znodes))
+    if not isinstance(log, NotRead):
+        claims.append(_of_log(log, are_znodes_read=not isinstance(znodes, NotRead)))
+    return tuple(sorted(claims, key=lambda claim: -claim.weight))
 
 
 def _of_metrics(metrics: MetricsWitness) -> Claim:
-    state = metrics.state
+    state, count = metrics.state, metrics.zk_brokers
     if state is None:
         return Claim("metrics", f"a controller at {metrics.url}: no leader yet", _ANY, 0)
-    brokers = "" if metrics.zk_brokers is None else f", {_brokers(metrics.zk_brokers)} in ZooKeeper mode"
-    says = f"{_role(metrics, state)} at {metrics.url}: {state.name}{brokers}"
-    if state is KafkaState.ZK:
-        return Claim("metrics", says, _FROM_BROKER, 1)
-    count = metrics.zk_brokers
-    return Claim("metrics", says, _of_state(state, count), 4 if metrics.is_active else 3)
-
-
-def _role(metrics: MetricsWitness, state: KafkaState) -> str:
     if metrics.is_active:
-        return "the active controller"
-    if state is KafkaState.ZK:
-        return "a broker"
-    return "a node" if metrics.is_active is None else "a standby controller"
+        role = "the active controller"
+    elif state is KafkaState.ZK:
+        role = "a broker"
+    else:
+        role = "a node" if metrics.is_active is None else "a standby controller"
+    brokers = "" if count is None else f", {_brokers(count)} in ZooKeeper mode"
+    weight = 1 if state is KafkaState.ZK else 4 if metrics.is_active else 3
+    return Claim("metrics", f"{role} at {metrics.url}: {state.name}{brokers}", _of_state(state, count), weight)
 
 
 def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
@@ -201,28 +192,24 @@ def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
 
 
 def _of_znodes(znodes: ZnodesWitness) -> Claim:
+    """Both znodes stay when a migration is finished: a finished migration looks like a dual write without brokers."""
     controller, migration = znodes.controller, znodes.migration
+    is_kraft = controller is not None and controller.is_kraft
     owner = "no /controller"
     if controller is not None:
-        owner = f"/controller is {'KRaft controller' if controller.is_kraft else 'broker'} {controller.id}"
+        owner = f"/controller is {'KRaft controller' if is_kraft else 'broker'} {controller.id}"
     offset = "no /migration" if migration is None else f"/migration at offset {migration.offset}"
+    states: set[State]
+    if migration is None and not is_kraft:
+        states = {"zookeeper"} if controller or znodes.brokers else {"zookeeper", "finished", "kraft"}
+    elif migration is not None and migration.offset < 0:
+        states = {"pre-migration"}
+    elif migration is None or not is_kraft:
+        states = {"half rolled back"}
+    else:
+        states = {"dual write"} if znodes.brokers else {"dual write", "brokers moved", "finished"}
     says = f"{owner}, {offset}, {_brokers(len(znodes.brokers))} with ZooKeeper"
-    return Claim("znodes", says, _states_of_znodes(znodes), 2)
-
-
-def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
-    """Return the states that the znodes allow. Both znodes stay when a migration is finished: a finished migration
-    looks like a dual write without brokers."""
-    is_kraft = znodes.controller is not None and znodes.controller.is_kraft
-    if znodes.migration is None:
-        if is_kraft:
-            return frozenset({"half rolled back"})
-        return frozenset({"zookeeper"} if znodes.controller or znodes.brokers else {"zookeeper", "finished", "kraft"})
-    if znodes.migration.offset < 0:
-        return frozenset({"pre-migration"})
-    if not is_kraft:
-        return frozenset({"half rolled back"})
-    return frozenset({"dual write"} if znodes.brokers else {"dual write", "brokers moved", "finished"})
+    return Claim("znodes", says, frozenset(states), 2)
 
 
 def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
@@ -248,7 +235,6 @@ def _brokers(count: int) -> str:
 REVERSIBLE: frozenset[State] = frozenset(
     {"zookeeper", "pre-migration", "dual write", "brokers moved", "half rolled back"}
 )
-_ORDER: tuple[State, ...] = get_args(State)
 _NEXT: dict[State, str] = {
     "zookeeper": "run 'kbackup migrate preflight', then start the controllers with "
     "zookeeper.metadata.migration.enable=true",
@@ -306,8 +292,15 @@ def judge(witnesses: Witnesses, earlier: Witnesses | None = None) -> StateReport
     is_stalled = earlier is not None and _is_stalled(witnesses, earlier)
     if _has_no_leader(witnesses):
         next_step = _NO_LEADER
+    elif is_stalled:
+        next_step = _STALLED
+    elif disagreements:
+        next_step = _DISAGREEMENT
+    elif state == "zookeeper" and any("kraft" in claim.states for claim in claims):
+        next_step = _WITHOUT_MIGRATION
     else:
-        next_step = _STALLED if is_stalled else _next_step(state, claims, disagreements)
+        next_step = _NEXT[state]
+    sources = (*witnesses.metrics, witnesses.znodes, witnesses.log)
     return StateReport(
         state=state,
         is_certain=state != "unknown" and not disagreements,
@@ -317,7 +310,7 @@ def judge(witnesses: Witnesses, earlier: Witnesses | None = None) -> StateReport
         and all(claim.states & REVERSIBLE for claim in claims),
         claims=claims,
         disagreements=disagreements,
-        not_looked_at=_unread(witnesses),
+        not_looked_at=tuple(source for source in sources if isinstance(source, NotRead)),
         zk_brokers=_zk_brokers(witnesses),
         lag=_lag(witnesses),
         waits_for=tuple(_waits(state, witnesses, is_stalled)),
@@ -369,13 +362,11 @@ def _is_stalled(witnesses: Witnesses, earlier: Witnesses) -> bool:
     """Return whether ZooKeeper is behind in two looks, and got nothing between them: controllers write a record there
     twice a second."""
     lag, before = _lag(witnesses) or 0, _lag(earlier) or 0
-    is_still = _offset(witnesses) in (None, _offset(earlier))
-    return lag >= before > 0 and is_still
-
-
-def _offset(witnesses: Witnesses) -> int | None:
-    znodes = witnesses.znodes
-    return None if isinstance(znodes, NotRead) or znodes.migration is None else znodes.migration.offset
+    offset, offset_before = (
+        None if isinstance(of.znodes, NotRead) or of.znodes.migration is None else of.znodes.migration.offset
+        for of in (witnesses, earlier)
+    )
+    return lag >= before > 0 and offset in (None, offset_before)
 
 
 def _lag(witnesses: Witnesses) -> int | None:
@@ -393,24 +384,13 @@ def _narrow(claims: Sequence[Claim]) -> tuple[tuple[State, ...], tuple[str, ...]
         if common := allowed & claim.states:
             allowed = common
         else:
-            disagreements.append(f"{claim.witness}: {claim.says}; this does not fit {_listed(allowed)}")
-    return _sorted(allowed), tuple(disagreements)
+            fitting = " or ".join(_in_order(allowed))
+            disagreements.append(f"{claim.witness}: {claim.says}; this does not fit {fitting}")
+    return _in_order(allowed), tuple(disagreements)
 
 
-def _sorted(states: frozenset[State]) -> tuple[State, ...]:
-    return tuple(state for state in _ORDER if state in states)
-
-
-def _listed(states: frozenset[State]) -> str:
-    return " or ".join(_sorted(states))
-
-
-def _next_step(state: State, claims: Iterable[Claim], disagreements: Sequence[str]) -> str:
-    if disagreements:
-        return _DISAGREEMENT
-    if state == "zookeeper" and any("kraft" in claim.states for claim in claims):
-        return _WITHOUT_MIGRATION
-    return _NEXT[state]
+def _in_order(states: frozenset[State]) -> tuple[State, ...]:
+    return tuple(state for state in get_args(State) if state in states)
 
 
 def _kraft_metrics(witnesses: Witnesses) -> list[MetricsWitness]:
@@ -425,8 +405,3 @@ def _zk_brokers(witnesses: Witnesses) -> int | None:
     if not isinstance(witnesses.log, NotRead):
         counts.append(len(witnesses.log.zk_brokers))
     return counts[0] if counts else None
-
-
-def _unread(witnesses: Witnesses) -> tuple[NotRead, ...]:
-    parts = (*witnesses.metrics, witnesses.znodes, witnesses.log)
-    return tuple(part for part in parts if isinstance(part, NotRead))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import NamedTuple
 
 from kbackup.archive.models import Metadata
 from kbackup.archive.query.selection import is_internal
@@ -32,13 +31,6 @@ _LEADERS = "leaders and in-sync replicas"
 _PAUSE = 1.0  # s between two looks
 
 
-class WaitClock(NamedTuple):
-    """Both in seconds."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
 @dataclass(frozen=True)
 class SideReport:
     """`entities` counts them by part. `outdated`: why the side is not compared, or ""."""
@@ -48,7 +40,7 @@ class SideReport:
     outdated: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class SidesDifference:
     """A difference of an entity between two sides; `text` describes it in words."""
 
@@ -69,17 +61,14 @@ class MigrationVerifyReport:
     looks: int = 1
 
 
-def verify_migration(
-    sources: Sources, archive: Archive | None, backup: str, lag: float, clock: WaitClock | None = None
-) -> MigrationVerifyReport:
+def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag: float) -> MigrationVerifyReport:
     """Compare the sources with each other, and restore point `backup` with them.
 
     While the controllers write to ZooKeeper, ZooKeeper may be some seconds behind: a difference between sources is
     reported only if every reading within `lag` seconds has it. `UsageError` if there is nothing to compare.
     """
-    clock = clock or WaitClock()
     point = archive.find_point(backup) if archive is not None else None
-    began, looks = clock.now(), 1
+    began, looks = time.monotonic(), 1
     readings = _read_sides(sources)
     if len(readings) + (point is not None) < 2:
         raise UsageError(
@@ -87,24 +76,26 @@ def verify_migration(
             "set zookeeper.connect or metadata.log.dir in [source], or name an archive",
         )
     differing = _differences(readings)
-    while differing and clock.now() - began < lag:
-        clock.sleep(_PAUSE)
+    while differing and time.monotonic() - began < lag:
+        time.sleep(_PAUSE)
         readings, looks = _read_sides(sources), looks + 1
         differing &= _differences(readings)
-    every = sorted(differing)
+    differences = sorted(differing)
     pairs = list(combinations(_current(readings), 2))
     sides = [_report(source_name(reading.source), reading, reading.outdated) for reading in readings]
     if archive is not None and point is not None:
+        cluster = MetadataSide("the cluster", merge(readings, "", 0).metadata)
         archived = MetadataSide(f"restore point {point.number}", archive.metadata(point.number))
-        pair = (MetadataSide("the cluster", merge(readings, "", 0).metadata), archived)
-        pairs.append(pair)
-        topics = _archivable(*pair)
-        every += [_Difference(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)]
+        pairs.append((cluster, archived))
+        # a backup takes internal topics only where it is configured to
+        topics = {t.name for t in cluster.metadata.topics or () if not is_internal(t.name)}
+        topics |= {t.name for t in archived.metadata.topics or ()}
+        differences += _between(cluster, archived, topics)
         sides.append(_report(archived.name, archived.metadata))
     return MigrationVerifyReport(
         restore_point=point.number if point is not None else None,
         sides=tuple(sides),
-        differences=tuple(map(_in_full, every)),
+        differences=tuple(differences),
         not_compared={f"{a.name} and {b.name}": parts for a, b in pairs if (parts := _not_compared(a, b))},
         looks=looks,
     )
@@ -118,18 +109,6 @@ def _not_compared(one: MetadataSide, other: MetadataSide) -> list[str]:
     if any(config.value is None for config in configs):
         parts.append(BROKER_SECRETS)
     return [*parts, _LEADERS]
-
-
-class _Difference(NamedTuple):
-    one: str
-    other: str
-    difference: MetadataDifference
-
-
-def _in_full(between: _Difference) -> SidesDifference:
-    return SidesDifference(
-        (between.one, between.other), between.difference, in_words(between.difference, between.one, between.other)
-    )
 
 
 def _read_sides(sources: Sources) -> list[Reading]:
@@ -146,18 +125,15 @@ def _current(readings: Iterable[Reading]) -> list[MetadataSide]:
     return [MetadataSide(source_name(reading.source), reading) for reading in readings if not reading.outdated]
 
 
-def _differences(readings: Iterable[Reading]) -> set[_Difference]:
-    return {
-        _Difference(one.name, other.name, difference)
-        for one, other in combinations(_current(readings), 2)
-        for difference in compare(one, other)
-    }
+def _differences(readings: Iterable[Reading]) -> set[SidesDifference]:
+    return {each for one, other in combinations(_current(readings), 2) for each in _between(one, other)}
 
 
-def _archivable(cluster: MetadataSide, archived: MetadataSide) -> set[str]:
-    """Return the topics to compare: a backup takes internal topics only where it is configured to."""
-    there = {t.name for t in cluster.metadata.topics or () if not is_internal(t.name)}
-    return there | {t.name for t in archived.metadata.topics or ()}
+def _between(
+    one: MetadataSide, other: MetadataSide, topics: Collection[str] | None = None
+) -> Iterator[SidesDifference]:
+    for each in compare(one, other, topics):
+        yield SidesDifference((one.name, other.name), each, in_words(each, one.name, other.name))
 
 
 def _report(name: str, metadata: Reading | Metadata, outdated: str = "") -> SideReport:

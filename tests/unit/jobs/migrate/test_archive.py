@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from kbackup.jobs.metadata import Asked, Merged, merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate import verify as verify_job
 from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata, make_bootstrap
-from kbackup.jobs.migrate.verify import MigrationVerifyReport, WaitClock, verify_migration
+from kbackup.jobs.migrate.verify import MigrationVerifyReport, verify_migration
 from kbackup.jobs.points import history
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.retention import Expiry, Policy, expire
@@ -311,7 +312,7 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: tuple[Reading, ...]) -> None:
         self.looks, self.at, self.now = looks, -1, 0.0
-        self.clock = WaitClock(lambda: self.now, self._sleep)
+        monkeypatch.setattr(verify_job, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
         monkeypatch.setattr(verify_job, "sources_beside", self._beside)
         monkeypatch.setattr(verify_job, "read_brokers", lambda sources: (by_brokers(topics=BOTH), 1))
 
@@ -328,7 +329,7 @@ def texts(report: MigrationVerifyReport) -> list[str]:
 
 
 def verified(looks: Looks, sources: Sources = NONE, **options: Any) -> MigrationVerifyReport:
-    return verify_migration(sources, options.get("archive"), "latest", 10, looks.clock)
+    return verify_migration(sources, options.get("archive"), "latest", 10)
 
 
 def test_all_sides_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -541,14 +541,14 @@ def exporter() -> Iterator[str]:
 
 
 def test_asking(exporter: str) -> None:
-    told = read_metrics(f"{exporter}/metrics?a=b")
+    told = read_metrics(f"{exporter}/metrics?a=b", MetricsAccess())
     assert isinstance(told, MetricsWitness)
     assert (told.url, told.state) == (f"{exporter}/metrics", KafkaState.MIGRATION)
 
 
 def test_no_answer(exporter: str) -> None:
     for url in (f"{exporter}/other", "http://127.0.0.1:1/metrics"):
-        told = read_metrics(url)
+        told = read_metrics(url, MetricsAccess())
         assert isinstance(told, NotRead)
         assert url in told.why
         assert told.hint
@@ -579,7 +579,7 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:9404", "http://", "http://user:secret@host/metrics"])
 def test_other_urls(url: str) -> None:
     with pytest.raises(UsageError) as raised:
-        read_metrics(url)
+        read_metrics(url, MetricsAccess())
     assert "secret" not in str(raised.value)
 
 
