@@ -12,7 +12,6 @@ from kbackup.archive.models import Group, Groups, Manifest, Metadata
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
-from kbackup.config.models import Backup
 from kbackup.jobs.groups.before import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.admin.security import SecurityAdmin
@@ -56,11 +55,9 @@ class SourceCluster:
         return self.sources.kafka
 
 
-def connect(properties: Properties, options: Backup) -> SourceCluster:
+def connect(properties: Properties, isolation_level: IsolationLevel, poll_timeout: float) -> SourceCluster:
     cluster = Cluster(properties, "source")
-    cluster_id, brokers = cluster.connect()
-    sources = Sources.of(properties)
-    return SourceCluster(cluster, cluster_id, brokers, sources, options.isolation_level, options.poll_timeout_seconds)
+    return SourceCluster(cluster, *cluster.connect(), Sources.of(properties), isolation_level, poll_timeout)
 
 
 @dataclass

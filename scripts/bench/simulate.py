@@ -30,7 +30,7 @@ from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.backup.job import Captured, commit, draft_point, refresh, reserve
+from kbackup.jobs.backup.job import Captured, commit, refresh, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
@@ -289,8 +289,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
         with run.step("commit", "groups.json, metadata.json, manifest.json, tables, catalog"):
             read = Read(found, lasts=last_records(found))
             check_written(store, found)
-            draft = draft_point(source, base, captured, plan, read)
-            commit(base, draft, captured, "", last=True)
+            commit(source, base, captured, plan, read)
         with run.step("refresh", "partition indexes, group offset files"):
             refresh(writing, Phases(Silent()))
     run.requests = store.requests - asked

@@ -24,7 +24,6 @@ from kbackup.jobs.backup.job import (
     begin,
     capture_cluster,
     commit,
-    draft_point,
     has_news,
     lag,
     lag_of,
@@ -124,28 +123,30 @@ class Follower:
             # alerts know a follower by its rounds, also one whose first round never ends
             for result in ROUNDS:
                 counted.add("kbackup_rounds_total", 0, result)
-        source = connect(self.source, self.options)
+        source = self._connect()
         open_or_create(self.store)
         pause = self.stop.wait if self._follows else time.sleep
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds, pause) as lease:
-            base = begin(self.options, self.store, source.id, lease)
+            base = begin(self.store, lease, source, self.options.adopt_cluster)
             self._connected = source, base
             self.report.restore_point = base.head.number if base.head is not None else None
             run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
         self.report.seconds = round(self.clock() - began, 3)
         return self.report
 
+    def _connect(self) -> SourceCluster:
+        return connect(self.source, self.options.isolation_level, self.options.poll_timeout_seconds)
+
     def _attempt(self, lease: HeldLease, last: bool) -> None:
         lease.check()
-        source, base = self._connected = self._connected or self._connect(lease)
+        if self._connected is None:
+            source = self._connect()
+            self._connected = source, begin(self.store, lease, source, self.options.adopt_cluster)
+        source, base = self._connected
         due = self.clock() + self.rhythm.interval_seconds
         self._round(source, base, last)
         if not last:
             self._wait(source, base, due)
-
-    def _connect(self, lease: HeldLease) -> tuple[SourceCluster, Base]:
-        source = connect(self.source, self.options)
-        return source, begin(self.options, self.store, source.id, lease)
 
     def _failed(self, error: KbackupError, pause: float) -> None:
         self._connected = None
@@ -165,10 +166,15 @@ class Follower:
         if has_news(base, captured, plan):
             read = archive_records(source, base, plan, self.options, self.spark, phases)
             with phases.step("commit"):
-                draft = draft_point(source, base, captured, plan, read)
-                manifest = commit(base, draft, captured, "", last)
+                manifest = commit(source, base, captured, plan, read, last=last)
             self._since = {place: self._since[place] for place in held_back(plan)}
-            self._committed(report_of(manifest, captured, plan, self.store.url, phases))
+            report = report_of(manifest, captured, plan, self.store.url, phases)
+            self.report.add(report)
+            backed_up(report)
+            self._count_round("committed")
+            if self.rhythm.topic_metrics:
+                topic_lag(lag_of(report.topics))
+            self.watcher.committed(report)
             refresh(base.run, phases)
         else:
             self._count_round("unchanged")
@@ -176,14 +182,6 @@ class Follower:
                 base.run.end()
         self.report.rounds += 1
         self.watcher.well()
-
-    def _committed(self, report: BackupReport) -> None:
-        self.report.add(report)
-        backed_up(report)
-        self._count_round("committed")
-        if self.rhythm.topic_metrics:
-            topic_lag(lag_of(report.topics))
-        self.watcher.committed(report)
 
     def _count_round(self, result: str) -> None:
         """Count a round of a follower, for alerts."""

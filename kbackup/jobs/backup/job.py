@@ -12,14 +12,8 @@ from datetime import datetime
 from functools import partial
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import (
-    add_point,
-    end_run,
-    label_point,
-    may_salvage,
-    next_incarnation,
-    reserve_incarnations,
-)
+from kbackup.archive.catalog import operations
+from kbackup.archive.catalog.documents import IsolationLevel
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Manifest, Metadata, TopicState, Totals
@@ -109,19 +103,17 @@ def backup(
     phases = Phases(listener)
     started_at = now()
     with phases.step("connect"):
-        source = connect(properties, options)
+        source = connect(properties, options.isolation_level, options.poll_timeout_seconds)
         open_or_create(store)
-    pause = time.sleep if options.wait else None
-    with HeldLease(store, "kbackup backup", options.lease_seconds, pause) as lease:
+    with HeldLease(store, "kbackup backup", options.lease_seconds, time.sleep if options.wait else None) as lease:
         with phases.step("connect"):
-            base = begin(options, store, source.id, lease)
+            base = begin(store, lease, source, options.adopt_cluster)
         captured = capture_cluster(source, base, selections_of(options), phases, started_at)
         plan = plan_records(source, base, captured, phases, options.adopt_topics)
         show_plan(plan)
         read = archive_records(source, base, plan, options, spark, phases)
         with phases.step("commit"):
-            draft = draft_point(source, base, captured, plan, read)
-            manifest = commit(base, draft, captured, label, last=True)
+            manifest = commit(source, base, captured, plan, read, label)
         report = report_of(manifest, captured, plan, store.url, phases)
         backed_up(report)
         refresh(base.run, phases)
@@ -135,16 +127,16 @@ def selections_of(options: Backup) -> Selections:
     )
 
 
-def begin(options: Backup, store: Store, cluster_id: str, lease: HeldLease) -> Base:
+def begin(store: Store, lease: HeldLease, source: SourceCluster, adopt_cluster: bool) -> Base:
     """Fence off every other run, and read the newest restore point."""
-    run = begin_point(options, store, cluster_id, lease)
+    run = begin_point(store, lease, source.id, adopt_cluster, source.isolation_level)
     head = run.archive.head
-    if head is None:
-        return Base(run)
-    return Base(run, head, run.archive.groups(head), run.archive.metadata(head))
+    return Base(run) if head is None else Base(run, head, run.archive.groups(head), run.archive.metadata(head))
 
 
-def begin_point(options: Backup, store: Store, cluster_id: str, lease: HeldLease) -> WritingRun:
+def begin_point(
+    store: Store, lease: HeldLease, cluster_id: str, adopt_cluster: bool, isolation_level: IsolationLevel
+) -> WritingRun:
     """Fence off every other run. `RefusedError` for a copy, `MismatchError` for an archive of another cluster."""
     archive = open_or_create(store)
     if archive.state.origin is not None:
@@ -152,8 +144,8 @@ def begin_point(options: Backup, store: Store, cluster_id: str, lease: HeldLease
             f"archive {store.url} is a copy of {archive.state.origin.archive}",
             "back up to its source, or run 'kbackup promote' to make the copy an archive of its own",
         )
-    check_cluster(archive.head, cluster_id, store.url, options.adopt_cluster)
-    return begin_writing(store, lease, "backup", options.isolation_level)
+    check_cluster(archive.head, cluster_id, store.url, adopt_cluster)
+    return begin_writing(store, lease, "backup", isolation_level)
 
 
 def capture_cluster(
@@ -171,8 +163,7 @@ def capture_cluster(
         groups = capture.groups(cluster, selections.groups, set(topics), base.groups, later)
     with phases.step("resolve ranges"):
         live = capture.live_topics(cluster, topics, source.isolation_level)
-        names = [group.group for group in groups.groups]
-        reading = capture.read_brokers(cluster, topics, source.id, names)
+        reading = capture.read_brokers(cluster, topics, source.id, [group.group for group in groups.groups])
         merged = with_sources(reading, source.brokers, source.sources)
     settings = as_archived(merged.metadata, base.archive.info)  # which is what the next run compares with
     return Captured(started_at, live, existing, groups, settings, merged.warnings, merged.damage)
@@ -184,7 +175,7 @@ def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: 
         check_identity(base.head, captured.topics, adopt_topics)
         diverged, warnings = compare_logs(source, base, captured.topics)
     with phases.step("plan"):
-        numbers = partial(next_incarnation, base.archive.state)
+        numbers = partial(operations.next_incarnation, base.archive.state)
         plan = make_plan(base.head, captured.topics, captured.existing, numbers, diverged)
     return replace(plan, warnings=(*plan.warnings, *warnings, *captured.warnings))
 
@@ -198,34 +189,26 @@ def archive_records(
         reserve(run, plan)
     with phases.step("run"):
         salvaged = recover(run, plan, spark, partial(truncated_partitions, source, base))
-        taken = [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged]
-        ranges = without(plan.ranges, taken)
-        tasks = make_tasks(ranges, options.split_records, options.pack_records)
-        if not tasks:
-            read = Read(salvaged)
-        else:
-            topics = {r.topic for r in ranges}
-            incarnations = {t.name: t.incarnation for t in plan.topics if t.name in topics}
-            read = read_records(work_of(source, base, options, incarnations), tasks, spark, phases.listener)
+        ranges = without(plan.ranges, [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged])
+        read = Read(salvaged)
+        if tasks := make_tasks(ranges, options.split_records, options.pack_records):
+            topics = {r.topic for r in ranges}  # of many, a round may read a few: all tasks get them
+            work = BackupWork(
+                source=source.properties,
+                store=for_writing(run.plain),
+                isolation=source.isolation_level,
+                group=base.group,
+                segment_bytes=options.segment_bytes,
+                compression=options.compression,
+                poll_timeout=source.poll_timeout,
+                incarnations={t.name: t.incarnation for t in plan.topics if t.name in topics},
+                since=run.since(),
+                salvage=operations.may_salvage(run.archive.state),
+            )
+            read = read_records(work, tasks, spark, phases.listener)
             read = replace(read, segments=[*salvaged, *read.segments])
         check_written(run.store, read.segments)
     return read
-
-
-def work_of(source: SourceCluster, base: Base, options: Backup, incarnations: dict[str, int]) -> BackupWork:
-    """Return what all tasks get, with only the topics that they read."""
-    return BackupWork(
-        source=source.properties,
-        store=for_writing(base.run.plain),
-        isolation=source.isolation_level,
-        group=base.group,
-        segment_bytes=options.segment_bytes,
-        compression=options.compression,
-        poll_timeout=source.poll_timeout,
-        incarnations=incarnations,
-        since=base.run.since(),
-        salvage=may_salvage(base.archive.state),
-    )
 
 
 def reserve(run: WritingRun, plan: Plan) -> None:
@@ -233,9 +216,8 @@ def reserve(run: WritingRun, plan: Plan) -> None:
     lives = run.archive.state.lives
     new = {(t.name, t.incarnation): t.id for t in plan.topics if (t.name, t.incarnation) not in lives}
     if new:
-        run.commit(
-            lambda state: reserve_incarnations(state, run.run, new), "begin", f"backup found {len(new)} new topics"
-        )
+        summary = f"backup found {len(new)} new topics"
+        run.commit(lambda state: operations.reserve_incarnations(state, run.run, new), "begin", summary)
 
 
 def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
@@ -247,17 +229,21 @@ def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
     return not (same_groups(*groups) and same_settings(captured.settings, base.settings))
 
 
-def draft_point(source: SourceCluster, base: Base, captured: Captured, plan: Plan, read: Read) -> Draft:
-    """Write the documents of the capture, and draft the manifest. `ClusterError` for a topic created anew meanwhile."""
+def commit(
+    source: SourceCluster, base: Base, captured: Captured, plan: Plan, read: Read, label: str = "", last: bool = True
+) -> Manifest:
+    """Commit the restore point, and move `base` on to it. The run ends with its `last` restore point.
+
+    `ClusterError` for a topic that was created anew meanwhile.
+    """
     check_same_topics(source.cluster, plan)
-    number, groups = base.run.next_point, captured.groups
-    losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
+    run, number, groups, settings = base.run, base.run.next_point, captured.groups, captured.settings
     not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
-    compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
+    compacted = {t.name for t in settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
     topics = next_states(number, plan, read.segments, read.lasts, compacted)
     older = {t.captured for t in topics} - {number}
     earlier = base.head.captures if base.head is not None else ()
-    return Draft(
+    draft = Draft(
         number=number,
         started_at=captured.started_at,
         committed_at=now(),
@@ -265,13 +251,25 @@ def draft_point(source: SourceCluster, base: Base, captured: Captured, plan: Pla
         isolation_level=source.isolation_level,
         topics=topics,
         segments=read.segments,
-        losses=losses,
-        warnings=(*plan.warnings, *not_carried, *settings_warnings(captured.settings)),
+        losses=[*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)],
+        warnings=(*plan.warnings, *not_carried, *settings_warnings(settings)),
         captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
         groups=len(groups.groups),
         captured_topics=len(plan.topics),
         captured_partitions=sum(len(t.partitions) for t in plan.topics),
     )
+    manifest, ref = put_manifest(run, draft)
+    new = new_point(manifest, ref, draft.segments)
+
+    def operation(state: State) -> State:
+        added = operations.add_point(state, run.run, new)
+        added = operations.label_point(added, label, number) if label else added
+        return operations.end_run(added, run.run) if last else added
+
+    run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
+    base.head, base.groups, base.settings = manifest, groups, settings
+    run.interrupted = False
+    return manifest
 
 
 def put_documents(base: Base, captured: Captured) -> Capture:
@@ -287,23 +285,6 @@ def put_documents(base: Base, captured: Captured) -> Capture:
     else:
         metadata = run.put_document(number, layout.METADATA, captured.settings)
     return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
-
-
-def commit(base: Base, draft: Draft, captured: Captured, label: str, last: bool) -> Manifest:
-    """Commit the restore point, and move `base` on to it. The run ends with its `last` restore point."""
-    run, number = base.run, draft.number
-    manifest, ref = put_manifest(run, draft)
-    new = new_point(manifest, ref, draft.segments)
-
-    def operation(state: State) -> State:
-        added = add_point(state, run.run, new)
-        added = label_point(added, label, number) if label else added
-        return end_run(added, run.run) if last else added
-
-    run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
-    base.head, base.groups, base.settings = manifest, captured.groups, captured.settings
-    run.interrupted = False
-    return manifest
 
 
 def refresh(run: WritingRun, phases: Phases) -> None:
@@ -338,9 +319,6 @@ def report_of(manifest: Manifest, captured: Captured, plan: Plan, archive: str, 
 # Check that an archive belongs to the cluster and the topics that a backup would go on with.
 
 
-_SHOWN = 5
-
-
 def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
     """Raise `MismatchError` if the newest restore point is of another cluster than `cluster_id`.
 
@@ -361,15 +339,13 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
     if head is None or adopt:
         return
     unknown = {t.name for t in head.topics if not t.id}
-    unidentified = [t.name for t in selected if t.id and t.name in unknown]
-    if not unidentified:
-        return
-    raise RefusedError(
-        f"nothing in the archive tells whether topic {join_names(unidentified, _SHOWN)} of the source is "
-        "the one that it has records of",
-        "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
-        "--adopt-topics",
-    )
+    if unidentified := [t.name for t in selected if t.id and t.name in unknown]:
+        raise RefusedError(
+            f"nothing in the archive tells whether topic {join_names(unidentified, 5)} of the source is "
+            "the one that it has records of",
+            "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
+            "--adopt-topics",
+        )
 
 
 def check_same_topics(cluster: Cluster, plan: Plan) -> None:

@@ -79,7 +79,8 @@ def archive_metadata(
         lagging = lag_warnings(sources)
     with HeldLease(store, "kbackup migrate archive", options.lease_seconds) as lease:
         with phases.step("connect"):
-            writing = begin_point(options, store, merged.metadata.cluster_id, lease)
+            cluster_id = merged.metadata.cluster_id
+            writing = begin_point(store, lease, cluster_id, options.adopt_cluster, options.isolation_level)
         with phases.step("commit"):
             metadata = as_archived(merged.metadata, writing.archive.info)
             manifest = _commit(writing, options, Merged(metadata, (*merged.warnings, *lagging)), started_at, label)

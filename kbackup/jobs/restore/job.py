@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from contextlib import closing
+from typing import NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,30 +17,25 @@ from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.job import restore_groups
-from kbackup.jobs.restore.plan import plan_restore, select_content, with_timestamps
+from kbackup.jobs.restore.plan import check_same_options, plan_restore, select_content, with_timestamps
 from kbackup.jobs.restore.preflight import (
     PreflightFindings,
-    check_same_options,
     check_segments,
     check_still_there,
     check_target,
-    given_options,
     missing_topics,
     warn_of_members,
 )
 from kbackup.jobs.restore.report import (
     Restored,
     RestoreReport,
-    hidden_records,
+    late_warnings,
     make_report,
-    moved_timestamps,
     planned,
     restored,
-    with_settings,
     with_warning,
-    without_timestamp,
 )
-from kbackup.jobs.restore.task import restore_work, units
+from kbackup.jobs.restore.task import RestoreWork
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import apply_settings, compare_settings
@@ -75,28 +71,23 @@ def restore(
     with phases.step("connect"):
         cluster = Cluster(target, "target")
         cluster_id, brokers = cluster.connect()
-        begun = begun_plan(state, options.restore_id)
-        if begun is not None:
-            check_same_target(begun, cluster_id)
-            if (report := finished_report(state, begun)) is not None:
-                check_same_options(begun, options)
-                check_still_there(cluster, state, begun)
-                return report
+        begun = find_begun(options, state, cluster, cluster_id)
+        if begun.report is not None:
+            return begun.report
     with phases.step("plan"):
-        if begun is None:
+        if begun.plan is None:
             content = select_content(options, store)
             plan = plan_restore(options, content, cluster_id)
-        else:
-            check_same_archive(begun, store)
-            content, plan = None, begun
-    with phases.step("preflight"):
+        else:  # its target was checked when it began
+            check_same_archive(begun.plan, store)
+            content, plan = None, begun.plan
         records = readable(store, plan.archive_id)
+    with phases.step("preflight"):
         check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
-        if content is None:  # its target was checked when the restore began
+        if content is None:
             findings = PreflightFindings(create=missing_topics(cluster, plan))
         else:
-            timed = with_timestamps(content, records, spark, listener)
-            findings = check_target(cluster, brokers, plan, timed)
+            findings = check_target(cluster, brokers, plan, with_timestamps(content, records, spark, listener))
         settings = compare_settings(store, plan, cluster)
         if dry_run:
             findings.warnings += warn_of_members(cluster, plan.groups)
@@ -104,56 +95,70 @@ def restore(
         if settings is not None:
             show_settings(settings)
         if not dry_run:
-            _try_transactions(plan, target)
+            try_transactions(plan, target)
     if dry_run:
-        done, warnings = planned(plan), findings.warnings
-        report = make_report(plan, store.url, done, (), warnings, phases.seconds, "planned")
-        return with_settings(report, settings)
+        return make_report(plan, store.url, planned(plan), (), findings.warnings, phases.seconds, "planned", settings)
     with phases.step("create topics"):
-        if begun is None:
-            _write_plan(state, plan, options)
+        if begun.plan is None:
+            write_plan(state, plan)
         # before there is what an ACL is to guard
         settings = apply_settings(cluster, SettingsCaptures(state, plan.restore_id), cluster_id, settings)
-        _create_topics(cluster, plan, findings.create)
+        for topic in plan.topics:
+            if topic.target in findings.create:
+                cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs)
     with phases.step("run"):
-        work = restore_work(plan, target, records, state)
-        results = run_counted(spark, units(plan.units), work, listener, plan.records)
+        work = RestoreWork(
+            target=target,
+            store=records,
+            state=state,
+            restore_id=plan.restore_id,
+            group=layout.progress_group(plan.restore_id),
+            transactions=plan.transactions,
+            transaction_bytes=plan.transaction_bytes,
+        )
+        results = run_counted(spark, list(enumerate(plan.units)), work, listener, plan.records)
         kernel.say(r.kernel for r in results)
     with phases.step("offset map"):
         offset_map = write_map(state, plan.restore_id, [r.runs for r in results])
         done = restored(plan, offset_map, [r.cut for r in results])
-        _check_complete(plan, done)
+        check_complete(plan, done)
         hidden = wait_visible(cluster, offset_map)
     with phases.step("groups"):
         groups = restore_groups(cluster, state, plan, offset_map)
     with phases.step("report"):
-        warnings = [
-            *findings.warnings,
-            *moved_timestamps(sum(r.moved for r in results)),
-            *hidden_records(hidden),
-            *without_timestamp(done),
-        ]
-        report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored")
-        report = with_settings(report, settings)
+        warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results), hidden)]
+        report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored", settings)
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
-        return _delete_progress(cluster, plan, report)
+        return delete_progress(cluster, plan, report)
 
 
-def begun_plan(state: Store, restore_id: str | None) -> RestorePlan | None:
-    """Return the plan of the restore of this id, if it was begun."""
-    if restore_id is None:
-        return None
-    key = layout.restore_key(restore_id, layout.PLAN)
+class Begun(NamedTuple):
+    """What is known of the restore of this id: its plan if it was begun, its report if it was finished."""
+
+    plan: RestorePlan | None = None
+    report: RestoreReport | None = None
+
+
+def find_begun(options: Restore, state: Store, cluster: Cluster, cluster_id: str) -> Begun:
+    """Return the restore that was begun under this id, after checks that it is the same one and still there."""
+    if options.restore_id is None:
+        return Begun()
+    key = layout.restore_key(options.restore_id, layout.PLAN)
     try:
         plan = load(RestorePlan, state.get(key), key)
     except NotFoundError:
-        return None
-    if not plan.transactions and finished_report(state, plan) is None:
+        return Begun()
+    check_same_target(plan, cluster_id)
+    report = finished_report(state, plan)
+    if report is not None:
+        check_same_options(plan, options)
+        check_still_there(cluster, state, plan)
+    elif not plan.transactions:
         raise RefusedError(
-            f"restore {restore_id} was begun without transactions: nobody knows how far it came",
+            f"restore {plan.restore_id} was begun without transactions: nobody knows how far it came",
             "delete its target topics and begin another one",
         )
-    return plan
+    return Begun(plan, report)
 
 
 def finished_report(state: Store, plan: RestorePlan) -> RestoreReport | None:
@@ -172,20 +177,16 @@ def finished_report(state: Store, plan: RestorePlan) -> RestoreReport | None:
     return with_warning(report, f"restore {plan.restore_id} was finished before: nothing was done now")
 
 
-def _try_transactions(plan: RestorePlan, target: Properties) -> None:
+def try_transactions(plan: RestorePlan, target: Properties) -> None:
     """Check that the target allows transactions, before anything is written."""
     if plan.transactions and plan.units:
         txid, group = f"kbackup-{plan.restore_id}-preflight", layout.progress_group(plan.restore_id)
-        producer = BlockProducer(target, txid, group, outlet=message_outlet)
-        try:
+        with closing(BlockProducer(target, txid, group, outlet=message_outlet)) as producer:
             producer.start([plan.units[0][0].tp])
-        finally:
-            producer.close()
 
 
-def _write_plan(state: Store, plan: RestorePlan, options: Restore) -> None:
-    """Write the plan with the options that decided it: the restore has begun, under its id."""
-    plan = msgspec.structs.replace(plan, options=given_options(options))
+def write_plan(state: Store, plan: RestorePlan) -> None:
+    """Write the plan: the restore has begun, under its id."""
     try:
         state.put_new(layout.restore_key(plan.restore_id, layout.PLAN), dump(plan))
     except AlreadyExistsError as error:
@@ -194,13 +195,7 @@ def _write_plan(state: Store, plan: RestorePlan, options: Restore) -> None:
         ) from error
 
 
-def _create_topics(cluster: Cluster, plan: RestorePlan, missing: Sequence[str]) -> None:
-    for topic in plan.topics:
-        if topic.target in missing:
-            cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs)
-
-
-def _check_complete(plan: RestorePlan, done: Restored) -> None:
+def check_complete(plan: RestorePlan, done: Restored) -> None:
     """Every record of the plan, by the archive's own word, and every one that a window selected, by the tasks' count,
     has its place in the map, by the broker's."""
     whole = [p for unit in plan.units for p in unit if p.window is None]
@@ -221,7 +216,9 @@ def wait_visible(cluster: Cluster, runs: pa.Table) -> list[TopicPartition]:
 
     A broker acknowledges a commit before it has written the markers. Until then a log ends, for consumers, before the
     transaction: a comparison, or a request for the log's end, would find too little."""
-    waiting = _after_last(runs)
+    after = runs.append_column("after", pc.add(runs.column("target"), runs.column("count")))
+    rows = after.group_by(["topic", "partition"]).aggregate([("after", "max")]).to_pylist()
+    waiting = {TopicPartition(row["topic"], row["partition"]): row["after_max"] for row in rows}
     for _ in attempts(_MARKERS, _PAUSE):
         ends = cluster.log_ends(waiting, "read_committed")
         waiting = {tp: after for tp, after in waiting.items() if ends[tp] < after}
@@ -230,20 +227,13 @@ def wait_visible(cluster: Cluster, runs: pa.Table) -> list[TopicPartition]:
     return sorted(waiting)
 
 
-def _after_last(runs: pa.Table) -> Mapping[TopicPartition, int]:
-    """Return the offset after each partition's last restored record."""
-    after = runs.append_column("after", pc.add(runs.column("target"), runs.column("count")))
-    rows = after.group_by(["topic", "partition"]).aggregate([("after", "max")]).to_pylist()
-    return {TopicPartition(row["topic"], row["partition"]): row["after_max"] for row in rows}
-
-
-def _delete_progress(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
+def delete_progress(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
     """Delete the progress group, which has served. A group that can't be deleted is a warning: the restore is done."""
     if not plan.transactions or not plan.units:
         return report
+    group = layout.progress_group(plan.restore_id)
     try:
-        cluster.groups.delete([layout.progress_group(plan.restore_id)])
+        cluster.groups.delete([group])
     except KbackupError as error:
-        group = layout.progress_group(plan.restore_id)
         return with_warning(report, f"progress group {group} is left on the target: {error.message}")
     return report

@@ -7,7 +7,9 @@ import time
 import uuid
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from kbackup.archive.query.content import (
     NO_POINTS,
@@ -29,8 +31,9 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.archive.segments.writer import greatest, least
 from kbackup.config import Range, parse_range, parse_rule, parse_time
+from kbackup.config.keys import RENAMED
 from kbackup.config.models import Restore
-from kbackup.errors import NoArchiveError, RefusedError, UsageError, suggest_name
+from kbackup.errors import MismatchError, NoArchiveError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.groups.plan import check_groups, map_groups
 from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
@@ -316,6 +319,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
         units=make_units(content, names),
         groups=map_groups(content, names, selection, options.map_group),
         settings=options.settings,
+        options=given_options(options),
         damaged=tuple(f"loss: {loss.message}" for loss in content.damaged),
         not_carried={
             group: why
@@ -327,3 +331,46 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
 
 def new_restore_id() -> str:
     return f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
+
+
+# A restore that was begun goes on with the options that decided its plan.
+
+
+_FREE = ("restore_id", "state", "transactions", "transaction_bytes")
+"""Keys of `[restore]` that do not decide what is restored."""
+_ORDERED = ("map_regex",)
+
+
+def given_options(options: Restore) -> dict[str, Any]:
+    """Return the keys of `[restore]` that decide what is restored, as they were given; lists in order where
+    it is free."""
+    keys: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
+    return {
+        name: sorted(value) if isinstance(value, list) and name not in _ORDERED else value
+        for name, value in keys.items()
+        if name not in _FREE
+    }
+
+
+def check_same_options(plan: RestorePlan, options: Restore) -> None:
+    """Raise `MismatchError` if `plan` was made for other options; older versions did not write them down."""
+    if plan.options is None:
+        return
+    given = given_options(options)
+    before = {_present_name(name): value for name, value in plan.options.items()}
+    different = [name for name in given if before.get(name) != given[name]]
+    if different:
+        changes = "; ".join(f"{n} was {_text(before.get(n))}, now {_text(given[n])}" for n in different)
+        raise MismatchError(
+            f"restore {plan.restore_id} was done with other options: {changes}",
+            "give the same options as then, or another --restore-id",
+        )
+
+
+def _present_name(name: str) -> str:
+    """Return the name of a key of `[restore]` that an older version may have written under another name."""
+    return RENAMED.get(f"restore.{name}", name).removeprefix("restore.")
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode() if value else "unset"

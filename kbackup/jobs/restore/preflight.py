@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from kbackup.archive.query.content import ArchivedTopic, Content
 from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, finished_restore
 from kbackup.archive.segments.table import Segment
-from kbackup.config.keys import RENAMED
-from kbackup.config.models import Restore
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
@@ -249,48 +246,7 @@ def check_segments(store: Store, segments: Sequence[Segment]) -> None:
     findings.raise_problems()
 
 
-# Checks of a finished restore that is run again with its id: the same options, and its records are still there.
-
-
 _ANOTHER = "give another --restore-id to restore it again"
-_FREE = ("restore_id", "state", "transactions", "transaction_bytes")
-"""Keys of `[restore]` that do not decide what is restored."""
-_ORDERED = ("map_regex",)
-
-
-def given_options(options: Restore) -> dict[str, Any]:
-    """Return the keys of `[restore]` that decide what is restored, as they were given; lists in order where
-    it is free."""
-    keys: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
-    return {
-        name: sorted(value) if isinstance(value, list) and name not in _ORDERED else value
-        for name, value in keys.items()
-        if name not in _FREE
-    }
-
-
-def check_same_options(plan: RestorePlan, options: Restore) -> None:
-    """Raise `MismatchError` if `plan` was made for other options; older versions did not write them down."""
-    if plan.options is None:
-        return
-    given = given_options(options)
-    before = {_present_name(name): value for name, value in plan.options.items()}
-    different = [name for name in given if before.get(name) != given[name]]
-    if different:
-        changes = "; ".join(f"{n} was {_text(before.get(n))}, now {_text(given[n])}" for n in different)
-        raise MismatchError(
-            f"restore {plan.restore_id} was done with other options: {changes}",
-            "give the same options as then, or another --restore-id",
-        )
-
-
-def _present_name(name: str) -> str:
-    """Return the name of a key of `[restore]` that an older version may have written under another name."""
-    return RENAMED.get(f"restore.{name}", name).removeprefix("restore.")
-
-
-def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode() if value else "unset"
 
 
 def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None:

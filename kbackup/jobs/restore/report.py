@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Document, Member
 from kbackup.archive.restores.offset_map import NOTHING, Cut
-from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.window import Choice
 from kbackup.jobs.groups.job import GroupResult, not_applied
 from kbackup.jobs.settings.plan import SettingsReport
@@ -86,7 +86,10 @@ def make_report(
     warnings: Sequence[str],
     seconds: dict[str, float],
     status: Literal["planned", "restored"],
+    settings: SettingsReport | None = None,
 ) -> RestoreReport:
+    """Return the report; a dry run has no missing `settings` yet."""
+    unset = settings.missing if settings is not None and status == "restored" else ()
     return RestoreReport(
         status=status,
         restore_id=plan.restore_id,
@@ -94,50 +97,39 @@ def make_report(
         archive_id=plan.archive_id,
         restore_point=plan.restore_point,
         target_cluster_id=plan.target_cluster_id,
-        topics=tuple(_restored(t, done.topics[t.target]) for t in plan.topics),
+        topics=tuple(
+            RestoredTopic(source=t.source, target=t.target, partitions=t.partitions, records=done.topics[t.target])
+            for t in plan.topics
+        ),
         records=done.records,
         bytes=done.bytes,
         groups=groups,
         warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *plan.group_warnings, *warnings),
-        missing=(*plan.damaged, *not_applied(groups, "--restore-id", plan.restore_id)),
+        missing=(*plan.damaged, *not_applied(groups, "--restore-id", plan.restore_id), *unset),
         seconds=dict(seconds),
+        settings=settings,
         choice=plan.choice,
     )
-
-
-def _restored(topic: PlannedTopic, records: int) -> RestoredTopic:
-    return RestoredTopic(source=topic.source, target=topic.target, partitions=topic.partitions, records=records)
 
 
 def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
     return replace(report, warnings=(*report.warnings, warning))
 
 
-def with_settings(report: RestoreReport, settings: SettingsReport | None) -> RestoreReport:
-    """Return the report with the settings of `--with`; a dry run has none missing yet."""
-    if settings is None:
-        return report
-    missing = settings.missing if report.status == "restored" else ()
-    return replace(report, settings=settings, missing=(*report.missing, *missing))
-
-
-def moved_timestamps(records: int) -> list[str]:
-    if not records:
-        return []
-    return [f"{records} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"]
-
-
-def without_timestamp(done: Restored) -> list[str]:
-    if not done.cut.untimed:
-        return []
-    return [
-        f"at least {done.cut.untimed} record(s) without a timestamp were left out: nobody knows whether they "
-        "belong into a window in time; --range restores them by offset"
-    ]
-
-
-def hidden_records(partitions: list[TopicPartition]) -> list[str]:
-    return [f"consumers can't see all of {tp} yet: is another transaction open there?" for tp in partitions]
+def late_warnings(done: Restored, moved: int, hidden: Iterable[TopicPartition]) -> list[str]:
+    """Return the warnings that only the records give: `moved` counts new timestamps, `hidden` are partitions with
+    records that consumers can't see yet."""
+    warnings = [f"consumers can't see all of {tp} yet: is another transaction open there?" for tp in hidden]
+    if moved:
+        warnings.insert(
+            0, f"{moved} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
+        )
+    if done.cut.untimed:
+        warnings.append(
+            f"at least {done.cut.untimed} record(s) without a timestamp were left out: nobody knows whether they "
+            "belong into a window in time; --range restores them by offset"
+        )
+    return warnings
 
 
 def count_restore(report: RestoreReport) -> None:

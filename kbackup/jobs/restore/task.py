@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from kbackup.archive import layout
 from kbackup.archive.restores.offset_map import (
     NOTHING,
     CommittedMap,
@@ -19,7 +18,7 @@ from kbackup.archive.restores.offset_map import (
     runs_table,
     write_map_part,
 )
-from kbackup.archive.restores.plan import RestorePlan, UnitRange
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError
 from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed
 from kbackup.kafka.client import Properties
@@ -30,11 +29,8 @@ from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    number: int
-    ranges: tuple[UnitRange, ...]
+Unit = tuple[int, tuple[UnitRange, ...]]
+"""The number of a unit, and its ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +58,18 @@ class RestoreWork:
     transaction_bytes: int
 
     def __call__(self, task: Unit, progress: ProgressSender) -> Iterator[UnitResult]:
-        txid = f"kbackup-{self.restore_id}-{task.number}" if self.transactions else None
-        largest = max((s.largest for each in task.ranges for s in each.segments), default=0)
+        number, ranges = task
+        txid = f"kbackup-{self.restore_id}-{number}" if self.transactions else None
+        largest = max((s.largest for each in ranges for s in each.segments), default=0)
         producer = BlockProducer(self.target, txid, self.group, largest)
         try:
-            ledger = _UnitLedger(self, task, producer.start([p.tp for p in task.ranges]))
-            unit = UnitRun(self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
+            ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
+            unit = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
             unit.run()
         finally:
             producer.close()
         done = ledger.everything()
-        yield UnitResult(task.number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel())
-
-
-def restore_work(plan: RestorePlan, target: Properties, store: Store, state: Store) -> RestoreWork:
-    """Return the work of the plan's units: without the plan itself, which may be too large for every task."""
-    return RestoreWork(
-        target=target,
-        store=store,
-        state=state,
-        restore_id=plan.restore_id,
-        group=layout.progress_group(plan.restore_id),
-        transactions=plan.transactions,
-        transaction_bytes=plan.transaction_bytes,
-    )
+        yield UnitResult(number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel())
 
 
 @dataclass
@@ -93,7 +77,7 @@ class _UnitLedger:
     """The map and the progress of one attempt at a unit. `progress` is what the attempts before it committed."""
 
     work: RestoreWork
-    unit: Unit
+    number: int
     progress: Mapping[TopicPartition, CommittedProgress]
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     map_parts_written: int = 0
@@ -102,7 +86,7 @@ class _UnitLedger:
     def __post_init__(self) -> None:
         self.transactions = self.work.transactions
         self.reached = {tp: p.next for tp, p in self.progress.items()}
-        self.began_from = _last_part(self.unit, self.progress)
+        self.began_from = _last_part(self.number, self.progress)
         self.tables: list[pa.Table] = []
         self._last: tuple[pa.Table, Cut] | None = None
         if self.transactions and not self.progress:
@@ -121,7 +105,7 @@ class _UnitLedger:
         self._last = table, cut
         if not self.transactions:
             return {}
-        write_map_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, cut)
+        write_map_part(work.state, work.restore_id, self.number, name, table, self.began_from, cut)
         self.map_parts_written += 1
         return {tp: CommittedProgress(at, str(name)) for tp, at in self.reached.items()}
 
@@ -134,7 +118,7 @@ class _UnitLedger:
     def _check_unrestored(self) -> None:
         """Check that no record of a unit without progress is committed: brokers expire the progress of an empty
         group."""
-        work, number = self.work, self.unit.number
+        work, number = self.work, self.number
         map_parts = begun_map_parts(work.state, work.restore_id, number)
         committed = first_committed(work.target, work.group, map_parts)
         if committed is not None:
@@ -148,12 +132,12 @@ class _UnitLedger:
 
     def everything(self) -> CommittedMap:
         """Return the map parts that this attempt and earlier ones committed."""
-        earlier = read_map_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
+        earlier = read_map_parts(self.work.state, self.work.restore_id, self.number, self.began_from)
         runs = pa.concat_tables([earlier.runs, *self.tables])
         return CommittedMap(runs, earlier.cut.plus(self.cut))
 
 
-def _last_part(unit: Unit, progress: Mapping[TopicPartition, CommittedProgress]) -> MapPartName | None:
+def _last_part(unit: int, progress: Mapping[TopicPartition, CommittedProgress]) -> MapPartName | None:
     """Return the newest map part, which all progress was committed with; None without progress. Without it, neither the
     offset map nor the count of a window would have the records before it."""
     names = {MapPartName.parse(p.note) for p in progress.values()}
@@ -162,11 +146,7 @@ def _last_part(unit: Unit, progress: Mapping[TopicPartition, CommittedProgress])
     (name,) = names if len(names) == 1 else (None,)
     if name is None:
         raise ClusterError(
-            f"the progress of unit {unit.number} on the target names no part of its offset map",
+            f"the progress of unit {unit} on the target names no part of its offset map",
             "begin another restore, into new topics: another program has committed to the unit's group",
         )
     return name
-
-
-def units(ranges: Sequence[tuple[UnitRange, ...]]) -> list[Unit]:
-    return [Unit(number, unit) for number, unit in enumerate(ranges)]

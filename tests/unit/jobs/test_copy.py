@@ -15,7 +15,6 @@ from kbackup.archive.catalog.retention import lose_points, lose_segments
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup
 from kbackup.errors import (
     CorruptError,
     LockedError,
@@ -25,7 +24,7 @@ from kbackup.errors import (
     UsageError,
     WrongKeyError,
 )
-from kbackup.jobs.backup.job import begin
+from kbackup.jobs.backup.job import begin_point
 from kbackup.jobs.copy import promote
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
@@ -503,7 +502,7 @@ def begun(store: Store) -> int:
     """A backup begins: the number of its restore point."""
     store.delete([layout.LOCK])
     with HeldLease(store, "kbackup backup", 60) as lease:
-        run = begin(Backup(), store, "c", lease).run
+        run = begin_point(store, lease, "c", False, "read_committed")
         assert run.interrupted == (run.archive.state.isolation_levels > {"read_committed"})
         return run.next_point
 

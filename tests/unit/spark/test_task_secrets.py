@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from kbackup.config.models import Backup
 from kbackup.jobs import capture
 from kbackup.jobs.backup.task import BackupWork
 from kbackup.jobs.compare.job import CompareWork
@@ -28,6 +27,6 @@ def test_properties_are_not_shown(work: Any, cluster: str) -> None:
 def test_tasks_get_no_property_of_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     source = {"bootstrap.servers": "b:1", "zookeeper.connect": "zk:1", "metadata.log.dir": "/kraft"}
     monkeypatch.setattr(capture, "Cluster", lambda *_: SimpleNamespace(connect=lambda: ("c", 1)))
-    connected = capture.connect(source, Backup())
+    connected = capture.connect(source, "read_committed", 1.0)
     assert connected.properties == {"bootstrap.servers": "b:1"}
     assert connected.sources.metadata_log == "/kraft"

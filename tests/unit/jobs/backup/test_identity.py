@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.run import open_or_create
-from kbackup.config.models import Backup
 from kbackup.errors import MismatchError
 from kbackup.jobs.backup.job import begin
 from kbackup.jobs.capture import Base
@@ -15,10 +17,10 @@ from tests.support.memory_store import MemoryStore
 
 
 def begun(store: MemoryStore, cluster_id: str, *, adopt: bool = False) -> Base:
-    options = Backup(adopt_cluster=adopt)
+    source: Any = SimpleNamespace(id=cluster_id, isolation_level="read_committed")
     with HeldLease(store, "kbackup backup", 60) as lease:
         open_or_create(store)
-        return begin(options, store, cluster_id, lease)
+        return begin(store, lease, source, adopt)
 
 
 def test_another_cluster_is_refused_before_anything_is_written() -> None:

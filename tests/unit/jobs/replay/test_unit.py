@@ -18,7 +18,7 @@ from kbackup.jobs import replay as restore_read
 from kbackup.jobs import replay as unit_module
 from kbackup.jobs.replay import read_range, together, within
 from kbackup.jobs.restore import task as restore_task
-from kbackup.jobs.restore.task import RestoreWork, Unit, UnitResult
+from kbackup.jobs.restore.task import RestoreWork, UnitResult
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
@@ -88,7 +88,7 @@ def run(store: Store, unit: UnitRange) -> UnitResult:
     work = RestoreWork(
         target={}, store=store, state=store, restore_id="r", group="g", transactions=True, transaction_bytes=1 << 30
     )
-    (result,) = work(Unit(0, (unit,)), ProgressSender(None, 0))
+    (result,) = work((0, (unit,)), ProgressSender(None, 0))
     return result
 
 

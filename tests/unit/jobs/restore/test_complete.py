@@ -12,10 +12,10 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.errors import ClusterError, KbackupError
-from kbackup.jobs.restore.job import _check_complete
+from kbackup.jobs.restore.job import check_complete
 from kbackup.jobs.restore.plan import make_units, plan_topic
-from kbackup.jobs.restore.report import make_report, planned, restored, without_timestamp
-from kbackup.jobs.restore.task import Unit, _last_part
+from kbackup.jobs.restore.report import late_warnings, make_report, planned, restored
+from kbackup.jobs.restore.task import _last_part
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.types import Int64Array, TopicPartition
 
@@ -70,10 +70,10 @@ def test_without_a_window_every_record_of_the_archive_must_be_in_the_map() -> No
     whole = runs_table(went(("o", 0, 100), ("o", 1, 100), ("p", 0, 100), ("p", 1, 100)))
     done = restored(plan, whole, [Cut(), Cut()])
     assert (dict(done.topics), done.bytes) == ({"o": 200, "p": 200}, 4000)
-    _check_complete(plan, done)
+    check_complete(plan, done)
     short = restored(plan, runs_table(went(("o", 0, 100), ("o", 1, 99), ("p", 0, 100), ("p", 1, 100))), [])
     with pytest.raises(KbackupError, match="r has 399 records in its offset map, 400 were to be restored"):
-        _check_complete(plan, short)
+        check_complete(plan, short)
 
 
 @pytest.mark.parametrize("mapped", [29, 31])
@@ -84,15 +84,15 @@ def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
     plan = plan_of(made)
     assert (plan.records, planned(plan).records) == (80, 80)
     done = restored(plan, runs_table(went(("o", 1, 30))), [Cut(10, 500, 1), Cut(20, 800, 2)])
-    _check_complete(plan, done)
+    check_complete(plan, done)
     assert (done.records, done.bytes) == (30, 1300)
-    assert without_timestamp(done)[0].startswith("at least 3 record(s) without a timestamp were left out")
+    assert late_warnings(done, 0, [])[0].startswith("at least 3 record(s) without a timestamp were left out")
     report = make_report(plan, "here", done, (), ["more"], {}, "restored")
     assert [(t.target, t.records) for t in report.topics] == [("o", 30), ("p", 0)]
     assert (report.choice, report.warnings) == (made.choice, ("x is left out", "more"))
     other = restored(plan, runs_table(went(("o", 1, mapped))), [Cut(10, 500, 1), Cut(20, 800, 2)])
     with pytest.raises(KbackupError, match=f"r has {mapped} records in its offset map, 30 were to be restored"):
-        _check_complete(plan, other)
+        check_complete(plan, other)
 
 
 def test_a_plan_keeps_its_windows() -> None:
@@ -111,13 +111,12 @@ def test_a_plan_keeps_its_windows() -> None:
 )
 def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> None:
     """The restore would continue from there, without the records before it in its map and count."""
-    unit = Unit(7, ())
     progress = {TopicPartition("o", p): CommittedProgress(5, note) for p, note in enumerate(notes)}
     with pytest.raises(ClusterError, match="progress of unit 7 on the target names no part of its offset map"):
-        _last_part(unit, progress)
+        _last_part(7, progress)
 
 
 def test_progress_names_the_last_part() -> None:
-    assert _last_part(Unit(7, ()), {}) is None
+    assert _last_part(7, {}) is None
     progress = {TopicPartition("o", p): CommittedProgress(5, "abc-3") for p in range(3)}
-    assert _last_part(Unit(7, ()), progress) == MapPartName("abc", 3)
+    assert _last_part(7, progress) == MapPartName("abc", 3)

@@ -16,7 +16,8 @@ from kbackup.archive.restores.offset_map import runs_table, write_map
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
 from kbackup.config.models import Restore
 from kbackup.errors import MismatchError
-from kbackup.jobs.restore.preflight import check_same_options, check_still_there, given_options
+from kbackup.jobs.restore.plan import check_same_options, given_options
+from kbackup.jobs.restore.preflight import check_still_there
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
