@@ -14,10 +14,10 @@ from kbackup.archive.restores.flow_map import FlowState
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
-from kbackup.jobs.groups.before import GroupsBefore
+from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
-from kbackup.jobs.settings.before import SettingsBefore
+from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.jobs.verify.report import Verification
 
 DOCUMENTS: dict[str, type[Document]] = {

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.archive.query.selection import Selection
-from kbackup.jobs.groups.before import Captures
-from kbackup.jobs.groups.job import undo
+from kbackup.jobs.groups.job import Captures, undo
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.file import FileStore
 from tests.faults.dying import Wish

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import asdict
 
-from kbackup.archive.models import GroupOffset, Manifest, Member
+from kbackup.archive.models import Document, GroupOffset, Manifest, Member
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.offset_map import OffsetMap, SameLog, by_partition
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, check_same_target, finished_restore
 from kbackup.config.models import Restore
 from kbackup.errors import NotFoundError, RefusedError, UsageError
-from kbackup.jobs.groups.before import (
-    NONE,
-    By,
-    Captures,
-    GroupBefore,
-    GroupsBefore,
-    as_committed,
-    as_stored,
-    by_topic_partition,
-    capture_groups,
-    resumed,
-)
+from kbackup.jobs.common import NumberedCaptures
 from kbackup.jobs.groups.plan import (
     GroupOffsetResult,
     GroupPlan,
@@ -43,10 +32,107 @@ from kbackup.jobs.groups.plan import (
     with_epochs,
 )
 from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.text import kbackup_command, plural
 from kbackup.util.times import now
+
+# The offsets of groups before they are changed: restores/<id>/groups-before-<n>.json.
+#
+# Captured and stored before each write, so that it can be undone; numbered from 1, created and never replaced.
+
+
+By = Literal["restore", "apply", "undo"]
+
+NONE = -1
+"""The offset of a partition for which nothing is committed."""
+
+
+class GroupBefore(Member, frozen=True, kw_only=True):
+    """`offsets` is all that the group had committed; `writes` what was about to be set, where an offset of -1
+    takes a commit away. What is in `offsets` and not in `writes` was not touched."""
+
+    group: str
+    offsets: tuple[GroupOffset, ...]
+    writes: tuple[GroupOffset, ...]
+
+
+class GroupsBefore(Document, frozen=True, kw_only=True):
+    """restores/<id>/groups-before-<number>.json"""
+
+    format: Literal["kbackup-groups-before"] = "kbackup-groups-before"
+    restore_id: str
+    number: int
+    by: By
+    captured_at: str
+    target_cluster_id: str
+    groups: tuple[GroupBefore, ...]
+
+
+class Captures(NumberedCaptures[GroupsBefore]):
+    """The captures of groups of one restore on `state`."""
+
+    def __init__(self, state: Store, restore_id: str) -> None:
+        super().__init__(GroupsBefore, "groups-before", state, restore_id)
+
+    def write(self, by: By, cluster_id: str, groups: Sequence[GroupBefore]) -> int:
+        """Store the committed offsets of groups; return the number of the capture. The groups may be written to
+        afterwards."""
+        return self.create(
+            lambda number: GroupsBefore(
+                restore_id=self.restore_id,
+                number=number,
+                by=by,
+                captured_at=now(),
+                target_cluster_id=cluster_id,
+                groups=tuple(groups),
+            )
+        )
+
+
+def as_stored(offsets: Iterable[CommittedOffset]) -> tuple[GroupOffset, ...]:
+    return tuple(
+        GroupOffset(
+            topic=c.tp.topic,
+            partition=c.tp.partition,
+            offset=c.offset,
+            leader_epoch=c.leader_epoch,
+            metadata=c.metadata,
+        )
+        for c in offsets
+    )
+
+
+def _as_committed(offsets: Iterable[GroupOffset]) -> list[CommittedOffset]:
+    return [
+        CommittedOffset(TopicPartition(o.topic, o.partition), o.offset, o.leader_epoch, o.metadata) for o in offsets
+    ]
+
+
+def _by_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, GroupOffset]:
+    return {TopicPartition(o.topic, o.partition): o for o in offsets}
+
+
+def _resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> list[GroupBefore]:
+    """Return the captures of a repeated write. Writes before it (`earlier`, in order) were interrupted or refused in
+    part. In partitions that one of them had already set, the offset before that write counts; in others, the one of
+    `fresh`. A large group is written in portions, so that a write may have set some partitions only."""
+    has_by_group = {group.group: _by_partition(group.offsets) for group in fresh}
+    for before in reversed(earlier):
+        if has := has_by_group.get(before.group):
+            written, had = _by_partition(before.writes), _by_partition(before.offsets)
+            ours = {partition for partition, offset in has.items() if written.get(partition) == offset}
+            has_by_group[before.group] = {partition: o for partition, o in has.items() if partition not in ours} | {
+                partition: o for partition, o in had.items() if partition in ours
+            }
+    return [
+        GroupBefore(group=g.group, offsets=tuple(o for _, o in sorted(has_by_group[g.group].items())), writes=g.writes)
+        for g in fresh
+    ]
+
+
+# Set groups by the offset map of a restore.
 
 
 class GroupResult(Member, frozen=True, kw_only=True):
@@ -61,40 +147,32 @@ class GroupResult(Member, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class TargetMaps:
-    """By target partition: the offset maps, and the reason where a partition has no usable one."""
-
-    maps: dict[TopicPartition, OffsetMap]
-    unusable: dict[TopicPartition, str] = field(default_factory=dict)
-
-
 def restore_groups(cluster: Cluster, state: Store, plan: RestorePlan, whole: pa.Table) -> tuple[GroupResult, ...]:
     """Set the groups of a restore, by its whole offset map; captured before."""
-    plans = plan_by_map(cluster, plan, plan.groups, whole)
+    plans = _plan_by_map(cluster, plan, plan.groups, whole, {})
     captures = Captures(state, plan.restore_id)
     return set_groups(cluster, captures, "restore", plan.target_cluster_id, plans)[0]
 
 
-def plan_by_map(
+def _plan_by_map(
     cluster: Cluster,
     plan: RestorePlan,
     groups: Sequence[PlannedGroup],
     whole: pa.Table,
-    unusable: Mapping[TopicPartition, str] | None = None,
+    unusable: Mapping[TopicPartition, str],
 ) -> tuple[GroupPlan, ...]:
     """Plan the offsets of `groups` on the target of the restore `plan`, by the offset map `whole`."""
     targets = {t.source: t.target for t in plan.topics}
     partitions = {TopicPartition(targets[o.topic], o.partition) for g in groups for o in g.offsets}
-    target_maps = offset_maps(cluster, plan, partitions - (unusable or {}).keys(), whole)
-    plans = plan_groups(groups, targets, target_maps.maps, {**target_maps.unusable, **(unusable or {})})
+    maps, unmapped = offset_maps(cluster, plan, partitions - unusable.keys(), whole)
+    plans = plan_groups(groups, targets, maps, {**unmapped, **unusable})
     return with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=False)
 
 
 def offset_maps(
     cluster: Cluster, plan: RestorePlan, partitions: Iterable[TopicPartition], whole: pa.Table
-) -> TargetMaps:
-    """Return the offset maps of target partitions, as their logs are now."""
+) -> tuple[dict[TopicPartition, OffsetMap], dict[TopicPartition, str]]:
+    """Return, by target partition, the offset maps as the logs are now, and the reasons for those without one."""
     there = cluster.topics({tp.topic for tp in partitions})
     unusable: dict[TopicPartition, str] = {}
     usable: list[TopicPartition] = []
@@ -108,21 +186,28 @@ def offset_maps(
     runs, none = dict(by_partition(whole)), np.empty(0, np.int64)
     for tp in usable:
         source, target, count = runs.get(tp, (none, none, none))
-        after = int(target[-1] + count[-1]) if len(target) else None
-        if after is not None and after > ends[tp]:
-            unusable[tp] = f"{tp} ends at {ends[tp]}, and was restored up to {after}: it was made anew since"
-            continue
-        following = _next(after, starts[tp], ends[tp], plan)
-        maps[tp] = OffsetMap(source, target, count, following, starts[tp])
-    return TargetMaps(maps, unusable)
+        start, end = starts[tp], ends[tp]
+        # records that others have written since are not skipped, unless they were there before
+        following = end if plan.into_existing else start
+        if len(target):
+            following = int(target[-1] + count[-1])
+            if following > end:
+                unusable[tp] = f"{tp} ends at {end}, and was restored up to {following}: it was made anew since"
+                continue
+            if plan.transactions and end == following + 1:  # the marker behind the last record
+                following = end
+        maps[tp] = OffsetMap(source, target, count, following, start)
+    return maps, unusable
 
 
-def _next(after: int | None, start: int, end: int, plan: RestorePlan) -> int:
-    """Return the target's next offset: `after` the last restored record, or after the marker behind it. Records
-    that others have written since are not skipped, unless they were there before (`into_existing`)."""
-    if after is None:
-        return end if plan.into_existing else start
-    return end if plan.transactions and end == after + 1 else after
+def _with_members(cluster: Cluster, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return, by group, why it must be left alone, '' without live members; and the reasons for the unknown ones."""
+    members, unknown = cluster.groups.members(groups)
+    return {group: f"it has {plural(n, 'live member')}" if n else "" for group, n in members.items()}, unknown
+
+
+def _refused(answers: Mapping[str, str]) -> dict[str, str]:
+    return {group: why for group, why in answers.items() if why}
 
 
 def set_groups(
@@ -130,64 +215,58 @@ def set_groups(
 ) -> tuple[tuple[GroupResult, ...], int]:
     """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
     where nothing was written. A group with live members is left alone."""
-    writes = {p.group: tuple(map(_write, p.offsets)) for p in plans if p.offsets}
-    members, refused = cluster.groups.members(writes)
-    alone = {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
-    before, unread = capture_groups(cluster, {g: writes[g] for g, n in members.items() if not n})
+    writes = {p.group: as_stored(o.committed for o in p.offsets) for p in plans if p.offsets}
+    alone, unknown = _with_members(cluster, writes)
+    has, unread = cluster.groups.committed([group for group, why in alone.items() if not why])
+    before = [
+        GroupBefore(group=group, offsets=as_stored(has[group]), writes=offsets)
+        for group, offsets in writes.items()
+        if group in has
+    ]
     if by == "restore":
-        earlier = [group for known in captures.every() if known.by == by for group in known.groups]
-        before = resumed(before, earlier)
+        before = _resumed(before, [group for known in captures.every() if known.by == by for group in known.groups])
     number = captures.write(by, cluster_id, before) if before else 0
-    going = {group.group for group in before}
-    commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in going}
-    refused |= unread | {g: why for g, why in cluster.groups.commit_all(commits).items() if why}
-    return tuple(_result(p, alone.get(p.group, ""), refused.get(p.group, "")) for p in plans), number
+    commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in has}
+    refused = unknown | unread | _refused(cluster.groups.commit_all(commits))
 
+    def result(plan: GroupPlan) -> GroupResult:
+        why = refused.get(plan.group) or alone.get(plan.group) or ("" if plan.offsets else "it gets no offset")
+        return GroupResult(
+            source=plan.source,
+            group=plan.group,
+            status="refused" if refused.get(plan.group) else "left alone" if why else "applied",
+            why=why,
+            offsets=tuple(
+                GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
+                for o in plan.offsets
+            ),
+            left_out=plan.skipped,
+        )
 
-def _write(planned: OffsetPlan) -> GroupOffset:
-    return GroupOffset(
-        topic=planned.topic,
-        partition=planned.partition,
-        offset=planned.target,
-        leader_epoch=planned.leader_epoch,
-        metadata=planned.metadata,
-    )
-
-
-def _result(plan: GroupPlan, alone: str, refused: str) -> GroupResult:
-    why = refused or alone or ("" if plan.offsets else "it gets no offset")
-    return GroupResult(
-        source=plan.source,
-        group=plan.group,
-        status="refused" if refused else "left alone" if why else "applied",
-        why=why,
-        offsets=tuple(
-            GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
-            for o in plan.offsets
-        ),
-        left_out=plan.skipped,
-    )
+    return tuple(map(result, plans)), number
 
 
 def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
     """Return what was not set, each with the command that sets it. `options` are the options of `groups apply`."""
+
+    def message(result: GroupResult) -> str:
+        text = f"group {result.group} was not set: {result.why}"
+        if not result.offsets:
+            return text
+        renamed = () if result.group == result.source else ("--map-group", f"{result.source}={result.group}")
+        command = kbackup_command("groups", "apply", *options, "--group", result.source, *renamed)
+        return f"{text}; {_FIRST[result.status]}, then: {command}"
+
     return [
-        *(_not_set(result, options) for result in results if result.status != "applied"),
+        *(message(result) for result in results if result.status != "applied"),
         *(f"group {r.group} lacks an offset: {why}" for r in results for why in r.left_out),
     ]
 
 
-def _not_set(result: GroupResult, options: Sequence[str]) -> str:
-    message = f"group {result.group} was not set: {result.why}"
-    if not result.offsets:
-        return message
-    renamed = () if result.group == result.source else ("--map-group", f"{result.source}={result.group}")
-    command = kbackup_command("groups", "apply", *options, "--group", result.source, *renamed)
-    first = "stop it" if result.status == "left alone" else "mend the cause"
-    return f"{message}; {first}, then: {command}"
+_FIRST = {"left alone": "stop it", "refused": "mend the cause"}
 
 
-# Undo what was written to groups. The first half is pure.
+# Undo what was written to groups.
 
 
 UndoStatus = Literal["put back", "deleted", "nothing to do", "left alone", "refused"]
@@ -216,14 +295,12 @@ class Undo:
 
 
 def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
-    """Return the undo that turns `now` back into `before`, in the partitions that were written to."""
-    had, has = by_topic_partition(before.offsets), by_topic_partition(now)
-    touched = set(by_topic_partition(before.writes))
-    sets = [had[partition] for partition in sorted(touched & had.keys()) if has.get(partition) != had[partition]]
-    removes = [has[partition] for partition in sorted((touched & has.keys()) - had.keys())]
-    written = set(by_topic_partition(sets)) | set(by_topic_partition(removes))
-    unchanged = [o for partition, o in sorted(has.items()) if partition not in written]
-    return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged))
+    """Return the undo that turns `now` back into `before`, in the partitions that were written to. Pure."""
+    had, has, touched = _by_partition(before.offsets), _by_partition(now), _by_partition(before.writes).keys()
+    sets = {tp: had[tp] for tp in sorted(touched & had.keys()) if has.get(tp) != had[tp]}
+    removes = {tp: has[tp] for tp in sorted((touched & has.keys()) - had.keys())}
+    unchanged = tuple(o for tp, o in sorted(has.items()) if tp not in sets and tp not in removes)
+    return Undo(before.group, tuple(sets.values()), tuple(removes.values()), unchanged)
 
 
 class UndoResult(Member, frozen=True, kw_only=True):
@@ -249,13 +326,12 @@ class GroupUndoReport(Member, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> list[str]:
-        return [self._not_put_back(g) for g in self.groups if g.why]
-
-    def _not_put_back(self, result: UndoResult) -> str:
-        first = "stop it" if result.status == "left alone" else "mend the cause"
-        options = "--restore-id", self.restore_id, str(self.undone), "--group", result.group
-        command = kbackup_command("groups", "undo", *options)
-        return f"group {result.group} was not put back: {result.why}; {first}, then: {command}"
+        options = ("groups", "undo", "--restore-id", self.restore_id, str(self.undone), "--group")
+        return [
+            f"group {g.group} was not put back: {g.why}; {_FIRST[g.status]}, then: {kbackup_command(*options, g.group)}"
+            for g in self.groups
+            if g.why
+        ]
 
 
 def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, selection: Selection) -> GroupUndoReport:
@@ -264,33 +340,21 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
     cluster_id, _ = cluster.connect()
     captures = Captures(state, restore_id)
     before = _chosen(captures, number)
+    where = f"capture {before.number} of restore {restore_id}"
     if before.target_cluster_id != cluster_id:
         raise RefusedError(
-            f"capture {before.number} of restore {restore_id} is of cluster {before.target_cluster_id}, "
-            f"this is {cluster_id}",
-            "name that cluster as the target",
+            f"{where} is of cluster {before.target_cluster_id}, this is {cluster_id}", "name that cluster as the target"
         )
-    check_selection(
-        selection,
-        "group",
-        [g.group for g in before.groups],
-        f"in capture {before.number} of restore {restore_id}",
-        "leave --group out to put back all of them",
-    )
+    names = [g.group for g in before.groups]
+    check_selection(selection, "group", names, f"in {where}", "leave --group out to put back all of them")
     selected = {g.group: g for g in before.groups if selection.matches(g.group)}
     has, unread = cluster.groups.committed(selected)
     now_there = {group: as_stored(offsets) for group, offsets in has.items()}
     undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
-    members, unknown = cluster.groups.members(g for g, u in undos.items() if u.writes)
-    alone = {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
-    going = [undos[group] for group, n in members.items() if not n]
-    written = (
-        captures.write(
-            "undo", cluster_id, [GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going]
-        )
-        if going
-        else 0
-    )
+    alone, unknown = _with_members(cluster, [g for g, u in undos.items() if u.writes])
+    going = [undos[group] for group, why in alone.items() if not why]
+    captured = [GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going]
+    written = captures.write("undo", cluster_id, captured) if going else 0
     refused = unread | unknown | _write_undos(cluster, going)
     return GroupUndoReport(
         restore_id=restore_id,
@@ -325,16 +389,11 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
 
 def _write_undos(cluster: Cluster, going: Sequence[Undo]) -> dict[str, str]:
     """Write the undos; return why groups were refused. Commits are set before others are removed."""
-    refused = _refused(cluster.groups.commit_all({u.group: as_committed(u.sets) for u in going if u.sets}))
-    removes = {u.group: as_committed(u.removes) for u in going if u.removes and u.group not in refused}
+    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in going if u.sets}))
+    removes = {u.group: _as_committed(u.removes) for u in going if u.removes and u.group not in refused}
     refused |= _refused(cluster.groups.remove(removes))
-    return refused | _refused(
-        cluster.groups.delete_each(u.group for u in going if u.deletes and u.group not in refused)
-    )
-
-
-def _refused(answers: Mapping[str, str]) -> dict[str, str]:
-    return {group: why for group, why in answers.items() if why}
+    deletes = [u.group for u in going if u.deletes and u.group not in refused]
+    return refused | _refused(cluster.groups.delete_each(deletes))
 
 
 def _undo_result(group: str, undo: Undo | None, alone: str, refused: str) -> UndoResult:
@@ -392,12 +451,9 @@ class GroupsPlanReport(Member, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> list[str]:
+        hindered = [g for g in self.groups if g.hindered]
         return [
-            *(
-                f"group {g.group} can't be set: {g.hindered}; mend that before 'kbackup groups apply'"
-                for g in self.groups
-                if g.hindered
-            ),
+            *(f"group {g.group} can't be set: {g.hindered}; mend that before 'kbackup groups apply'" for g in hindered),
             *(f"group {g.group} would lack an offset: {why}" for g in self.groups for why in g.left_out),
         ]
 
@@ -433,7 +489,7 @@ def prepare(
     plan, whole = finished_restore(state, options.restore_id)
     check_same_target(plan, cluster_id)
     selection = select_for_restore(store, plan, moment, options)
-    plans = plan_by_map(cluster, plan, selection.groups, whole, selection.unusable)
+    plans = _plan_by_map(cluster, plan, selection.groups, whole, selection.unusable)
     return Prepared(plan.restore_id, cluster_id, selection, plans, same_offsets=False)
 
 
@@ -450,8 +506,7 @@ def _prepare_same(cluster: Cluster, cluster_id: str, store: Store, options: Rest
     usable = partitions - unusable.keys()
     starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_uncommitted")
     maps = {tp: SameLog(starts[tp], ends[tp]) for tp in usable}
-    names = {tp.topic: tp.topic for tp in partitions}
-    plans = plan_groups(selection.groups, names, maps, unusable)
+    plans = plan_groups(selection.groups, {tp.topic: tp.topic for tp in partitions}, maps, unusable)
     plans = with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=True)
     restore_id = options.restore_id or f"groups-{now()[:10]}-{uuid.uuid4().hex[:8]}"
     return Prepared(restore_id, cluster_id, selection, plans, same_offsets=True)
@@ -474,26 +529,25 @@ def _changed(cluster: Cluster, manifest: Manifest, partitions: set[TopicPartitio
 def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlanReport:
     """Report the offsets that groups would get and the ones they have. `named`: a restore is named."""
     groups = [p.group for p in prepared.plans]
-    members, failed = cluster.groups.members(groups)
+    alone, failed = _with_members(cluster, groups)
     committed, unread = cluster.groups.committed(groups)
-    hindered = {g: f"it has {plural(n, 'live member')}" for g, n in members.items() if n} | failed | unread
-    has = {g: {c.tp: c.offset for c in offsets} for g, offsets in committed.items()}
+    hindered = alone | failed | unread
+    has = {(g, c.tp): c.offset for g, offsets in committed.items() for c in offsets}
     return GroupsPlanReport(
         restore_id=prepared.restore_id if named else None,
         restore_point=prepared.selection.restore_point,
         captured_at=prepared.selection.captured_at,
         target_cluster_id=prepared.cluster_id,
-        groups=tuple(_planned(p, hindered.get(p.group, ""), has.get(p.group, {})) for p in prepared.plans),
-    )
-
-
-def _planned(plan: GroupPlan, hindered: str, has: dict[TopicPartition, int]) -> PlannedGroupReport:
-    return PlannedGroupReport(
-        source=plan.source,
-        group=plan.group,
-        hindered=hindered or ("" if plan.offsets else "it gets no offset"),
-        offsets=tuple(PlannedOffset(**asdict(o), now=has.get(o.tp)) for o in plan.offsets),
-        left_out=plan.skipped,
+        groups=tuple(
+            PlannedGroupReport(
+                source=p.source,
+                group=p.group,
+                hindered=hindered.get(p.group) or ("" if p.offsets else "it gets no offset"),
+                offsets=tuple(PlannedOffset(**asdict(o), now=has.get((p.group, o.tp))) for o in p.offsets),
+                left_out=p.skipped,
+            )
+            for p in prepared.plans
+        ),
     )
 
 
@@ -508,9 +562,5 @@ def apply(cluster: Cluster, state: Store, prepared: Prepared) -> GroupsReport:
         target_cluster_id=prepared.cluster_id,
         capture=number,
         same_offsets=prepared.same_offsets,
-        groups=_in_order(results),
+        groups=tuple(sorted(results, key=lambda r: r.group)),
     )
-
-
-def _in_order(results: Sequence[GroupResult]) -> tuple[GroupResult, ...]:
-    return tuple(sorted(results, key=lambda r: r.group))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import msgspec
 
@@ -14,7 +13,7 @@ from kbackup.archive.query.groups import ArchivedGroups, groups_at, java_groups
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.selection import Selection, check_selection, exact_entry
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.offset_map import How, Mapped
+from kbackup.archive.restores.offset_map import How, OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.config import parse_range
 from kbackup.config.models import Restore
@@ -28,12 +27,10 @@ def map_groups(
     content: Content, names: Mapping[str, str], selection: Selection | None, renamed: Mapping[str, str]
 ) -> tuple[PlannedGroup, ...]:
     """`selection` None: no groups. `RefusedError` if two would become one."""
-    if selection is None:
-        return ()
     planned: dict[str, PlannedGroup] = {}
     for group, ours in _asked_offsets(content, names).items():
         target = renamed.get(group, group)
-        if not selection.matches(group):
+        if selection is None or not selection.matches(group):
             continue
         if target in planned:
             raise RefusedError(
@@ -51,14 +48,11 @@ def check_groups(content: Content, names: Container[str], selection: Selection |
         return
     where = "with offsets of what is restored"
     hint = "see 'kbackup groups show', or leave groups alone with --no-groups"
-    asked, why = _asked_offsets(content, names), content.not_carried
-    check_selection(selection, "group", {*asked, *_uncaptured(selection, why)}, where, hint, why)
+    why = content.not_carried
+    # a warning names the groups that a regular expression selects and no capture carries
+    uncaptured = {group for group in why if group not in selection.names and selection.matches(group)}
+    check_selection(selection, "group", {*_asked_offsets(content, names), *uncaptured}, where, hint, why)
     check_selection(Selection(tuple(map(exact_entry, renamed))), "group", content.groups, where, hint, why)
-
-
-def _uncaptured(selection: Selection, not_carried: Iterable[str]) -> set[str]:
-    """Return the groups that a regular expression selects and no capture carries: a warning names them."""
-    return {group for group in not_carried if group not in selection.names and selection.matches(group)}
 
 
 def _asked_offsets(content: Content, names: Container[str]) -> dict[str, tuple[GroupOffset, ...]]:
@@ -71,11 +65,7 @@ def _asked_offsets(content: Content, names: Container[str]) -> dict[str, tuple[G
     return {group: offsets for group, offsets in asked.items() if offsets}
 
 
-# Plan the offsets that each consumer group gets on a target. Pure.
-
-
-class Map(Protocol):
-    def map(self, committed: int) -> Mapped: ...
+# Plan the offsets that each consumer group gets on a target.
 
 
 class GroupOffsetResult(Member, frozen=True, kw_only=True):
@@ -114,43 +104,42 @@ class GroupPlan(Member, frozen=True, kw_only=True):
 
 
 def plan_groups(
-    groups: Sequence[PlannedGroup],
+    groups: Iterable[PlannedGroup],
     targets: Mapping[str, str],
-    maps: Mapping[TopicPartition, Map],
+    maps: Mapping[TopicPartition, OffsetMap | SameLog],
     unusable: Mapping[TopicPartition, str],
 ) -> tuple[GroupPlan, ...]:
     """Plan the offsets of each group on the target. `targets` are the topics' new names, `maps` and `unusable` (with
     the reason) are by target partition."""
-    return tuple(_plan(group, targets, maps, unusable) for group in groups)
+
+    def planned(group: PlannedGroup) -> GroupPlan:
+        offsets: list[OffsetPlan] = []
+        skipped: list[str] = []
+        for o in group.offsets:
+            tp = TopicPartition(targets[o.topic], o.partition)
+            if tp in unusable:
+                skipped.append(unusable[tp])
+                continue
+            target, how = maps[tp].map(o.offset)
+            offsets.append(
+                OffsetPlan(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    source=o.offset,
+                    target=target,
+                    how=how,
+                    leader_epoch=o.leader_epoch,
+                    metadata=o.metadata,
+                )
+            )
+        return GroupPlan(source=group.source, group=group.target, offsets=tuple(offsets), skipped=tuple(skipped))
+
+    return tuple(map(planned, groups))
 
 
-def _plan(
-    group: PlannedGroup,
-    targets: Mapping[str, str],
-    maps: Mapping[TopicPartition, Map],
-    unusable: Mapping[TopicPartition, str],
-) -> GroupPlan:
-    offsets: list[OffsetPlan] = []
-    skipped: list[str] = []
-    for committed in group.offsets:
-        tp = TopicPartition(targets[committed.topic], committed.partition)
-        if tp in unusable:
-            skipped.append(unusable[tp])
-        else:
-            offsets.append(_offset(tp, committed, maps[tp].map(committed.offset)))
-    return GroupPlan(source=group.source, group=group.target, offsets=tuple(offsets), skipped=tuple(skipped))
-
-
-def _offset(tp: TopicPartition, committed: GroupOffset, mapped: Mapped) -> OffsetPlan:
-    return OffsetPlan(
-        topic=tp.topic,
-        partition=tp.partition,
-        source=committed.offset,
-        target=mapped.offset,
-        how=mapped.how,
-        leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-    )
+def wants_epoch(plans: Sequence[GroupPlan]) -> set[TopicPartition]:
+    """Return the partitions whose current leader epoch `with_epochs` may need."""
+    return {o.tp for plan in plans for o in plan.offsets if o.leader_epoch is not None}
 
 
 def with_epochs(
@@ -167,12 +156,7 @@ def with_epochs(
             return planned
         return msgspec.structs.replace(planned, leader_epoch=epochs[planned.tp])
 
-    return tuple(msgspec.structs.replace(plan, offsets=tuple(offset(o) for o in plan.offsets)) for plan in plans)
-
-
-def wants_epoch(plans: Sequence[GroupPlan]) -> set[TopicPartition]:
-    """Return the partitions whose current leader epoch `with_epochs` may need."""
-    return {o.tp for plan in plans for o in plan.offsets if o.leader_epoch is not None}
+    return tuple(msgspec.structs.replace(plan, offsets=tuple(map(offset, plan.offsets))) for plan in plans)
 
 
 # Select the groups, their time and the new names of their topics for `kbackup groups`.
@@ -219,20 +203,25 @@ def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
     except NoArchiveError:
         if moment or not is_java_archive(store):
             raise
-        _check_archive(plan, "java")
+        archive = None
+    if plan.archive_id != (archive.info.id if archive is not None else "java"):
+        raise RefusedError(
+            f"restore {plan.restore_id} is of another archive", "name the archive that it was restored from"
+        )
+    if archive is None:
         archived = java_groups(store, list(names))
     else:
-        _check_archive(plan, archive.info.id)
         manifest = moment.of(archive, _default_point(plan, moment))
         states = [t for t in manifest.topics if t.name in names]
         archived = _within(plan, groups_at(archive, manifest, states))
         restored = {t.source: t.incarnation for t in plan.topics}
-        for state in states:
-            if state.incarnation != restored[state.name]:
-                why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
-                for p in state.partitions:
-                    partition = TopicPartition(names[state.name], p.partition)
-                    unusable[partition] = f"{state.name}-{p.partition} is another log: {why}"
+        why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
+        unusable = {
+            TopicPartition(names[state.name], p.partition): f"{state.name}-{p.partition} is another log: {why}"
+            for state in states
+            if state.incarnation != restored[state.name]
+            for p in state.partitions
+        }
     renamed = {g.source: g.target for g in plan.groups} | dict(options.map_group)
     known = tuple(g.source for g in plan.groups)
     return _selected(archived, names, options, known, renamed, unusable)
@@ -265,16 +254,9 @@ def select_same_cluster(archive: Archive, moment: Moment, options: Restore) -> t
     """Select the groups of a restore point for the cluster that it was taken of."""
     manifest = moment.of(archive)
     states = [t for t in manifest.topics if t.state != "deleted"]
-    archived = groups_at(archive, manifest, states)
     names = {t.name: t.name for t in states}
+    archived = groups_at(archive, manifest, states)
     return _selected(archived, names, options, (), dict(options.map_group), {}), manifest
-
-
-def _check_archive(plan: RestorePlan, archive_id: str) -> None:
-    if plan.archive_id != archive_id:
-        raise RefusedError(
-            f"restore {plan.restore_id} is of another archive", "name the archive that it was restored from"
-        )
 
 
 def _selected(

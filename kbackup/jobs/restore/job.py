@@ -36,9 +36,8 @@ from kbackup.jobs.restore.report import (
     with_warning,
 )
 from kbackup.jobs.restore.task import RestoreWork
-from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.plan import SettingsReport
-from kbackup.jobs.settings.write import apply_settings, compare_settings
+from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,17 +11,7 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Member, Metadata
 from kbackup.archive.secrets import is_sensitive
-from kbackup.metadata.entities import (
-    Acl,
-    BrokerConfig,
-    ClientMetrics,
-    ClientQuota,
-    DelegationToken,
-    GroupConfig,
-    QuotaEntity,
-    QuotaKey,
-    ScramUser,
-)
+from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, QuotaEntity, QuotaKey, Reading, ScramUser
 from kbackup.util.text import kafka_command
 
 Kind = Literal["broker", "group", "client metrics"]
@@ -40,7 +30,6 @@ class ConfigChange(Member, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the owner and name of the setting."""
         return self.kind, self.owner, self.name
 
 
@@ -54,7 +43,6 @@ class QuotaChange(Member, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[QuotaKey, str]:
-        """Return the owner and name of the setting."""
         return entity_key(self.entity), self.name
 
 
@@ -73,14 +61,17 @@ def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaKey, str], fl
     return {(entity_key(q.entity), name): value for q in quotas for name, value in q.quotas.items()}
 
 
-def quota_changes(archived: Iterable[ClientQuota], there: Iterable[ClientQuota]) -> tuple[QuotaChange, ...]:
-    """Return the changes that set the quotas of `archived`; other quotas stay."""
-    now = quota_values(there)
-    return tuple(
-        QuotaChange(entity=dict(entity), name=name, before=now.get((entity, name)), after=value)
-        for (entity, name), value in sorted(quota_values(archived).items(), key=lambda item: repr(item[0]))
-        if now.get((entity, name)) != value
-    )
+def config_values(reading: Reading) -> dict[tuple[str, str, str], str | None]:
+    """Return the configs of brokers, groups and client metrics by `ConfigChange.key`."""
+    values: dict[tuple[str, str, str], str | None] = {}
+    for config in reading.broker_configs or ():
+        values["broker", "" if config.broker is None else str(config.broker), config.name] = config.value
+    for of_group in reading.group_configs or ():
+        values["group", of_group.group, of_group.name] = of_group.value
+    for metrics in reading.client_metrics or ():
+        for name, value in metrics.configs.items():
+            values["client metrics", metrics.name, name] = value
+    return values
 
 
 class Changes(Member, frozen=True, kw_only=True):
@@ -124,39 +115,27 @@ def map_acls(acls: Iterable[Acl], names: TargetNames) -> tuple[set[Acl], list[Sk
     archive doesn't have stays unchanged: its topic may be created later."""
     mapped: set[Acl] = set()
     skipped: list[SkippedSetting] = []
+    renames = {"topic": names.topics, "group": names.groups}
     for acl in acls:
-        if acl.pattern != "literal" or acl.name == "*":
+        if acl.pattern != "literal" or acl.name == "*" or acl.resource not in renames:
             mapped.add(acl)
         elif acl.resource == "topic" and acl.name in names.skipped_topics:
             skipped.append(SkippedSetting(what=f"ACL: {acl.words}", why="the topic is not restored"))
-        elif acl.resource == "topic":
-            mapped.add(replace(acl, name=names.topics.get(acl.name, acl.name)))
-        elif acl.resource == "group":
-            mapped.add(replace(acl, name=names.groups.get(acl.name, acl.name)))
         else:
-            mapped.add(acl)
+            mapped.add(replace(acl, name=renames[acl.resource].get(acl.name, acl.name)))
     return mapped, skipped
 
 
-def denials_first(acl: Acl) -> tuple[object, ...]:
-    fields = (acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
-    return acl.permission != "deny", fields
-
-
-def pattern_warnings(acls: Iterable[Acl], names: TargetNames) -> list[str]:
+def _pattern_warnings(acls: Iterable[Acl], names: TargetNames) -> list[str]:
     """Return a warning for each pattern of ACLs that stays unchanged though names change."""
-    if not names.renamed:
-        return []
-    patterns = sorted(
-        {
-            f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
-            for acl in acls
-            if acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
-        }
-    )
+    patterns = {
+        f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
+        for acl in acls
+        if names.renamed and acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
+    }
     return [
         f"names change in this restore, but ACLs for patterns stay as they are: do {pattern} still mean the right ones?"
-        for pattern in patterns
+        for pattern in sorted(patterns)
     ]
 
 
@@ -189,7 +168,9 @@ def quota_command(servers: str, change: QuotaChange) -> str:
             _ENTITIES[kind],
             *(["--entity-default"] if name is None else ["--entity-name", name]),
         ]
-    return _configs(servers, entity, change.name, None if change.after is None else _number(change.after))
+    value = change.after
+    text = None if value is None else str(int(value)) if value == int(value) else repr(value)
+    return _configs(servers, entity, change.name, text)
 
 
 def user_command(servers: str, user: ScramUser) -> str:
@@ -214,11 +195,7 @@ def acl_command(servers: str, acl: Acl, action: str) -> str:
     )
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
-
-
-def _configs(servers: str, entity: tuple[str, ...] | list[str], name: str, value: str | None) -> str:
+def _configs(servers: str, entity: Iterable[str], name: str, value: str | None) -> str:
     pair = f"{name}=[{value}]" if value is not None and "," in value else f"{name}={value}"
     change = ("--delete-config", name) if value is None else ("--add-config", pair)
     return kafka_command("kafka-configs", servers, "--alter", *entity, *change)
@@ -256,26 +233,18 @@ class SettingsReport(Member, frozen=True, kw_only=True):
         return Changes(acls=self.acls, configs=self.configs, quotas=self.quotas)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSettings:
-    """The settings of the target, its brokers, and its address for commands that users are shown."""
-
-    address: str
-    brokers: Sequence[int]
-    acls: Iterable[Acl] = ()
-    scram_users: Iterable[ScramUser] = ()
-    broker_configs: Iterable[BrokerConfig] = ()
-    group_configs: Iterable[GroupConfig] = ()
-    client_quotas: Iterable[ClientQuota] = ()
-    client_metrics: Iterable[ClientMetrics] = ()
-
-
 def plan_settings(
-    selected: Sequence[str], archived: Metadata, names: TargetNames, target: TargetSettings
+    selected: Sequence[str],
+    archived: Metadata,
+    names: TargetNames,
+    there: Reading,
+    brokers: Sequence[int],
+    address: str,
 ) -> SettingsReport:
-    """Plan the settings of the kinds in `selected`: acls, configs, quotas, users."""
+    """Plan the settings of the kinds in `selected`: acls, configs, quotas, users. The target has the settings `there`
+    and these `brokers`; its `address` is for commands that users are shown."""
     acls: tuple[Acl, ...] = ()
-    configs: tuple[ConfigChange, ...] = ()
+    configs: list[ConfigChange] = []
     quotas: tuple[QuotaChange, ...] = ()
     skipped = [
         SkippedSetting(what=n.what, why=n.why) for n in archived.not_carried if selected and n.reason != "not there"
@@ -284,24 +253,38 @@ def plan_settings(
     missing: list[str] = []
     if "acls" in selected:
         mapped, not_restored = map_acls(archived.acls or (), names)
-        acls = tuple(sorted(mapped - {*target.acls}, key=denials_first))
+        acls = tuple(sorted(mapped - {*(there.acls or ())}, key=_denials_first))
         skipped += not_restored
-        warnings += pattern_warnings(archived.acls or (), names)
+        warnings += _pattern_warnings(archived.acls or (), names)
     if "configs" in selected:
-        brokers, of_hosts = _broker_configs(archived.broker_configs or (), target)
-        groups, others = _group_configs(archived.group_configs or (), names, target)
-        metrics = _client_metrics(archived.client_metrics or (), target)
-        configs = (*brokers, *groups, *metrics)
-        skipped += [*of_hosts, *others]
-        warnings += _overridden(brokers, archived.broker_configs or (), target)
+        configs, not_applied = _plan_configs(archived, names, config_values(there), brokers)
+        skipped += not_applied
+        own = {(c.broker, c.name) for c in archived.broker_configs or ()}
+        defaults = {c.name for c in configs if c.of_all}
+        warnings += [
+            f"broker {c.broker} keeps {c.name}={c.value}, which is not what all brokers get"
+            for c in there.broker_configs or ()
+            if c.broker is not None and c.name in defaults and (c.broker, c.name) not in own
+        ]
     if "quotas" in selected:
-        quotas = quota_changes(archived.client_quotas or (), target.client_quotas)
+        now = quota_values(there.client_quotas or ())
+        wanted = quota_values(archived.client_quotas or ())
+        quotas = tuple(
+            QuotaChange(entity=dict(entity), name=name, before=now.get((entity, name)), after=value)
+            for (entity, name), value in sorted(wanted.items(), key=lambda item: repr(item[0]))
+            if now.get((entity, name)) != value
+        )
     if "users" in selected:
-        missing += _users(archived.scram_users or (), target)
-        skipped += _tokens(archived.delegation_tokens or ())
+        has = {(u.user, u.mechanism) for u in there.scram_users or ()}
+        missing += [_by_hand(u, address) for u in archived.scram_users or () if (u.user, u.mechanism) not in has]
+        why = "a running cluster takes none from elsewhere; 'kbackup migrate bootstrap' brings tokens into a new one"
+        skipped += [
+            SkippedSetting(what=f"delegation token {token.id} of {token.owner}", why=why)
+            for token in archived.delegation_tokens or ()
+        ]
     return SettingsReport(
         acls=acls,
-        configs=configs,
+        configs=tuple(configs),
         quotas=quotas,
         not_carried=tuple(skipped),
         warnings=tuple(warnings),
@@ -309,38 +292,53 @@ def plan_settings(
     )
 
 
-def _broker_configs(
-    archived: Sequence[BrokerConfig], target: TargetSettings
+def _denials_first(acl: Acl) -> tuple[object, ...]:
+    fields = (acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
+    return acl.permission != "deny", fields
+
+
+def _plan_configs(
+    archived: Metadata, names: TargetNames, current: Mapping[tuple[str, str, str], str | None], brokers: Sequence[int]
 ) -> tuple[list[ConfigChange], list[SkippedSetting]]:
     """The default of all brokers comes first."""
-    current = {(c.broker, c.name): c.value for c in target.broker_configs}
     changes: list[ConfigChange] = []
     skipped: list[SkippedSetting] = []
-    for config in sorted(archived, key=lambda c: (c.broker is not None, c.broker or 0, c.name)):
-        key = config.broker, config.name
-        why = _not_applied(config, target.brokers)
-        if why or config.value is None:
-            of = "all brokers" if config.broker is None else f"broker {config.broker}"
-            skipped.append(SkippedSetting(what=f"config {config.name} of {of}", why=why))
-        elif current.get(key) != config.value:
-            changes.append(
-                ConfigChange(
-                    kind="broker",
-                    owner="" if config.broker is None else str(config.broker),
-                    name=config.name,
-                    before=current.get(key),
-                    after=config.value,
-                    of_all=config.broker is None,
-                )
-            )
+
+    def plan(kind: Kind, owner: str, name: str, value: str | None, of_all: bool = False) -> None:
+        before = current.get((kind, owner, name))
+        if before != value:
+            changes.append(ConfigChange(kind=kind, owner=owner, name=name, before=before, after=value, of_all=of_all))
+
+    def skip(name: str, owner: str, why: str) -> None:
+        skipped.append(SkippedSetting(what=f"config {name} of {owner}", why=why))
+
+    for c in sorted(archived.broker_configs or (), key=lambda c: (c.broker is not None, c.broker or 0, c.name)):
+        if why := _not_applied(c, brokers):
+            skip(c.name, "all brokers" if c.broker is None else f"broker {c.broker}", why)
+        else:
+            plan("broker", "" if c.broker is None else str(c.broker), c.name, c.value, of_all=c.broker is None)
+    for of_group in archived.group_configs or ():
+        group = names.groups.get(of_group.group)
+        if group is None:
+            skip(of_group.name, f"group {of_group.group}", "the group is not restored")
+        elif of_group.value is None:
+            skip(of_group.name, f"group {of_group.group}", _SENSITIVE)
+        else:
+            plan("group", group, of_group.name, of_group.value)
+    for metrics in archived.client_metrics or ():
+        for name, value in sorted(metrics.configs.items()):
+            plan("client metrics", metrics.name, name, value)
     return changes, skipped
+
+
+_SENSITIVE = "it is sensitive: brokers never give it"
 
 
 def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
     if HOST_SPECIFIC.search(config.name):
         return "it belongs to the host that it was set on"
     if config.value is None:
-        return "it is sensitive: brokers never give it"
+        return _SENSITIVE
     if is_sensitive(config.name):
         return "it is sensitive: set it by hand"
     if config.broker is not None and config.broker not in brokers:
@@ -348,66 +346,14 @@ def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
     return ""
 
 
-def _overridden(
-    changes: Iterable[ConfigChange], archived: Iterable[BrokerConfig], target: TargetSettings
-) -> Iterator[str]:
-    """Brokers of the target that keep a value of their own in spite of the new default."""
-    own = {(c.broker, c.name) for c in archived}
-    defaults = {c.name for c in changes if c.of_all}
-    for config in target.broker_configs:
-        if config.broker is not None and config.name in defaults and (config.broker, config.name) not in own:
-            yield f"broker {config.broker} keeps {config.name}={config.value}, which is not what all brokers get"
-
-
-def _client_metrics(archived: Iterable[ClientMetrics], target: TargetSettings) -> list[ConfigChange]:
-    current = {(m.name, name): value for m in target.client_metrics for name, value in m.configs.items()}
-    return [
-        ConfigChange(
-            kind="client metrics", owner=metrics.name, name=name, before=current.get((metrics.name, name)), after=value
-        )
-        for metrics in archived
-        for name, value in sorted(metrics.configs.items())
-        if current.get((metrics.name, name)) != value
-    ]
-
-
-def _tokens(archived: Iterable[DelegationToken]) -> Iterator[SkippedSetting]:
-    for token in archived:
-        yield SkippedSetting(
-            what=f"delegation token {token.id} of {token.owner}",
-            why="a running cluster takes none from elsewhere; 'kbackup migrate bootstrap' brings tokens into a new one",
-        )
-
-
-def _group_configs(
-    archived: Iterable[GroupConfig], names: TargetNames, target: TargetSettings
-) -> tuple[list[ConfigChange], list[SkippedSetting]]:
-    current = {(c.group, c.name): c.value for c in target.group_configs}
-    changes: list[ConfigChange] = []
-    skipped: list[SkippedSetting] = []
-    for config in archived:
-        group = names.groups.get(config.group)
-        if group is None or config.value is None:
-            why = "the group is not restored" if group is None else "it is sensitive: brokers never give it"
-            skipped.append(SkippedSetting(what=f"config {config.name} of group {config.group}", why=why))
-            continue
-        before = current.get((group, config.name))
-        if before != config.value:
-            changes.append(ConfigChange(kind="group", owner=group, name=config.name, before=before, after=config.value))
-    return changes, skipped
-
-
-def _users(archived: Iterable[ScramUser], target: TargetSettings) -> Iterator[str]:
-    """Yield the users that the target lacks, each with the command that creates it."""
-    there = {(u.user, u.mechanism) for u in target.scram_users}
-    for user in archived:
-        if (user.user, user.mechanism) not in there:
-            where = (
-                "a running cluster takes no stored keys ('kbackup migrate bootstrap' brings them into a new one)"
-                if user.stored_key is not None
-                else "its secret is not in the archive"
-            )
-            yield (
-                f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations) is to be made by hand, "
-                f"{where}: {user_command(target.address, user)}"
-            )
+def _by_hand(user: ScramUser, address: str) -> str:
+    """Return the message of a user that the target lacks, with the command that creates it."""
+    where = (
+        "a running cluster takes no stored keys ('kbackup migrate bootstrap' brings them into a new one)"
+        if user.stored_key is not None
+        else "its secret is not in the archive"
+    )
+    return (
+        f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations) is to be made by hand, "
+        f"{where}: {user_command(address, user)}"
+    )

@@ -1,28 +1,27 @@
-"""Make the planned changes of settings on a target, and undo them."""
+"""Store the settings of a target, make the planned changes, and undo them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
-from kbackup.archive.models import Member, Metadata
+from kbackup.archive.models import Document, Member, Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import capture_settings
-from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
+from kbackup.jobs.common import NumberedCaptures
 from kbackup.jobs.settings.plan import (
     Changes,
     ConfigChange,
     QuotaChange,
     SettingsReport,
     TargetNames,
-    TargetSettings,
     acl_command,
     config_command,
+    config_values,
     entity_words,
     plan_settings,
     quota_command,
@@ -33,6 +32,49 @@ from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.security_types import Untold
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
+from kbackup.util.times import now
+
+# The settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
+#
+# Stored before each change, so that it can be undone; numbered from 1, created and never replaced. It holds no secret:
+# sensitive configs are never changed.
+
+
+class SettingsBefore(Document, frozen=True, kw_only=True):
+    """restores/<id>/settings-before-<number>.json: `changes` were about to be made; each has the value `before`. ACLs
+    that were to be made were not there, those that were to be deleted were."""
+
+    format: Literal["kbackup-settings-before"] = "kbackup-settings-before"
+    restore_id: str
+    number: int
+    by: Literal["restore", "undo"]
+    captured_at: str
+    target_cluster_id: str
+    changes: Changes
+
+
+class SettingsCaptures(NumberedCaptures[SettingsBefore]):
+    """The captures of settings of one restore on `state`."""
+
+    def __init__(self, state: Store, restore_id: str) -> None:
+        super().__init__(SettingsBefore, "settings-before", state, restore_id)
+
+    def write(self, by: Literal["restore", "undo"], cluster_id: str, changes: Changes) -> int:
+        """Store what is about to be changed; returns its number. The changes may be made from then on."""
+        return self.create(
+            lambda number: SettingsBefore(
+                restore_id=self.restore_id,
+                number=number,
+                by=by,
+                captured_at=now(),
+                target_cluster_id=cluster_id,
+                changes=changes,
+            )
+        )
+
+
+# Make changes.
+
 
 C = TypeVar("C")
 
@@ -41,58 +83,44 @@ _SPECIAL_OPERATIONS = {"two_phase_commit", "create_tokens", "describe_tokens"}
 """Values of ACLs that confluent-kafka doesn't know."""
 
 
-_BY_HAND = "; set it by hand: "
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The changes that were made, and in words those that the target refused."""
-
-    done: Changes
-    refused: tuple[str, ...]
-
-
-def write_changes(cluster: Cluster, changes: Changes) -> Outcome:
-    """Make each change, and collect the refused ones. Deletions of ACLs come last."""
+def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[str, ...]]:
+    """Make each change; return those that were made, and in words those that the target refused. Deletions of ACLs
+    come last."""
     with cluster.admin_session() as session:
         acls = _create(cluster, session, changes.acls)
         configs = [_set(cluster, session, change) for change in changes.configs]
         quotas = _set_quotas(session, changes.quotas)
         deleted = _delete(session, changes.deleted_acls)
     servers = cluster.connection.properties["bootstrap.servers"]
-    words = [
-        *(
-            f"ACL {a.words} was not made: {w}{_BY_HAND}{acl_command(servers, a, '--add')}"
-            for a, w in zip(changes.acls, acls, strict=True)
-            if w
-        ),
-        *(
-            f"config {c.name} of {_owner(c)} was not set: {w}{_BY_HAND}{config_command(servers, c)}"
-            for c, w in zip(changes.configs, configs, strict=True)
-            if w
-        ),
-        *(
-            f"quota {c.name} of {entity_words(c.entity)} was not set: {w}{_BY_HAND}{quota_command(servers, c)}"
-            for c, w in zip(changes.quotas, quotas, strict=True)
-            if w
-        ),
-        *(
-            f"ACL {a.words} was not deleted: {w}{_BY_HAND}{acl_command(servers, a, '--remove')}"
-            for a, w in zip(changes.deleted_acls, deleted, strict=True)
-            if w
-        ),
-    ]
+    words: list[str] = []
+
+    def accepted(asked: Sequence[C], refusals: Sequence[str], told: Callable[[C], tuple[str, str]]) -> tuple[C, ...]:
+        """Return the changes that were made. `told`: what was not, and the command that makes the change."""
+        for change, why in zip(asked, refusals, strict=True):
+            if why:
+                what, command = told(change)
+                words.append(f"{what}: {why}; set it by hand: {command}")
+        return tuple(change for change, why in zip(asked, refusals, strict=True) if not why)
+
+    def config_words(c: ConfigChange) -> tuple[str, str]:
+        owner = "all brokers" if c.of_all else f"{c.kind} {c.owner}"
+        return f"config {c.name} of {owner} was not set", config_command(servers, c)
+
     done = Changes(
-        acls=_accepted(changes.acls, acls),
-        deleted_acls=_accepted(changes.deleted_acls, deleted),
-        configs=_accepted(changes.configs, configs),
-        quotas=_accepted(changes.quotas, quotas),
+        acls=accepted(changes.acls, acls, lambda a: (f"ACL {a.words} was not made", acl_command(servers, a, "--add"))),
+        configs=accepted(changes.configs, configs, config_words),
+        quotas=accepted(
+            changes.quotas,
+            quotas,
+            lambda q: (f"quota {q.name} of {entity_words(q.entity)} was not set", quota_command(servers, q)),
+        ),
+        deleted_acls=accepted(
+            changes.deleted_acls,
+            deleted,
+            lambda a: (f"ACL {a.words} was not deleted", acl_command(servers, a, "--remove")),
+        ),
     )
-    return Outcome(done, tuple(dict.fromkeys(words)))
-
-
-def _accepted(changes: Sequence[C], refusals: Sequence[str]) -> tuple[C, ...]:
-    return tuple(each for each, why in zip(changes, refusals, strict=True) if not why)
+    return done, tuple(dict.fromkeys(words))
 
 
 def _create(cluster: Cluster, session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
@@ -137,10 +165,6 @@ def _set(cluster: Cluster, session: AdminSession | Untold, change: ConfigChange)
     return session.write.set_client_metrics(change.owner, values)
 
 
-def _owner(change: ConfigChange) -> str:
-    return "all brokers" if change.of_all else f"{change.kind} {change.owner}"
-
-
 # `restore --with`: ACLs, dynamic configs, quotas and users, compared with the target's and set there.
 #
 # ACLs come before the topics are made: no record lies open between its restore and its ACL.
@@ -171,35 +195,25 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     )
     current = capture_settings(cluster, names.groups.values())
     brokers = cluster.security.brokers()
+    address, older = cluster.connection.address, "it was made by an older version of kbackup"
+    hint = "grant that right, or leave them out of --with"
     for part in plan.settings:
-        _check_part_known(_PARTS[part], f"restore point {plan.restore_point}", metadata)
-        _check_part_known(_PARTS[part], cluster.connection.address, current)
+        _check_known(_PARTS[part], metadata, f"restore point {plan.restore_point}", older, hint)
+        _check_known(_PARTS[part], current, address, older, hint)
     unused = any(entry.part == "acls" and entry.reason == "not there" for entry in current.not_carried)
     if "acls" in plan.settings and metadata.acls and unused:
-        raise RefusedError(
-            f"{cluster.connection.address} has no authorizer, so it takes no ACLs", "leave acls out of --with"
-        )
+        raise RefusedError(f"{address} has no authorizer, so it takes no ACLs", "leave acls out of --with")
     if isinstance(brokers, Untold):
         raise RefusedError(f"{brokers.why}", "leave configs out of --with")
-    target = TargetSettings(
-        address=cluster.connection.properties["bootstrap.servers"],
-        brokers=brokers,
-        acls=current.acls or (),
-        scram_users=current.scram_users or (),
-        broker_configs=current.broker_configs or (),
-        group_configs=current.group_configs or (),
-        client_quotas=current.client_quotas or (),
-        client_metrics=current.client_metrics or (),
-    )
-    return plan_settings(plan.settings, metadata, names, target)
+    servers = cluster.connection.properties["bootstrap.servers"]
+    return plan_settings(plan.settings, metadata, names, current, brokers, servers)
 
 
-def _check_part_known(part: MetadataPartName, where: str, source: Metadata | Reading) -> None:
+def _check_known(part: MetadataPartName, source: Metadata | Reading, where: str, otherwise: str, hint: str) -> None:
+    """Raise `RefusedError` if `source` lacks a part; `otherwise` is the reason if it has none itself."""
     if getattr(source, part) is None:
-        why = reason_for(part, source.not_carried) or "it was made by an older version of kbackup"
-        raise RefusedError(
-            f"{where} does not tell its {LABELS[part]}: {why}", "grant that right, or leave them out of --with"
-        )
+        why = reason_for(part, source.not_carried) or otherwise
+        raise RefusedError(f"{where} does not tell its {LABELS[part]}: {why}", hint)
 
 
 def apply_settings(
@@ -211,17 +225,12 @@ def apply_settings(
         return None
     if planned.changes:
         captures.write("restore", cluster_id, planned.changes)
-    outcome = write_changes(cluster, planned.changes)
-    return msgspec.structs.replace(
-        planned,
-        acls=outcome.done.acls,
-        configs=outcome.done.configs,
-        quotas=outcome.done.quotas,
-        missing=(*planned.missing, *outcome.refused),
-    )
+    done, refused = write_changes(cluster, planned.changes)
+    missing = (*planned.missing, *refused)
+    return replace(planned, acls=done.acls, configs=done.configs, quotas=done.quotas, missing=missing)
 
 
-# Undo the settings that a restore changed. `undo_of` is pure.
+# Undo the settings that a restore changed.
 
 
 class SettingsUndone(Member, frozen=True, kw_only=True):
@@ -237,44 +246,29 @@ class SettingsUndone(Member, frozen=True, kw_only=True):
 
 
 def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> Changes:
-    """Return the changes that turn `now` back into the settings before the first of `captures`."""
-    configs: dict[tuple[str, str, str], ConfigChange] = {}
-    quotas: dict[object, QuotaChange] = {}
+    """Return the changes that turn `now` back into the settings before the first of `captures`. Pure."""
     made = {acl for capture in captures for acl in capture.changes.acls}
-    for capture in captures:
-        for config in capture.changes.configs:
+    configs: dict[tuple[str, str, str], ConfigChange] = {}
+    quotas: dict[tuple[QuotaKey, str], QuotaChange] = {}
+    for changes in (capture.changes for capture in captures):
+        for config in changes.configs:
             configs.setdefault(config.key, config)
-        for quota in capture.changes.quotas:
+        for quota in changes.quotas:
             quotas.setdefault(quota.key, quota)
-    has_configs, has_quotas = _configs(now), quota_values(now.client_quotas or ())
+    has_configs, has_quotas = config_values(now), quota_values(now.client_quotas or ())
     return Changes(
         deleted_acls=tuple(acl for acl in now.acls or () if acl in made),
         configs=tuple(
-            ConfigChange(
-                kind=c.kind, owner=c.owner, name=c.name, before=has_configs.get(key), after=c.before, of_all=c.of_all
-            )
+            replace(c, before=has_configs.get(key), after=c.before)
             for key, c in configs.items()
             if has_configs.get(key) != c.before
         ),
         quotas=tuple(
-            QuotaChange(entity=q.entity, name=q.name, before=has_quotas.get(q.key), after=q.before)
-            for q in quotas.values()
-            if has_quotas.get(q.key) != q.before
+            replace(q, before=has_quotas.get(key), after=q.before)
+            for key, q in quotas.items()
+            if has_quotas.get(key) != q.before
         ),
     )
-
-
-def _configs(reading: Reading) -> dict[tuple[str, str, str], str | None]:
-    """Return configs by `ConfigChange.key`."""
-    values: dict[tuple[str, str, str], str | None] = {}
-    for config in reading.broker_configs or ():
-        values["broker", "" if config.broker is None else str(config.broker), config.name] = config.value
-    for of_group in reading.group_configs or ():
-        values["group", of_group.group, of_group.name] = of_group.value
-    for metrics in reading.client_metrics or ():
-        for name, value in metrics.configs.items():
-            values["client metrics", metrics.name, name] = value
-    return values
 
 
 def undo_settings(cluster: Cluster, state: Store, restore_id: str, dry_run: bool) -> SettingsUndone:
@@ -294,30 +288,9 @@ def undo_settings(cluster: Cluster, state: Store, restore_id: str, dry_run: bool
             f"restore {restore_id} changed settings of cluster {other}, this is {cluster_id}",
             "name that cluster as the target",
         )
-    groups = {c.owner for before in pending for c in before.changes.configs if c.kind == "group"}
-    now = capture_settings(cluster, groups, cluster_id)
-    _check_known(pending, now, cluster.connection.address)
-    changes = undo_of(pending, now)
-    undone = tuple(before.number for before in pending)
-    if dry_run or not changes:
-        return SettingsUndone(
-            restore_id=restore_id, target_cluster_id=cluster_id, undone=undone, number=0, changes=changes
-        )
-    number = captures.write("undo", cluster_id, changes)
-    outcome = write_changes(cluster, changes)
-    return SettingsUndone(
-        restore_id=restore_id,
-        target_cluster_id=cluster_id,
-        undone=undone,
-        number=number,
-        changes=outcome.done,
-        missing=outcome.refused,
-    )
-
-
-def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) -> None:
-    """Raise `RefusedError` if the target's current value of a changed setting is not known."""
     changed = [before.changes for before in pending]
+    groups = {c.owner for each in changed for c in each.configs if c.kind == "group"}
+    now = capture_settings(cluster, groups, cluster_id)
     kinds = {config.kind for each in changed for config in each.configs}
     needed: dict[MetadataPartName, bool] = {
         "acls": any(each.acls for each in changed),
@@ -326,7 +299,17 @@ def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) 
         "group_configs": "group" in kinds,
         "client_metrics": "client metrics" in kinds,
     }
-    for part, matters in needed.items():
-        if matters and getattr(now, part) is None:
-            why = reason_for(part, now.not_carried) or "nobody knows why"
-            raise RefusedError(f"{address} does not tell its {LABELS[part]}: {why}", "give that right, and try again")
+    for part in (part for part, matters in needed.items() if matters):
+        _check_known(part, now, cluster.connection.address, "nobody knows why", "give that right, and try again")
+    number, done, refused = 0, undo_of(pending, now), tuple[str, ...]()
+    if done and not dry_run:
+        number = captures.write("undo", cluster_id, done)
+        done, refused = write_changes(cluster, done)
+    return SettingsUndone(
+        restore_id=restore_id,
+        target_cluster_id=cluster_id,
+        undone=tuple(before.number for before in pending),
+        number=number,
+        changes=done,
+        missing=refused,
+    )

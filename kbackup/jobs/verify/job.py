@@ -33,11 +33,11 @@ from kbackup.archive.verify.findings import CHANGED, Findings, SegmentResult, To
 from kbackup.archive.verify.java import survey_folder
 from kbackup.errors import NoArchiveError, NotFoundError
 from kbackup.jobs.drill.report import DrillReport
-from kbackup.jobs.groups.before import GroupsBefore
+from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.keys import check_data_keys
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
-from kbackup.jobs.settings.before import SettingsBefore
+from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.jobs.verify.report import Verification, VerifyReport
 from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted

@@ -58,7 +58,7 @@ from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
-from kbackup.jobs.groups.before import Captures, GroupBefore
+from kbackup.jobs.groups.job import Captures, GroupBefore
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.mirror.flow import write_status
 from kbackup.jobs.mirror.status import first_status
@@ -66,8 +66,8 @@ from kbackup.jobs.points import label, pin
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.plan import Changes, QuotaChange
+from kbackup.jobs.settings.write import SettingsCaptures
 from kbackup.jobs.verify.job import verify
 from kbackup.jobs.verify.report import record_verification
 from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata

@@ -15,17 +15,19 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.offset_map import OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup
 from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
-from kbackup.jobs.groups.before import NONE, By, Captures, GroupBefore
-from kbackup.jobs.groups.job import GroupResult, GroupUndoReport, not_applied, set_groups, undo, undo_of
-from kbackup.jobs.groups.plan import (
-    GroupOffsetResult,
-    GroupPlan,
-    Map,
-    OffsetPlan,
-    plan_groups,
-    wants_epoch,
-    with_epochs,
+from kbackup.jobs.groups.job import (
+    NONE,
+    By,
+    Captures,
+    GroupBefore,
+    GroupResult,
+    GroupUndoReport,
+    not_applied,
+    set_groups,
+    undo,
+    undo_of,
 )
+from kbackup.jobs.groups.plan import GroupOffsetResult, GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
 from kbackup.store import Store
 from kbackup.types import TopicPartition
 from tests.support.fake_groups import FakeCluster, FakeGroups, Held, Place
@@ -49,7 +51,7 @@ def test_names_metadata_and_reasons_go_with_the_offset() -> None:
         GroupOffset(topic="old", partition=1, offset=14, leader_epoch=9, metadata="time"),
         GroupOffset(topic="a", partition=0, offset=3),
     )
-    maps: dict[TopicPartition, Map] = {A1: _map(), A0: SameLog(0, 8)}
+    maps: dict[TopicPartition, OffsetMap | SameLog] = {A1: _map(), A0: SameLog(0, 8)}
     (plan,) = plan_groups([group], {"old": "new", "a": "a"}, maps, {})
     assert (plan.source, plan.group, plan.skipped) == ("g", "h", ())
     assert [(o.tp, o.source, o.target, o.how, o.metadata) for o in plan.offsets] == [

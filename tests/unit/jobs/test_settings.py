@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Metadata
-from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
 from kbackup.jobs.settings.plan import (
     HOST_SPECIFIC,
     Changes,
@@ -18,7 +18,6 @@ from kbackup.jobs.settings.plan import (
     SettingsReport,
     SkippedSetting,
     TargetNames,
-    TargetSettings,
     acl_command,
     config_command,
     entity_key,
@@ -27,7 +26,7 @@ from kbackup.jobs.settings.plan import (
     quota_command,
     quota_values,
 )
-from kbackup.jobs.settings.write import undo_of
+from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, undo_of
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
@@ -41,7 +40,31 @@ from kbackup.metadata.entities import (
     not_carried_entry,
 )
 from tests.support.memory_store import MemoryStore
-from tests.support.settings_plans import EMPTY, EVERYTHING, RENAMED, SAME, acl, archived, broker, change
+
+SAME = TargetNames({"orders": "orders"}, frozenset(), {"billing": "billing"})
+RENAMED = TargetNames(
+    {"orders": "restored.orders", "swap": "other", "other": "swap"}, frozenset({"clicks"}), {"billing": "drill"}
+)
+EVERYTHING = ("acls", "configs", "quotas", "users")
+
+
+def acl(resource: str, name: str, pattern: str = "literal", **more: str) -> Acl:
+    fields = {"principal": "User:a", "host": "*", "operation": "read", "permission": "allow"} | more
+    return Acl(resource=resource, name=name, pattern=pattern, **fields)
+
+
+def archived(**settings: Any) -> Metadata:
+    return Metadata(captured_at="then", cluster_id="source", brokers=1, topics=(), **settings)
+
+
+def broker(number: int | None, name: str, value: str | None) -> BrokerConfig:
+    return BrokerConfig(broker=number, name=name, value=value)
+
+
+def plan(selected: Sequence[str], point: Metadata, names: TargetNames = SAME, **there: Any) -> SettingsReport:
+    """Plan for a target of two brokers with the settings `there`."""
+    reading = Reading(source="brokers", cluster_id="c", **there)
+    return plan_settings(selected, point, names, reading, [1, 2], "h:1")
 
 
 def test_configs_of_brokers() -> None:
@@ -57,10 +80,10 @@ def test_configs_of_brokers() -> None:
         )
     )
     existing = (broker(None, "num.io.threads", "4"), broker(2, "num.io.threads", "9"), broker(1, "other", "x"))
-    planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=existing))
+    planned = plan(["configs"], point, broker_configs=existing)
     assert planned.configs == (
-        change("", "log.retention.ms", None, "1000", of_all=True),
-        change("1", "log.retention.ms", None, "2000"),
+        ConfigChange(kind="broker", owner="", name="log.retention.ms", before=None, after="1000", of_all=True),
+        ConfigChange(kind="broker", owner="1", name="log.retention.ms", before=None, after="2000"),
     )
     assert {left.what: left.why for left in planned.not_carried} == {
         "config num.io.threads of broker 7": "the target has no broker 7",
@@ -69,15 +92,17 @@ def test_configs_of_brokers() -> None:
         "config x.password of broker 1": "it is sensitive: set it by hand",
     }
     done = [broker(int(c.owner) if c.owner else None, c.name, c.after) for c in planned.configs]
-    again = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=[*existing, *done]))
+    again = plan(["configs"], point, broker_configs=[*existing, *done])
     assert (again.configs, again.warnings) == ((), ())
 
 
 def test_a_broker_that_keeps_its_own_value_is_named() -> None:
     point = archived(broker_configs=(broker(None, "num.io.threads", "4"),))
     there = (broker(2, "num.io.threads", "9"),)
-    planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1, 2], broker_configs=there))
-    assert planned.configs == (change("", "num.io.threads", None, "4", of_all=True),)
+    planned = plan(["configs"], point, broker_configs=there)
+    assert planned.configs == (
+        ConfigChange(kind="broker", owner="", name="num.io.threads", before=None, after="4", of_all=True),
+    )
     assert planned.warnings == ("broker 2 keeps num.io.threads=9, which is not what all brokers get",)
 
 
@@ -87,7 +112,7 @@ def test_quotas() -> None:
 
     point = archived(client_quotas=(quota(1.0, user="b o%b"), quota(2.0, user=None), quota(3.0, ip="10.0.0.1")))
     there = (quota(1.0, user="b o%b"), quota(9.0, user=None), quota(5.0, user="elsewhere"))
-    planned = plan_settings(["quotas"], point, SAME, TargetSettings("h:1", [1], client_quotas=there))
+    planned = plan(["quotas"], point, client_quotas=there)
     name = "producer_byte_rate"
     assert planned.quotas == (
         QuotaChange(entity={"ip": "10.0.0.1"}, name=name, before=None, after=3.0),
@@ -98,7 +123,7 @@ def test_quotas() -> None:
 def test_client_metrics() -> None:
     point = archived(client_metrics=(ClientMetrics(name="m 1", configs={"interval.ms": "1", "metrics": "x"}),))
     there = (ClientMetrics(name="m 1", configs={"interval.ms": "2", "metrics": "x"}),)
-    planned = plan_settings(["configs"], point, SAME, TargetSettings("h:1", [1], client_metrics=there))
+    planned = plan(["configs"], point, client_metrics=there)
     assert planned.configs == (
         ConfigChange(kind="client metrics", owner="m 1", name="interval.ms", before="2", after="1"),
     )
@@ -111,52 +136,33 @@ def test_a_login_that_no_running_cluster_takes() -> None:
     token = DelegationToken(
         id="t", owner="User:a", requester="User:a", renewers=(), issued_at=1, expires_at=2, max_at=3, hmac="hush"
     )
-    planned = plan_settings(["users"], archived(scram_users=(user,), delegation_tokens=(token,)), SAME, EMPTY)
+    planned = plan(["users"], archived(scram_users=(user,), delegation_tokens=(token,)))
     (missing,) = planned.missing
     assert "'kbackup migrate bootstrap'" in missing
     assert [skipped.what for skipped in planned.not_carried] == ["delegation token t of User:a"]
     assert "hush" not in repr(planned)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "listeners",
-        "advertised.listeners",
-        "listener.security.protocol.map",
-        "listener.name.internal.ssl.keystore.location",
-        "ssl.truststore.type",
-        "sasl.jaas.config",
-        "security.inter.broker.protocol",
-        "inter.broker.listener.name",
-        "log.dirs",
-        "broker.rack",
-        "metric.reporters",
-        "principal.builder.class",
-        "remote.log.storage.manager.class.path",
-    ],
-)
+HOSTS = """
+    listeners advertised.listeners listener.security.protocol.map listener.name.internal.ssl.keystore.location
+    ssl.truststore.type sasl.jaas.config security.inter.broker.protocol inter.broker.listener.name log.dirs broker.rack
+    metric.reporters principal.builder.class remote.log.storage.manager.class.path
+"""
+CLUSTERS = """
+    log.retention.ms message.max.bytes num.io.threads log.cleaner.threads max.connections log.message.timestamp.type
+    log.cleanup.policy leader.replication.throttled.rate
+"""
+
+
+@pytest.mark.parametrize("name", HOSTS.split())
 def test_host_specific_configs_are_not_carried(name: str) -> None:
     assert HOST_SPECIFIC.search(name)
-    point = archived(broker_configs=(broker(1, name, "x"), broker(None, name, "y")))
-    planned = plan_settings(["configs"], point, SAME, EMPTY)
+    planned = plan(["configs"], archived(broker_configs=(broker(1, name, "x"), broker(None, name, "y"))))
     assert planned.configs == ()
     assert len(planned.not_carried) == 2
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "log.retention.ms",
-        "message.max.bytes",
-        "num.io.threads",
-        "log.cleaner.threads",
-        "max.connections",
-        "log.message.timestamp.type",
-        "log.cleanup.policy",
-        "leader.replication.throttled.rate",
-    ],
-)
+@pytest.mark.parametrize("name", CLUSTERS.split())
 def test_cluster_configs_are_not_host_specific(name: str) -> None:
     assert not HOST_SPECIFIC.search(name)
 
@@ -168,7 +174,7 @@ def test_configs_of_groups_follow_their_names() -> None:
             GroupConfig(group="elsewhere", name="consumer.session.timeout.ms", value="50000"),
         )
     )
-    planned = plan_settings(["configs"], point, RENAMED, EMPTY)
+    planned = plan(["configs"], point, RENAMED)
     (made,) = planned.configs
     assert (made.kind, made.owner, made.before, made.after) == ("group", "drill", None, "50000")
     assert [skipped.what for skipped in planned.not_carried] == [
@@ -180,7 +186,7 @@ def test_users_that_the_target_lacks_come_with_the_command() -> None:
     hostile = "x'; rm -rf ~"
     alice = ScramUser(user="alice", mechanism="SCRAM-SHA-512", iterations=8192)
     point = archived(scram_users=(alice, ScramUser(user=hostile, mechanism="SCRAM-SHA-256", iterations=4096)))
-    planned = plan_settings(["users"], point, SAME, TargetSettings("h:1", [1], scram_users=(alice,)))
+    planned = plan(["users"], point, scram_users=(alice,))
     (missing,) = planned.missing
     assert "SCRAM-SHA-256, 4096 iterations" in missing
     assert """--entity-name 'x'"'"'; rm -rf ~' --add-config""" in missing
@@ -194,10 +200,10 @@ def test_only_what_is_asked_for() -> None:
         scram_users=(ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),),
         client_quotas=(ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0}),),
     )
-    assert plan_settings([], point, SAME, EMPTY) == SettingsReport()
+    assert plan([], point) == SettingsReport()
     fields = ("acls", "configs", "quotas", "missing")
     for part, has in zip(EVERYTHING, fields, strict=True):
-        planned = plan_settings([part], point, SAME, EMPTY)
+        planned = plan([part], point)
         assert [name for name in fields if getattr(planned, name)] == [has]
 
 
@@ -208,13 +214,13 @@ def test_uncaptured_settings_are_named() -> None:
             not_carried_entry("acls", "not there", "so it is"),
         )
     )
-    planned = plan_settings(["acls"], point, SAME, EMPTY)
+    planned = plan(["acls"], point)
     assert planned.not_carried == (SkippedSetting(what="client quotas", why="so it is"),)
-    assert plan_settings([], point, SAME, EMPTY) == SettingsReport()
+    assert plan([], point) == SettingsReport()
 
 
 def test_an_older_restore_point_has_nothing_to_set() -> None:
-    assert plan_settings(EVERYTHING, archived(), SAME, EMPTY) == SettingsReport()
+    assert plan(EVERYTHING, archived()) == SettingsReport()
 
 
 # ACLs that a target lacks, under the names of the target.
@@ -232,11 +238,11 @@ ACLS = st.builds(
 @given(st.sets(ACLS), st.sets(ACLS))
 def test_missing_acls_are_planned(acls: set[Acl], there: set[Acl]) -> None:
     before = archived(acls=tuple(acls))
-    planned = plan_settings(["acls"], before, RENAMED, TargetSettings("h:1", [1], acls=there))
+    planned = plan(["acls"], before, RENAMED, acls=there)
     mapped, skipped = map_acls(acls, RENAMED)
     assert {*planned.acls} == mapped - there
     assert len({*planned.acls}) == len(planned.acls)
-    again = plan_settings(["acls"], before, RENAMED, TargetSettings("h:1", [1], acls=there | {*planned.acls}))
+    again = plan(["acls"], before, RENAMED, acls=there | {*planned.acls})
     assert again.acls == ()
     permissions = [a.permission for a in planned.acls]
     assert permissions == sorted(permissions, reverse=True)  # a denial never comes after what it denies
@@ -267,7 +273,7 @@ def test_names_of_acls(before: Acl, after: Acl) -> None:
 
 
 def test_an_acl_of_a_topic_that_is_not_restored_is_left_out_by_name() -> None:
-    planned = plan_settings(["acls"], archived(acls=(acl("topic", "clicks"),)), RENAMED, EMPTY)
+    planned = plan(["acls"], archived(acls=(acl("topic", "clicks"),)), RENAMED)
     what = "ACL: allow read for User:a from * on topic clicks (literal)"
     assert planned.not_carried == (SkippedSetting(what=what, why="the topic is not restored"),)
     assert planned.acls == ()
@@ -275,10 +281,10 @@ def test_an_acl_of_a_topic_that_is_not_restored_is_left_out_by_name() -> None:
 
 def test_patterns_are_pointed_out_where_names_change() -> None:
     patterns = archived(acls=(acl("topic", "ord", "prefixed"), acl("group", "*"), acl("topic", "orders")))
-    said = " ".join(plan_settings(["acls"], patterns, RENAMED, EMPTY).warnings)
+    said = " ".join(plan(["acls"], patterns, RENAMED).warnings)
     assert "topic ord (prefixed)" in said
     assert "group * (any)" in said
-    assert plan_settings(["acls"], patterns, SAME, EMPTY).warnings == ()
+    assert plan(["acls"], patterns).warnings == ()
 
 
 # The commands of Kafka's tools that messages about refused settings end with.
@@ -324,11 +330,8 @@ def test_a_quota(value: float | None, change: str) -> None:
     ],
 )
 def test_an_acl(resource: str, option: str) -> None:
-    acl = Acl(
-        resource=resource, name="name", pattern="prefixed", principal="User:a", host="*",
-        operation="describe_configs", permission="deny",
-    )  # fmt: skip
-    assert acl_command("h:1", acl, "--add") == (
+    denial = acl(resource, "name", "prefixed", operation="describe_configs", permission="deny")
+    assert acl_command("h:1", denial, "--add") == (
         "kafka-acls.sh --bootstrap-server h:1 --add --deny-principal User:a --deny-host '*' "
         f"--operation DescribeConfigs {option} --resource-pattern-type prefixed"
     )
@@ -347,9 +350,8 @@ ENTITIES: list[QuotaKey] = [
 values = st.sampled_from(["1", "2"])
 
 
-def acl_undo(principal: str) -> Acl:
-    fields = {"host": "*", "operation": "describe", "permission": "allow"}
-    return Acl(resource="user", name="x", pattern="literal", principal=principal, **fields)
+def acl_of_user(principal: str) -> Acl:
+    return acl("user", "x", principal=principal, operation="describe")
 
 
 def reading(
@@ -365,7 +367,7 @@ def reading(
     return Reading(
         source="brokers",
         cluster_id="c",
-        acls=tuple(map(acl_undo, sorted(acls))),
+        acls=tuple(acl_of_user(principal) for principal in sorted(acls)),
         broker_configs=tuple(BrokerConfig(broker=b, name=n, value=v) for (b, n), v in brokers.items()),
         group_configs=tuple(GroupConfig(group="g", name=n, value=v) for n, v in groups.items()),
         client_metrics=(ClientMetrics(name="m", configs=metrics),) if metrics else (),
@@ -430,35 +432,17 @@ def before_of(number: int, changes: Changes) -> SettingsBefore:
     )
 
 
-def planned(archived: Reading, there: Reading) -> Changes:
-    point = Metadata(
-        captured_at="then",
-        cluster_id="source",
-        brokers=1,
-        topics=(),
-        acls=archived.acls,
-        broker_configs=archived.broker_configs,
-        group_configs=archived.group_configs,
-        client_metrics=archived.client_metrics,
-        client_quotas=archived.client_quotas,
-    )
-    target = TargetSettings(
-        "h:1",
-        [1],
-        acls=there.acls or (),
-        broker_configs=there.broker_configs or (),
-        group_configs=there.group_configs or (),
-        client_quotas=there.client_quotas or (),
-        client_metrics=there.client_metrics or (),
-    )
-    return plan_settings(["acls", "configs", "quotas"], point, NAMES, target).changes
+def planned(source: Reading, there: Reading) -> Changes:
+    kinds = ("acls", "broker_configs", "group_configs", "client_metrics", "client_quotas")
+    point = archived(**{kind: getattr(source, kind) for kind in kinds})
+    return plan_settings(["acls", "configs", "quotas"], point, NAMES, there, [1], "h:1").changes
 
 
 @given(READINGS, READINGS)
-def test_an_undo_is_the_exact_inverse(archived: Reading, there: Reading) -> None:
-    changes = planned(archived, there)
+def test_an_undo_is_the_exact_inverse(source: Reading, there: Reading) -> None:
+    changes = planned(source, there)
     after = changed(state(there), changes)
-    assert {p: after[p] for p in state(archived)} == state(archived)
+    assert {p: after[p] for p in state(source)} == state(source)
     undo = undo_of([before_of(1, changes)], reading_of(after))
     assert changed(after, undo) == state(there)
     assert not undo_of([before_of(1, changes)], there)
@@ -476,9 +460,13 @@ def test_undo_restores_the_state_before_the_first_try(first: Reading, second: Re
 
 def test_undo_keeps_changes_of_others() -> None:
     existing = reading(set(), {}, {}, {}, {})
-    archived = reading({"User:a"}, {(None, "a"): "1"}, {}, {}, {(ENTITIES[0], "producer_byte_rate"): 1.0})
-    changes = planned(archived, existing)
-    others = {acl_undo("User:b"): True, ("broker", None, "b"): "2", ("quota", ENTITIES[1], "request_percentage"): 2.0}
+    source = reading({"User:a"}, {(None, "a"): "1"}, {}, {}, {(ENTITIES[0], "producer_byte_rate"): 1.0})
+    changes = planned(source, existing)
+    others = {
+        acl_of_user("User:b"): True,
+        ("broker", None, "b"): "2",
+        ("quota", ENTITIES[1], "request_percentage"): 2.0,
+    }
     now = changed(state(existing), changes) | others
     assert changed(now, undo_of([before_of(1, changes)], reading_of(now))) == others
 

@@ -96,6 +96,6 @@ def test_past_the_end_is_after_the_restore(transactions: bool, end: int, expecte
         units=(),
         groups=(PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),)),),
     )
-    found = offset_maps(_cluster(Ends({A: end})), plan, [A], RUNS)
-    assert found.unusable == {}
-    assert found.maps[A].map(13).offset == expected
+    maps, unusable = offset_maps(_cluster(Ends({A: end})), plan, [A], RUNS)
+    assert unusable == {}
+    assert maps[A].map(13).offset == expected
