@@ -6,7 +6,7 @@ import platform
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
@@ -67,20 +67,12 @@ def pinned(options: Restore, content: Content) -> Restore:
     A selection that ends by time names no restore point: a run that began before this time may still add records.
     """
     choice = content.choice or Choice()
-    fixed = msgspec.structs.replace(options, from_time=_text(choice.from_time), to_time=_text(choice.to_time))
-    if choice.to_time is not None:  # then a number asks for other topics than the moment does
+    # with leading zeros, as ten digits would look like seconds
+    from_time, to_time = (None if ms is None else f"{ms:013d}" for ms in (choice.from_time, choice.to_time))
+    fixed = msgspec.structs.replace(options, from_time=from_time, to_time=to_time)
+    if to_time is not None:  # then a number asks for other topics than the moment does
         return fixed
     return msgspec.structs.replace(fixed, restore_point=content.restore_point or options.restore_point)
-
-
-def _text(ms: int | None) -> str | None:
-    """Return a number with leading zeros, as ten digits would look like seconds."""
-    return None if ms is None else f"{ms:013d}"
-
-
-# Scratch topics and groups of a drill: the names of its plan, under a prefix that is free when the drill begins.
-#
-# Other topics and groups with the prefix that appear later are not deleted.
 
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")
@@ -89,39 +81,29 @@ _CALM = 1.0  # s without any: a producer that was cut off may have asked for its
 _PAUSE = 0.25  # s
 
 
-@dataclass(frozen=True)
-class DrillNames:
-    topics: tuple[str, ...]
-    groups: tuple[str, ...]
-
-    @classmethod
-    def of(cls, plan: RestorePlan) -> DrillNames:
-        """Return all names that the restore `plan` creates, also its progress group."""
-        groups = (*(g.target for g in plan.groups), layout.progress_group(plan.restore_id))
-        return cls(tuple(t.target for t in plan.topics), groups)
-
-    def labels(self) -> tuple[str, ...]:
-        """Return each name with its kind."""
-        return (*(f"topic {name}" for name in self.topics), *(f"group {name}" for name in self.groups))
-
-
-@dataclass(frozen=True)
+@dataclass
 class Scratch:
+    """The names under a prefix, which is free when the drill begins. `topics` and `groups` are all that the restore
+    creates, also its progress group: others that appear later are not deleted."""
+
     cluster: Cluster
     prefix: str
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
     def check_free(self) -> None:
         """Raise `RefusedError` if anything has the prefix already: a drill must not write into it."""
         if not _PREFIX.fullmatch(self.prefix):
             raise UsageError(f"prefix {self.prefix!r} can't be used", "use 4 to 100 letters, digits, '.', '_' and '-'")
-        if taken := self.there().labels():
+        if taken := self._there():
             raise RefusedError(
                 f"prefix {self.prefix!r} is not free: {join_names(taken, 3)}", "give another --prefix, or delete them"
             )
 
-    def there(self) -> DrillNames:
-        """Return all names with the prefix, of the drill or not. `ClusterError` if a broker does not answer."""
-        topics = [name for name in self.cluster.topic_names() if name.startswith(self.prefix)]
+    def _there(self) -> list[str]:
+        """Return all names with the prefix, of the drill or not, each with its kind. `ClusterError` if a broker does
+        not answer."""
+        topics = [f"topic {name}" for name in self.cluster.topic_names() if name.startswith(self.prefix)]
         listed, failed = self.cluster.groups.listed()
         for name, why in failed.items():
             if name.startswith("("):  # a broker, not a group
@@ -129,47 +111,47 @@ class Scratch:
                     f"not every group of the target could be listed: {why}",
                     f"repeat the drill when all brokers answer: it is unknown whether {self.prefix!r} is free",
                 )
-        groups = {*failed, *(each.group for each in listed)}
-        return DrillNames(tuple(topics), tuple(sorted(g for g in groups if g.startswith(self.prefix))))
+        groups = sorted(g for g in {*failed, *(each.group for each in listed)} if g.startswith(self.prefix))
+        return [*topics, *(f"group {name}" for name in groups)]
 
-    def remaining(self, made: DrillNames) -> tuple[str, ...]:
-        """Return the labels of `made` that exist."""
-        ours = set(made.labels())
-        return tuple(name for name in self.there().labels() if name in ours)
+    def _ours(self) -> set[str]:
+        return {f"topic {name}" for name in self.topics} | {f"group {name}" for name in self.groups}
 
-    def others(self, made: DrillNames) -> list[str]:
-        """Return a warning for each name with the prefix that is not of `made`; never raises."""
-        ours = set(made.labels())
+    def remaining(self) -> tuple[str, ...]:
+        """Return the drill's own names that exist."""
+        ours = self._ours()
+        return tuple(name for name in self._there() if name in ours)
+
+    def others(self) -> list[str]:
+        """Return a warning for each name with the prefix that is not the drill's own; never raises."""
+        ours = self._ours()
         try:
-            others = [name for name in self.there().labels() if name not in ours]
+            others = [name for name in self._there() if name not in ours]
         except KbackupError as error:
             return [f"whether others have names {self.prefix}* could not be seen: {error.message}"]
         return [f"{name} has the drill's prefix and is not of it: it was left alone" for name in others]
 
-    def delete(self, made: DrillNames) -> tuple[str, ...]:
-        """Delete all of `made`; return the names that could not be deleted, with the reason.
+    def delete(self) -> tuple[str, ...]:
+        """Delete the drill's own names; return those that could not be deleted, with the reason.
 
         A failed deletion raises nothing; a second interrupt does.
         """
-        topics = self._delete_topics(frozenset(made.topics))
+        topics = self._delete_topics()
         # after them: a task that is being cut off may still commit its progress, which makes the group anew
-        return (*self._delete_groups(made.groups), *topics)
-
-    def _delete_groups(self, made: Iterable[str]) -> list[str]:
         try:
-            failures = self.cluster.groups.delete_each(made)
+            refused = self.cluster.groups.delete_each(self.groups)
         except KbackupError as error:
-            return [f"groups {self.prefix}*: {error.message}"]
-        return [f"group {group}: {why}" for group, why in failures.items() if why]
+            return (f"groups {self.prefix}*: {error.message}", *topics)
+        return (*(f"group {group}: {why}" for group, why in refused.items() if why), *topics)
 
-    def _delete_topics(self, made: frozenset[str]) -> list[str]:
+    def _delete_topics(self) -> list[str]:
         """Delete topics until none has existed for a while; return the failures."""
         until = time.monotonic() + _PATIENCE
         calm = time.monotonic() + _CALM
-        failures: dict[str, str] = {}
+        ours = set(self.topics)
         try:
             while time.monotonic() < calm:
-                if names := [name for name in self.cluster.topic_names() if name in made]:
+                if names := [name for name in self.cluster.topic_names() if name in ours]:
                     failures = self.cluster.delete_topics(names)
                     if time.monotonic() > until:
                         return [f"topic {name}: {failures[name] or 'it is still there'}" for name in names]
@@ -200,7 +182,7 @@ class Drill:
 
 @dataclass
 class DrillRun:
-    """A running drill, and its results so far."""
+    """A running drill, and its results so far. With a `plan`, topics and groups may have been created."""
 
     request: Drill
     target: Properties
@@ -212,7 +194,6 @@ class DrillRun:
     started_at: str = field(default_factory=now)
     cluster_id: str = ""
     scratch: Scratch | None = None
-    made: DrillNames | None = None
     content: Content | None = None
     plan: RestorePlan | None = None
     point: Manifest | None = None
@@ -235,30 +216,25 @@ class DrillRun:
         with self.phases.step("plan"):
             self.content = select_content(self.request.options, self.store)
             self.point = _restore_point(self.store, self.content.restore_point)
-            self._look_for_damage()
-            self._check_cluster()
+            if self.point is not None:
+                self._look_for_damage(self.point.number)
+                if self.point.cluster_id == self.cluster_id and not self.request.on_source:
+                    raise RefusedError(
+                        f"the target is cluster {self.cluster_id}, which was backed up",
+                        "drill on another cluster, or here with --on-source: it takes room, and as much traffic as the "
+                        "restore",
+                    )
             scratch = Scratch(cluster, self.prefix)
             scratch.check_free()
             self.scratch = scratch
 
-    def _look_for_damage(self) -> None:
-        if self.point is None:
-            return
+    def _look_for_damage(self, chosen: int) -> None:
         self.damaged = tuple(sorted(damaged_segments(open_archive(self.store).state)))
-        others = [str(number) for number in self.damaged if number != self.point.number]
-        if others:
+        if others := [str(number) for number in self.damaged if number != chosen]:
             self.warnings.append(
                 f"restore points {', '.join(others)} lack records that were found missing or damaged: "
                 "see 'kbackup list'"
             )
-
-    def _check_cluster(self) -> None:
-        if self.point is None or self.point.cluster_id != self.cluster_id or self.request.on_source:
-            return
-        raise RefusedError(
-            f"the target is cluster {self.cluster_id}, which was backed up",
-            "drill on another cluster, or here with --on-source: it takes room, and as much traffic as the restore",
-        )
 
     def restore(self) -> None:
         ends = self._options(), self.target, self.store, self.state
@@ -273,22 +249,20 @@ class DrillRun:
         """
         assert self.scratch is not None  # noqa: S101 (everything is prepared)
         self.scratch.check_free()
-        self._check_names(plan)
-        self.plan, self.made = plan, DrillNames.of(plan)
-        self.point = _restore_point(self.store, plan.restore_point)
-
-    def _check_names(self, plan: RestorePlan) -> None:
-        """A group that a run archived since the names were made would be set under its own."""
-        for name in (*(t.target for t in plan.topics), *(g.target for g in plan.groups)):
+        topics, groups = tuple(t.target for t in plan.topics), tuple(g.target for g in plan.groups)
+        for name in (*topics, *groups):
+            # a group that a run archived since the names were made would be set under its own
             if not name.startswith(self.prefix):
                 raise RefusedError(
                     f"{name} came into the archive while the drill began: it has no scratch name", "run the drill again"
                 )
+        self.scratch.topics, self.scratch.groups = topics, (*groups, layout.progress_group(plan.restore_id))
+        self.plan = plan
+        self.point = _restore_point(self.store, plan.restore_point)
 
     def compare(self) -> None:
-        request = CompareRequest(
-            "target", self._options(), groups=not self.request.options.no_groups, exact=True, show=self.request.show
-        )
+        groups = not self.request.options.no_groups
+        request = CompareRequest("target", self._options(), groups=groups, exact=True, show=self.request.show)
         with self.phases.step("verify"):
             self.comparison = verify_against(request, self.target, self.store, self.state, self.spark, self.listener)
         self.warnings += self.comparison.notes
@@ -298,17 +272,17 @@ class DrillRun:
         return scratch_options(self.request.options, self.content, self.prefix, self.id)
 
     def clean_up(self) -> None:
-        if self.scratch is None or self.made is None:
+        if self.scratch is None or self.plan is None:
             return
         with self.phases.step("clean up"):
             if self.request.retain:
-                self.retained = self.scratch.remaining(self.made)
+                self.retained = self.scratch.remaining()
                 return
             self.undeleted = (f"topics and groups {self.prefix}*: not looked at any more",)
-            self.undeleted = self.scratch.delete(self.made)
-            self.warnings += self.scratch.others(self.made)
+            self.undeleted = self.scratch.delete()
+            self.warnings += self.scratch.others()
 
-    def findings(self) -> list[str]:
+    def _findings(self) -> list[str]:
         missing = self.restored.missing if self.restored is not None else ()
         # the drill deletes its groups: the command that would set a group has nothing to set
         lines = [message.partition(", then: kbackup ")[0] for message in missing]
@@ -319,7 +293,7 @@ class DrillRun:
         return lines + [f"left on the target: {name}" for name in self.undeleted]
 
     def report(self, error: KbackupError | None) -> DrillReport:
-        findings = self.findings()
+        findings = self._findings()
         result: Result = "failed" if error is not None or findings else "passed"
         if isinstance(error, InterruptedByUserError):
             result = "interrupted"
@@ -335,7 +309,9 @@ class DrillRun:
             restore_point=chosen.restore_point if chosen is not None else 0,
             restore_point_at=at,
             choice=chosen.choice if chosen is not None else None,
-            data_age=_seconds_between(at, self.started_at) if at is not None else None,
+            data_age=(
+                (datetime.fromisoformat(self.started_at) - datetime.fromisoformat(at)).total_seconds() if at else None
+            ),
             target=self.target.get("bootstrap.servers", ""),
             target_cluster_id=self.cluster_id,
             prefix=self.prefix,
@@ -349,7 +325,11 @@ class DrillRun:
             left=self.undeleted,
             kept=self.retained,
             error=DrillError.of(error) if error is not None else None,
-            versions=_versions(),
+            versions={
+                "kbackup": __version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("pyspark", "confluent-kafka")},
+            },
             seconds=self.phases.seconds,
         )
 
@@ -362,24 +342,6 @@ def _restore_point(store: Store, number: int) -> Manifest | None:
         return None
 
 
-def _seconds_between(earlier: str, later: str) -> float:
-    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "kbackup": __version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("pyspark", "confluent-kafka")},
-    }
-
-
-# Job of a drill, a restore for practice.
-#
-# A drill restores a restore point under scratch names, compares every record and group with the archive, deletes its
-# topics and groups, and reports.
-
-
 def drill(
     request: Drill,
     target: Properties,
@@ -389,7 +351,8 @@ def drill(
     listener: ProgressListener,
     publish: Callable[[DrillReport], None],
 ) -> DrillReport:
-    """Run a drill; in any case, delete its topics and groups at the end, and pass the report to `publish`.
+    """Run a drill: restore under scratch names, compare every record and group with the archive. In any case, delete
+    its topics and groups at the end, and pass the report to `publish`.
 
     An interrupt, and an error that is not kbackup's, is raised afterwards.
     """

@@ -92,6 +92,7 @@ def count_drill(report: DrillReport) -> None:
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _REPORT = re.compile(rf"{layout.DRILLS}({_ID.pattern})/{re.escape(layout.REPORT)}")
+_HINT = "read report.json beside it, or run 'kbackup verify'"
 MAX_PAGE = 16 << 20
 """Size in bytes of the largest page that is read: a drill writes at most 200 rows of each table."""
 
@@ -105,23 +106,20 @@ class StoredDrill(NamedTuple):
 
 def list_drills(store: Store) -> list[StoredDrill]:
     """Return the stored drills, the newest first. Costs one listing."""
-    drills = [
-        StoredDrill(match[1], entry.modified)
-        for entry in store.list(layout.DRILLS)
-        if (match := _REPORT.fullmatch(entry.key)) is not None
-    ]
+    entries = ((_REPORT.fullmatch(entry.key), entry.modified) for entry in store.list(layout.DRILLS))
+    drills = [StoredDrill(match[1], modified) for match, modified in entries if match]
     return sorted(drills, key=lambda drill: (-drill.modified, drill.drill_id))
 
 
 def read_report(store: Store, drill_id: str) -> DrillReport:
     """Return the report of a drill. Raises `UsageError` if there is none, `CorruptError` if it is damaged."""
-    if not _ID.fullmatch(drill_id):
-        raise _unknown(drill_id)
     key = layout.drill_key(drill_id, layout.REPORT)
     try:
-        data = store.get(key)
+        data = store.get(key) if _ID.fullmatch(drill_id) else None
     except NotFoundError:
-        raise _unknown(drill_id) from None
+        data = None
+    if data is None:
+        raise UsageError(f"there is no drill {drill_id} in the archive", "select another drill")
     report = load(DrillReport, data, key)
     if report.drill_id != drill_id:
         raise CorruptError(f"file {key} is of drill {report.drill_id}", "run 'kbackup verify'")
@@ -141,10 +139,3 @@ def read_page(store: Store, drill_id: str) -> bytes:
     if file_sum(data) != report.page:
         raise CorruptError(f"file {key} is not what its report says", _HINT)
     return data
-
-
-_HINT = "read report.json beside it, or run 'kbackup verify'"
-
-
-def _unknown(drill_id: str) -> UsageError:
-    return UsageError(f"there is no drill {drill_id} in the archive", "select another drill")
