@@ -29,8 +29,7 @@ from kbackup.kafka.client import librdkafka_version
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce import BlockProducer
-from kbackup.metadata.entities import source_name
-from kbackup.metadata.sources import Sources
+from kbackup.metadata.entities import Reading, source_name
 from kbackup.spark.tasks import ProgressSender, Spark, run_tasks
 from kbackup.spark.workers import check_protection, is_local
 from kbackup.store import open_store
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warning", "failed", "skipped"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckStep:
     """`exit_code` is the exit code of the error, 0 if the step succeeded."""
 
@@ -55,15 +54,6 @@ class CheckStep:
     detail: str
     hint: str = ""
     exit_code: int = EXIT_OK
-
-
-@dataclass
-class Trying:
-    """A step under way: the body sets `detail`, or warns."""
-
-    detail: str = ""
-    hint: str = ""
-    status: Status = "ok"
 
     def warn(self, detail: str, hint: str) -> None:
         self.status, self.detail, self.hint = "warning", detail, hint
@@ -82,16 +72,15 @@ class Steps:
         return next((step.exit_code for step in self.done if step.status == "failed"), EXIT_OK)
 
     @contextmanager
-    def trying(self, name: str) -> Iterator[Trying]:
+    def trying(self, name: str) -> Iterator[CheckStep]:
         """A step; an error of kbackup's tree in the block ends the block and is the step's failure."""
-        step = Trying()
+        step = CheckStep(name, "ok", "")
         try:
             yield step
         except KbackupError as error:
-            step.status = "failed"
             self.fail(name, error)
         else:
-            self._end(CheckStep(name, step.status, step.detail, step.hint))
+            self._end(step)
 
     def fail(self, name: str, error: KbackupError) -> None:
         """End a step that failed."""
@@ -111,15 +100,8 @@ class Steps:
 
 _SKEW = 60.0  # s between two clocks; leases live about as long
 _SCRATCH_BYTES = 256 << 10
-
-
-WRITES = (
-    "archive: conditional writes",
-    "archive: upload, read, list",
-    "archive: clock",
-    "archive: delete",
-    "archive: lease",
-)
+_WRITES = ("conditional writes", "upload, read, list", "clock", "delete", "lease")
+_CACHE = "remove the cache between kbackup and the store"
 
 
 def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
@@ -139,7 +121,7 @@ def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
             reached = True
             step.detail = f"{store.url}: none there, the first backup makes it"
     if not reached:
-        steps.skip(WRITES, "the archive was not reached")
+        steps.skip(tuple(f"archive: {name}" for name in _WRITES), "the archive was not reached")
         return None
     if encryption_of(store) is not None:
         with steps.trying("archive: key") as step:
@@ -147,7 +129,7 @@ def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
 
             step.detail = f"{try_key(store)} wraps and unwraps"
     scratch = f"{layout.SCRATCH}{uuid.uuid4().hex}"
-    with steps.trying(WRITES[0]) as step:
+    with steps.trying("archive: conditional writes") as step:
         check_conditional_writes(store, scratch)
         step.detail = "two writers can't overwrite each other"
     try:
@@ -155,7 +137,7 @@ def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
     except BaseException:  # an interrupt between upload and delete
         store.delete([f"{scratch}/object"])
         raise
-    with steps.trying(WRITES[4]) as step:
+    with steps.trying("archive: lease") as step:
         lease = holder(store)
         if lease is not None:
             raise LockedError(
@@ -169,21 +151,17 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
     """Upload, read, list and delete an object, and read the store's clock; delete it even where a step failed."""
     data = secrets.token_bytes(_SCRATCH_BYTES)
     began = time.time()
-    with steps.trying(WRITES[1]) as step:
+    with steps.trying("archive: upload, read, list") as step:
         with store.upload(key) as upload:
             upload.write(data)
             upload.commit()
         half = len(data) // 2
         if store.get_range(key, half, 100) != data[half : half + 100]:
-            raise StoreError(
-                f"{store.url} gave other bytes than were written", "remove the cache between kbackup and the store"
-            )
+            raise StoreError(f"{store.url} gave other bytes than were written", _CACHE)
         if key not in {entry.key for entry in store.list(key)}:
-            raise StoreError(
-                f"{store.url} does not list what was written", "remove the cache between kbackup and the store"
-            )
+            raise StoreError(f"{store.url} does not list what was written", _CACHE)
         step.detail = f"{len(data) >> 10} KiB"
-    with steps.trying(WRITES[2]) as step:
+    with steps.trying("archive: clock") as step:
         step.detail = "agrees with this machine's"
         skew = store.stat(key).modified - (began + time.time()) / 2
         if abs(skew) > _SKEW:
@@ -192,13 +170,11 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
                 f"the store's is {abs(skew):.0f} s {ahead} this machine's",
                 "set both by NTP: leases go by the clocks of the machines that take them",
             )
-    with steps.trying(WRITES[3]) as step:
+    with steps.trying("archive: delete") as step:
         for failed in store.delete([key]):
             raise failed.error
         if any(True for _ in store.list(key)):
-            raise StoreError(
-                f"{store.url} lists an object that was deleted", "remove the cache between kbackup and the store"
-            )
+            raise StoreError(f"{store.url} lists an object that was deleted", _CACHE)
         step.detail = "nothing is left"
 
 
@@ -211,20 +187,7 @@ _MENDABLE = ("denied", "failed")
 
 
 _SOURCE = ("source: topics", "source: offsets", "source: configs", "source: read", "source: groups", "source: settings")
-
-
 _TARGET = ("target: create topics", "target: transactions")
-
-
-def check_topic_names(steps: Steps, source: Mapping[str, str]) -> None:
-    """Connect to the source and list its topics, before any is selected."""
-    cluster = _reach(steps, source, "source")
-    if cluster is None:
-        return
-    with steps.trying("source: list topics") as step:
-        names = sorted(name for name in cluster.topic_names() if not is_internal(name))
-        more = ", …" if len(names) > _SHOWN_TOPICS else ""
-        step.detail = f"{len(names)}: {', '.join(names[:_SHOWN_TOPICS])}{more}" if names else "none yet"
 
 
 def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
@@ -277,24 +240,13 @@ def _check_groups(
             reasons = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
             step.warn(f"{len(groups.not_carried)} can't be read: {reasons}", "give Describe on these groups")
     with steps.trying(_SOURCE[5]) as step:
-        untold = [n for n in capture_settings(cluster, names).not_carried if n.reason in _MENDABLE]
         step.detail = "ACLs, SCRAM users, configs, quotas and tokens are readable"
-        if untold:
-            reasons = "; ".join(f"{n.what}: {n.why}" for n in untold)
-            step.warn(f"a restore point would not hold {reasons}", "give these rights, or do without")
+        _warn_of_untold(step, capture_settings(cluster, names), "give these rights, or do without")
 
 
-def check_beside(steps: Steps, sources: Sources) -> None:
-    """Read the additional sources of metadata, as a backup does."""
-    for asked in sources_beside(sources):
-        with steps.trying(f"source: {source_name(asked.source)}") as step:
-            reading = asked.read()
-            step.detail = f"{asked.name}, cluster {reading.cluster_id or 'unknown'}"
-            if reading.outdated:
-                step.detail += f"; not used: {reading.outdated}"
-            if untold := [n for n in reading.not_carried if n.reason in _MENDABLE]:
-                said = "; ".join(f"{n.what}: {n.why}" for n in untold)
-                step.warn(f"a restore point would not hold {said}", "log in as a user that may read them")
+def _warn_of_untold(step: CheckStep, reading: Reading, hint: str) -> None:
+    if untold := [f"{n.what}: {n.why}" for n in reading.not_carried if n.reason in _MENDABLE]:
+        step.warn(f"a restore point would not hold {'; '.join(untold)}", hint)
 
 
 def _reach(
@@ -363,9 +315,15 @@ Configured = Callable[[], Config]
 
 
 def try_cluster(steps: Steps, configured: Configured) -> None:
-    """Connect to the cluster and list its topics."""
-    if (config := _load(steps, configured)) is not None:
-        check_topic_names(steps, config.source)
+    """Connect to the cluster and list its topics, before any is selected."""
+    config = _load(steps, configured)
+    cluster = _reach(steps, config.source, "source") if config is not None else None
+    if cluster is None:
+        return
+    with steps.trying("source: list topics") as step:
+        names = sorted(name for name in cluster.topic_names() if not is_internal(name))
+        more = ", …" if len(names) > _SHOWN_TOPICS else ""
+        step.detail = f"{len(names)}: {', '.join(names[:_SHOWN_TOPICS])}{more}" if names else "none yet"
 
 
 def try_archive(steps: Steps, configured: Configured) -> None:
@@ -417,7 +375,13 @@ def check(
         step.detail = "loaded"
     archive = check_archive(steps, store)
     check_source(steps, config, archive)
-    check_beside(steps, config.sources)
+    for asked in sources_beside(config.sources):  # the additional sources of metadata, as a backup reads them
+        with steps.trying(f"source: {source_name(asked.source)}") as step:
+            reading = asked.read()
+            step.detail = f"{asked.name}, cluster {reading.cluster_id or 'unknown'}"
+            if reading.outdated:
+                step.detail += f"; not used: {reading.outdated}"
+            _warn_of_untold(step, reading, "log in as a user that may read them")
     if target:
         check_target(steps, config.target, config.restore.transactions)
     if spark is not None:

@@ -20,7 +20,7 @@ from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, load
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import WritingRun, begin_writing
+from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches, with_checked_key
 from kbackup.archive.verify.catalog import index_size
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
@@ -56,34 +56,29 @@ def missing(target: Store, due: list[Due]) -> list[Due]:
     whole, by size or by the checksum that `target` keeps: a copy deletes and replaces nothing that a later copy may
     send."""
     raw = stored(target)
-    if len(due) > _FEW:
-        wanted = {each.key for each in due}
-        sizes = {entry.key: entry.size for entry in raw.list(layout.TOPICS) if entry.key in wanted}
-    else:
-        with ThreadPoolExecutor(THREADS) as pool:
-            found = pool.map(lambda each: (each.key, _size(raw, each.key)), due)
-            sizes = {key: size for key, size in found if size is not None}
-    there = [each for each in due if each.key in sizes]
+    keys = {each.key for each in due}
+    sizes: dict[str, int] = {}
+
+    def find(key: str) -> None:
+        with suppress(NotFoundError):
+            sizes[key] = raw.stat(key).size
+
+    def is_whole(each: Due) -> bool:
+        if sizes[each.key] != size_of(target, each.size):
+            return False
+        kept = target.checksum(each.key)
+        return kept is None or f"{kept:016x}" == each.crc
+
     with ThreadPoolExecutor(THREADS) as pool:
-        whole = pool.map(lambda each: _whole(target, each, sizes[each.key]), there)
-        for each, good in zip(there, whole, strict=True):
-            if not good:
+        if len(due) > _FEW:
+            sizes = {entry.key: entry.size for entry in raw.list(layout.TOPICS) if entry.key in keys}
+        else:
+            list(pool.map(find, keys))
+        there = [each for each in due if each.key in sizes]
+        for each, whole in zip(there, pool.map(is_whole, there), strict=True):
+            if not whole:
                 raise RefusedError(f"file {each.key} at {target.url} is damaged", _IN_THE_WAY)
     return [each for each in due if each.key not in sizes]
-
-
-def _size(raw: Store, key: str) -> int | None:
-    try:
-        return raw.stat(key).size
-    except NotFoundError:
-        return None
-
-
-def _whole(target: Store, due: Due, size: int) -> bool:
-    if size != size_of(target, due.size):
-        return False
-    kept = target.checksum(due.key)
-    return kept is None or f"{kept:016x}" == due.crc
 
 
 def send(source: Store, target: Store, due: Due) -> int:
@@ -160,11 +155,10 @@ def _is_ours(info: ArchiveInfo, target: Store) -> bool:
 def copy_keys(source: Store, target: Store) -> None:
     """Copy the files of data keys, before the objects that are encrypted under them. They are created and never
     replaced."""
-    raw_source, raw_target = stored(source), stored(target)
-    there = {entry.key for entry in raw_target.list(layout.KEYS)}
-    for entry in raw_source.list(layout.KEYS):
+    there = {entry.key for entry in stored(target).list(layout.KEYS)}
+    for entry in stored(source).list(layout.KEYS):
         if entry.key not in there:
-            put_same(target, entry.key, raw_source.get(entry.key))
+            put_same(target, entry.key, stored(source).get(entry.key))
 
 
 def check_keys(source: Store, target: Store) -> None:
@@ -263,18 +257,12 @@ class CopyReport:
 
 
 @dataclass
-class _Copy:
-    """A copy at work, and what it has sent. `expected` counts records."""
+class _Sent:
+    """Segments' objects, their stored bytes, and those that were there already."""
 
-    source: Archive
-    writing: WritingRun
-    listener: ProgressListener
-    expected: int
     objects: int = 0
     bytes: int = 0
     present: int = 0
-    records: int = 0
-    plain: int = 0
 
 
 def copy_archive(
@@ -304,8 +292,7 @@ def copy_archive(
         with phases.step("compare"):
             check_keys(source, target)
             copy_keys(source, target)
-            there = open_archive(target)
-            _check(there, archive.state, ours, target.url)
+            _check_history(open_archive(target), archive.state, ours, target.url)
             level: IsolationLevel = min(ours.isolation_levels, default="read_committed")
             writing = begin_writing(target, lease, "copy", level)
             began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
@@ -313,49 +300,35 @@ def copy_archive(
             before = writing.archive.state
             goal = partial(_goal, source=ours, archive=archive, run=writing.run, keep=keep)
             after = goal(before)
-            due = list(_new_segments(before, after))
-        copy = _Copy(archive, writing, listener, sum(s.count for s in due))
+            known = set(before.segments.columns("key")[0])
+            segments = from_batches(after.segments.read(SCHEMA.names).to_batches())
+            due = [with_checked_key(segment) for segment in segments if segment.key not in known]
         with phases.step("copy"):
-            for at in range(0, len(due), SEGMENTS_AT_ONCE):
-                _copy_segments(copy, due[at : at + SEGMENTS_AT_ONCE])
-            known = {(p.number, p.manifest) for p in before.restore_points}
-            new = [p for p in after.restore_points if (p.number, p.manifest) not in known]
-            _copy_documents(copy, new)
-            numbers = tuple(p.number for p in new)
-            writing.commit(goal, "copy", f"{len(numbers)} restore points copied from {archive.store.url}")
+            sent = _copy_segments(source, writing.store, due, listener)
+            points = {(p.number, p.manifest) for p in before.restore_points}
+            new = [p for p in after.restore_points if (p.number, p.manifest) not in points]
+            _copy_documents(archive, writing.store, new)
+            writing.commit(goal, "copy", f"{len(new)} restore points copied from {archive.store.url}")
             writing.refresh_derived()
         with phases.step("restores and drills"):
             beside = copy_beside(source, writing.store) if point is None else 0
         writing.end()
-    return _report(copy, target, before, after, numbers, beside, phases.seconds)
-
-
-def _report(
-    copy: _Copy,
-    target: Store,
-    before: State,
-    after: State,
-    numbers: tuple[int, ...],
-    beside: int,
-    seconds: dict[str, float],
-) -> CopyReport:
-    newest = after.newest
     return CopyReport(
-        archive=copy.source.store.url,
+        archive=archive.store.url,
         destination=target.url,
-        archive_id=copy.source.info.id,
-        restore_points=numbers,
+        archive_id=archive.info.id,
+        restore_points=tuple(p.number for p in new),
         dropped=tuple(p.number for p in before.restore_points if after.point(p.number) is None),
-        newest=newest.number if newest is not None else None,
-        objects=copy.objects,
-        bytes=copy.bytes,
-        found=copy.present,
+        newest=after.newest.number if after.newest is not None else None,
+        objects=sent.objects,
+        bytes=sent.bytes,
+        found=sent.present,
         beside=beside,
-        seconds=seconds,
+        seconds=phases.seconds,
     )
 
 
-def _check(there: Archive, source: State, ours: State, url: str) -> None:
+def _check_history(there: Archive, source: State, ours: State, url: str) -> None:
     """Raise `RefusedError` if `there` can't become `ours`, which is `source` or a restore point of it."""
     check_lineage(there.state, source, url)
     numbers = {p.number for p in there.restore_points}
@@ -369,38 +342,29 @@ def _goal(state: State, source: State, archive: Archive, run: str, keep: bool) -
     return follow_source(state, source, run, Origin(archive=archive.store.url, catalog=link), keep)
 
 
-def _new_segments(before: State, after: State) -> Iterator[Segment]:
-    """Yield the segments that the copy will have and does not have yet."""
-    known = set(before.segments.columns("key")[0])
-    for segment in from_batches(after.segments.read(SCHEMA.names).to_batches()):
-        if segment.key not in known:
-            yield with_checked_key(segment)
+def _copy_segments(source: Store, target: Store, segments: Sequence[Segment], listener: ProgressListener) -> _Sent:
+    """Send the objects of segments that are not at `target`. Progress counts the records of each segment once."""
+    sent = _Sent()
+    expected = sum(s.count for s in segments)
+    records = plain = 0
+    for at in range(0, len(segments), SEGMENTS_AT_ONCE):
+        due = {each: s for s in segments[at : at + SEGMENTS_AT_ONCE] for each in objects_of(s)}
+        lacking = missing(target, list(due))
+        sent.present += len(due) - len(lacking)
+        with ThreadPoolExecutor(THREADS) as pool:
+            for each, size in zip(lacking, pool.map(partial(send, source, target), lacking), strict=True):
+                sent.objects, sent.bytes = sent.objects + 1, sent.bytes + size
+                if each.key == due[each].key:
+                    records, plain = records + due[each].count, plain + due[each].bytes
+                    listener.progress(records, plain, expected)
+    return sent
 
 
-def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:
-    target = copy.writing.store
-    due = {each: s for s in segments for each in objects_of(s)}
-    lacking = missing(target, list(due))
-    copy.present += len(due) - len(lacking)
-
-    def one(each: Due) -> tuple[Due, int]:
-        return each, send(copy.source.store, target, each)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for each, size in pool.map(one, lacking):
-            copy.objects, copy.bytes = copy.objects + 1, copy.bytes + size
-            if each.key == due[each].key:
-                copy.records, copy.plain = copy.records + due[each].count, copy.plain + due[each].bytes
-                copy.listener.progress(copy.records, copy.plain, copy.expected)
-
-
-def _copy_documents(copy: _Copy, points: Sequence[Point]) -> None:
+def _copy_documents(archive: Archive, target: Store, points: Sequence[Point]) -> None:
     """Copy the documents of restore points, each checked against the reference to it."""
-    archive, target = copy.source, copy.writing.store
 
     def check(point: Point) -> None:
-        manifest = archive.manifest(point)
-        for capture in manifest.captures:
+        for capture in archive.manifest(point).captures:
             archive.read_document(capture.groups)
             archive.read_document(capture.metadata)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -122,19 +121,90 @@ class ArchiveStatus:
     growth: Growth
 
 
-# Read the newest reports of drills and verifications in an archive.
-
-
+RECENT_DAYS = 7
+"""Losses and growth count the last seven days."""
 _THREADS = 4
 _BY_SIZE = re.compile(r"is missing|has [0-9]+ bytes, not ")
+_FOLLOWERS = ("kbackup backup --follow", "kbackup mirror")
+_SKEW = timedelta(minutes=5)
+_NAMED = 5
 
 
-def age_at(moment: datetime, time: str) -> float:
+def archive_status(
+    archive: Archive,
+    max_age_seconds: float,
+    *,
+    reports: Store | None = None,
+    allow_loss: bool = False,
+    moment: datetime | None = None,
+) -> ArchiveStatus:
+    """Return the status of an archive at a moment, by default now: one level from the age of its newest restore point,
+    losses, damage, drills and the lease.
+
+    `reports` holds the reports of drills; by default, the archive does. With `allow_loss`, losses are counted and are
+    no findings. Reads a few small objects of the archive, whatever its size: no segments, no manifests, no cluster.
+    """
+    at = moment if moment is not None else datetime.now(UTC)
+    since = rfc3339(at - timedelta(days=RECENT_DAYS))
+    last = archive.state.newest
+    newest = NewestPoint(last.number, last.committed_at, _age_at(at, last.committed_at)) if last is not None else None
+    losses = _recent_losses(archive, since)
+    damaged = sorted(damaged_segments(archive.state))
+    verifications, damaged_reports = _newest_verifications(archive.store, at)
+    drilled = None
+    try:
+        drilled = _newest_drill(reports if reports is not None else archive.store, at)
+    except CorruptError as error:
+        damaged_reports.append(error)
+    lease = _lease_status(archive.store)
+    findings = [
+        *_age_findings(newest, max_age_seconds, at, lease),
+        *_loss_findings(0 if allow_loss else losses),
+        *_damage_findings(verifications, damaged, damaged_reports),
+        *_interrupted_findings(drilled, lease),
+    ]
+    added = [p for p in archive.restore_points if p.number > 1 and p.committed_at >= since]
+    return ArchiveStatus(
+        archive=archive.store.url,
+        archive_id=archive.info.id,
+        at=rfc3339(at),
+        level=max((f.level for f in findings), key=LEVELS.index, default="ok"),
+        findings=tuple(sorted(findings, key=lambda f: -LEVELS.index(f.level))),
+        newest=newest,
+        max_age_seconds=max_age_seconds,
+        restore_points=len(archive.restore_points),
+        losses=losses,
+        damaged_points=len(damaged),
+        verified=verifications[0] if verifications else None,
+        fully_verified=next((v for v in verifications if v.scope == "full"), None),
+        drilled=drilled,
+        lease=lease,
+        growth=Growth(
+            days=RECENT_DAYS,
+            restore_points=len(added),
+            records=sum(p.records for p in added),
+            bytes=sum(p.bytes for p in added),
+            stored_bytes=sum(p.stored_bytes for p in added),
+        ),
+    )
+
+
+def _age_at(moment: datetime, time: str) -> float:
     """Return the seconds from `time` (RFC 3339) to `moment`; 0 for a later time."""
     return max(0.0, (moment - datetime.fromisoformat(time)).total_seconds())
 
 
-def newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVerification], list[CorruptError]]:
+def _recent_losses(archive: Archive, since: str) -> int:
+    """Count the losses that runs have found since. An expired restore point's losses count as the next one's."""
+    points = archive.restore_points
+    first = next((n for n, p in enumerate(points) if p.committed_at >= since), None)
+    if first is None:
+        return 0
+    last_old = points[first - 1].number if first else 0
+    return sum(row["kind"] != "damaged" and row["point"] > last_old for row in archive.state.losses.dicts())
+
+
+def _newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVerification], list[CorruptError]]:
     """Return the newest verification of each scope, the newest first, and the errors of damaged records."""
     newest: dict[str, str] = {}
     for entry in store.list(layout.VERIFICATIONS):
@@ -152,7 +222,7 @@ def newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVerif
             id=record.verification_id,
             scope=record.scope,
             ended_at=record.ended_at,
-            age_seconds=age_at(moment, record.ended_at),
+            age_seconds=_age_at(moment, record.ended_at),
             findings=record.finding_count,
             need_read=sum(_needs_read(finding) for finding in record.findings) + unnamed,
             unmendable=sum(finding.file.startswith(layout.BESIDE) for finding in record.findings),
@@ -171,30 +241,37 @@ def _needs_read(finding: VerificationFinding) -> bool:
     return is_segment and not _BY_SIZE.match(finding.message)
 
 
-def newest_drill(state: Store, moment: datetime) -> LastDrill | None:
+def _newest_drill(state: Store, moment: datetime) -> LastDrill | None:
     """Return the drill whose report was stored last. `CorruptError` for a damaged report."""
     drills = list_drills(state)
     if not drills:
         return None
     report = read_report(state, drills[0].drill_id)
-    return LastDrill(
-        id=report.drill_id,
-        result=report.result,
-        ended_at=report.ended_at,
-        age_seconds=age_at(moment, report.ended_at),
-        restore_point=report.restore_point,
+    age = _age_at(moment, report.ended_at)
+    return LastDrill(report.drill_id, report.result, report.ended_at, age, report.restore_point)
+
+
+def _lease_status(store: Store) -> LeaseStatus | None:
+    try:
+        lease, _ = read_lease(store)
+    except NotFoundError:
+        return None
+    if lease.released:
+        return None
+    return LeaseStatus(
+        state="alive" if is_held(lease) else "dead",
+        command=lease.command,
+        host=lease.host,
+        pid=lease.pid,
+        acquired_at=lease.acquired_at,
+        expires_at=lease.expires_at,
     )
 
 
 # The findings of a status: each names what is wrong, and the command that shows or mends it. Pure.
 
 
-_FOLLOWERS = ("kbackup backup --follow", "kbackup mirror")
-_SKEW = timedelta(minutes=5)
-_NAMED = 5
-
-
-def age_findings(
+def _age_findings(
     newest: NewestPoint | None, max_age: float, at: datetime, lease: LeaseStatus | None
 ) -> Iterator[StatusFinding]:
     """A follower that holds the lease makes no restore point while nothing is new: then the age is a warning."""
@@ -215,30 +292,33 @@ def age_findings(
         yield StatusFinding("critical", "age", message, "kbackup backup")
 
 
-def loss_findings(losses: int, days: int) -> Iterator[StatusFinding]:
+def _loss_findings(losses: int) -> Iterator[StatusFinding]:
     if losses:
-        noun = "loss" if losses == 1 else "losses"
-        message = f"backups of the last {days} days found {losses:,} {noun} of records"
+        message = f"backups of the last {RECENT_DAYS} days found {_losses(losses)} of records"
         yield StatusFinding("warning", "losses", message, "kbackup info")
 
 
-def damage_findings(
-    verifications: Sequence[LastVerification], damaged: Sequence[int], reports: Sequence[str]
+def _losses(count: int) -> str:
+    return "1 loss" if count == 1 else f"{count:,} losses"
+
+
+def _damage_findings(
+    verifications: Sequence[LastVerification], damaged: Sequence[int], reports: Sequence[CorruptError]
 ) -> Iterator[StatusFinding]:
     """`verifications` are the newest of each scope, the newest first. A full one answers for all earlier ones.
     `reports` are the errors of damaged reports of verifications and drills."""
-    for message in reports:
-        yield StatusFinding("critical", "damage", message, "kbackup verify")
+    for error in reports:
+        yield StatusFinding("critical", "damage", error.message, "kbackup verify")
     for verification in verifications:
         mendable = verification.findings - verification.unmendable
         of = f"the {verification.scope} verification of {verification.ended_at} has"
         if mendable:
-            message = f"{of} {_findings(mendable)}; repair the archive, then verify it again"
+            message = f"{of} {plural(mendable, 'finding')}; repair the archive, then verify it again"
             command = "kbackup repair --read-data" if verification.need_read else "kbackup repair"
             yield StatusFinding("critical", "damage", message, command)
         if verification.unmendable:
             message = (
-                f"{of} {_findings(verification.unmendable)} that no repair can mend, of restores, drills, "
+                f"{of} {plural(verification.unmendable, 'finding')} that no repair can mend, of restores, drills, "
                 "verifications or mirrors; verify names the files: take each from another copy or delete it"
             )
             yield StatusFinding("critical", "damage", message, "kbackup verify")
@@ -251,17 +331,11 @@ def damage_findings(
         yield StatusFinding("warning", "damage", message, "kbackup list")
 
 
-def _findings(count: int) -> str:
-    return "1 finding" if count == 1 else f"{count:,} findings"
-
-
-def drill_findings(drilled: LastDrill | None) -> Iterator[StatusFinding]:
+def _interrupted_findings(drilled: LastDrill | None, lease: LeaseStatus | None) -> Iterator[StatusFinding]:
+    """A drill that failed, and a writer that ended without a release."""
     if drilled is not None and drilled.result == "failed":
         message = f"drill {drilled.id} failed: restore point {drilled.restore_point} may not be restorable"
         yield StatusFinding("critical", "drill", message, "kbackup drill")
-
-
-def lease_findings(lease: LeaseStatus | None) -> Iterator[StatusFinding]:
     if lease is not None and lease.state == "dead":
         message = (
             f"{lease.command} on {lease.host} (pid {lease.pid}) began at {lease.acquired_at} and ended without "
@@ -270,88 +344,25 @@ def lease_findings(lease: LeaseStatus | None) -> Iterator[StatusFinding]:
         yield StatusFinding("warning", "lease", message, "kbackup unlock")
 
 
-# The status of an archive: one level from the age of its newest restore point, losses, damage, drills and the lease.
-#
-# Reads a few small objects of the archive, whatever its size: no segments, no manifests, no cluster.
-
-
-RECENT_DAYS = 7
-"""Losses and growth count the last seven days."""
-
-
-def archive_status(
-    archive: Archive,
-    max_age_seconds: float,
-    *,
-    reports: Store | None = None,
-    allow_loss: bool = False,
-    moment: datetime | None = None,
-) -> ArchiveStatus:
-    """Return the status of an archive at a moment, by default now.
-
-    `reports` holds the reports of drills; by default, the archive does. With `allow_loss`, losses are counted and are
-    no findings.
-    """
-    at = moment if moment is not None else datetime.now(UTC)
-    newest = _newest_point(archive, at)
-    losses = _recent_losses(archive, at)
-    damaged = sorted(damaged_segments(archive.state))
-    verifications, damaged_reports = newest_verifications(archive.store, at)
-    drilled = None
-    try:
-        drilled = newest_drill(reports if reports is not None else archive.store, at)
-    except CorruptError as error:
-        damaged_reports.append(error)
-    lease = _lease_status(archive.store)
-    findings = (
-        *age_findings(newest, max_age_seconds, at, lease),
-        *([] if allow_loss else loss_findings(losses, RECENT_DAYS)),
-        *damage_findings(verifications, damaged, [error.message for error in damaged_reports]),
-        *drill_findings(drilled),
-        *lease_findings(lease),
-    )
-    return ArchiveStatus(
-        archive=archive.store.url,
-        archive_id=archive.info.id,
-        at=rfc3339(at),
-        level=max((f.level for f in findings), key=LEVELS.index, default="ok"),
-        findings=tuple(sorted(findings, key=lambda f: -LEVELS.index(f.level))),
-        newest=newest,
-        max_age_seconds=max_age_seconds,
-        restore_points=len(archive.restore_points),
-        losses=losses,
-        damaged_points=len(damaged),
-        verified=verifications[0] if verifications else None,
-        fully_verified=next((v for v in verifications if v.scope == "full"), None),
-        drilled=drilled,
-        lease=lease,
-        growth=_growth(archive, at),
-    )
+# The figures of a status, in one line and as metrics.
 
 
 def summary(status: ArchiveStatus) -> str:
     """Return the figures in one line, whether or not they are findings."""
-    newest, drill, lease, growth = status.newest, status.drilled, status.lease, status.growth
-    point = (
-        f"restore point {newest.number} is {duration_text(newest.age_seconds)} old" if newest else "no restore point"
-    )
+    newest, verified, drill, growth = status.newest, status.verified, status.drilled, status.growth
+    found = plural(verified.findings, "finding") if verified and verified.findings else "no findings"
     parts = [
-        point,
-        plural(status.losses, "loss") if status.losses == 1 else f"{status.losses:,} losses",
-        _verified(status.verified),
+        f"restore point {newest.number} is {duration_text(newest.age_seconds)} old" if newest else "no restore point",
+        _losses(status.losses),
+        f"verified ({verified.scope}) {duration_text(verified.age_seconds)} ago, {found}"
+        if verified
+        else "never verified",
         f"drill {drill.result} {duration_text(drill.age_seconds)} ago" if drill else "no drill",
         f"{human_size(growth.stored_bytes)} added in {growth.days} days",
     ]
-    if lease is not None and lease.state == "alive":
-        parts.append(f"{lease.command} runs on {lease.host}")
+    if status.lease is not None and status.lease.state == "alive":
+        parts.append(f"{status.lease.command} runs on {status.lease.host}")
     return "; ".join(parts)
-
-
-def _verified(verified: LastVerification | None) -> str:
-    if verified is None:
-        return "never verified"
-    findings = plural(verified.findings, "finding") if verified.findings else "no findings"
-    return f"verified ({verified.scope}) {duration_text(verified.age_seconds)} ago, {findings}"
 
 
 def count_status(status: ArchiveStatus) -> None:
@@ -360,52 +371,3 @@ def count_status(status: ArchiveStatus) -> None:
     if status.newest is not None:
         counted.put("kbackup_restore_point", status.newest.number)
         counted.put("kbackup_restore_point_timestamp_seconds", ms_of(status.newest.committed_at) / 1000)
-
-
-def _newest_point(archive: Archive, at: datetime) -> NewestPoint | None:
-    newest = archive.state.newest
-    if newest is None:
-        return None
-    return NewestPoint(newest.number, newest.committed_at, age_at(at, newest.committed_at))
-
-
-def _recent_losses(archive: Archive, at: datetime) -> int:
-    """Count the losses that runs of the last days found. An expired restore point's losses count as the next one's."""
-    points = archive.restore_points
-    numbers = [point.number for point in points]
-    since = rfc3339(at - timedelta(days=RECENT_DAYS))
-    first_recent = next((p.number for p in points if p.committed_at >= since), None)
-    if first_recent is None:
-        return 0
-    before = bisect_left(numbers, first_recent)
-    last_old = numbers[before - 1] if before else 0
-    return sum(row["kind"] != "damaged" and row["point"] > last_old for row in archive.state.losses.dicts())
-
-
-def _lease_status(store: Store) -> LeaseStatus | None:
-    try:
-        lease, _ = read_lease(store)
-    except NotFoundError:
-        return None
-    if lease.released:
-        return None
-    return LeaseStatus(
-        state="alive" if is_held(lease) else "dead",
-        command=lease.command,
-        host=lease.host,
-        pid=lease.pid,
-        acquired_at=lease.acquired_at,
-        expires_at=lease.expires_at,
-    )
-
-
-def _growth(archive: Archive, at: datetime) -> Growth:
-    since = rfc3339(at - timedelta(days=RECENT_DAYS))
-    points = [p for p in archive.restore_points if p.number > 1 and p.committed_at >= since]
-    return Growth(
-        days=RECENT_DAYS,
-        restore_points=len(points),
-        records=sum(p.records for p in points),
-        bytes=sum(p.bytes for p in points),
-        stored_bytes=sum(p.stored_bytes for p in points),
-    )
