@@ -28,7 +28,7 @@ from kbackup.jobs.backup.job import begin_point
 from kbackup.jobs.capture import settings_warnings
 from kbackup.jobs.metadata import Merged, read_all
 from kbackup.jobs.migrate.lag import lag_warnings
-from kbackup.kafka.metadata_log.bootstrap import (
+from kbackup.kafka.metadata_log.image import (
     NAME,
     producer_id_record,
     quota_records,

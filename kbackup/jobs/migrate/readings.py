@@ -52,8 +52,7 @@ from kbackup.jobs.migrate.znodes import (
     witness_of,
 )
 from kbackup.kafka.admin.cluster import BrokerAdmin
-from kbackup.kafka.metadata_log.bootstrap import NAME
-from kbackup.kafka.metadata_log.image import MetadataImage, read_image
+from kbackup.kafka.metadata_log.image import NAME, MetadataImage, read_image
 from kbackup.kafka.metadata_log.log import find_log, read_snapshot
 from kbackup.metadata.entities import LABELS, SCRAM_SECRETS, MetadataPartName
 from kbackup.metadata.sources import MetricsAccess, Sources

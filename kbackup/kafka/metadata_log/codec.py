@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import functools
 import struct
+from collections.abc import Callable
 from importlib import resources
 from typing import Any, NamedTuple, NoReturn
 
@@ -28,13 +29,7 @@ UNKNOWN_TAGS = "unknown tagged fields"
 _VERSION = struct.Struct(">h")
 _LOW = 0x7F
 _MORE = 0x80
-_DEFAULTS: dict[str, Any] = {
-    "bool": False,
-    "bytes": b"",
-    "float64": 0.0,
-    "string": "",
-    "uuid": "AAAAAAAAAAAAAAAAAAAAAA",
-}
+_DEFAULTS: dict[str, Any] = {"bool": False, "bytes": b"", "float64": 0.0, "string": "", "uuid": "A" * 22}
 
 
 class SchemaField(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -225,164 +220,149 @@ def encode_record(value: MetadataRecord) -> bytes:
     return bytes(out)
 
 
+# Codecs of values.
+
+
+class _Codec(NamedTuple):
+    """Reads a value from a cursor, and writes one to an output. A value has `least` bytes or more."""
+
+    read: Callable[[Cursor], Any]
+    write: Callable[[Output, Any], None]
+    least: int = 1
+
+
 @functools.cache
-def _codec_of(number: int, version: int, control: bool) -> _Struct:
+def _codec_of(number: int, version: int, control: bool) -> _Codec:
     schema = (CONTROL_RECORDS if control else RECORDS)[number]
-    return _Struct(schema.name, schema.fields, version)
+    return _struct(schema.name, schema.fields, version)
 
 
-# Codecs of values. Each reads a value from a cursor and writes one to an output. A value has `least` bytes or more.
+def _struct(name: str, fields: tuple[SchemaField, ...], version: int) -> _Codec:
+    present = [(field, _field(field, version)) for field in fields if field.since <= version]
+    plain = [(field.name, codec, field) for field, codec in present if field.tag is None]
+    tagged = {field.tag: (field, codec) for field, codec in present if field.tag is not None}
+    known = {UNKNOWN_TAGS, *(field.name for field, _ in present)}
 
-
-class _Fixed:
-    """Numbers and booleans, by a format of `struct`."""
-
-    def __init__(self, form: str) -> None:
-        self._form = struct.Struct(">" + form)
-        self.least = self._form.size
-
-    def read(self, cursor: Cursor) -> Any:
-        return self._form.unpack(cursor.take(self.least))[0]
-
-    def write(self, out: Output, value: Any) -> None:
-        out += self._form.pack(value)
-
-
-class _Uuid(_Fixed):
-    def read(self, cursor: Cursor) -> str:
-        return base64.urlsafe_b64encode(super().read(cursor)).decode().rstrip("=")
-
-    def write(self, out: Output, value: str) -> None:
-        data = base64.urlsafe_b64decode(value + "==")
-        if len(data) != self.least:
-            raise ValueError(f"{value!r} is no id of Kafka's: 22 characters of URL-safe base64")
-        super().write(out, data)
-
-
-class _Struct:
-    least = 1
-
-    def __init__(self, name: str, fields: tuple[SchemaField, ...], version: int) -> None:
-        self._name = f"{name}, version {version},"
-        present = [(field, _codec(field, version)) for field in fields if field.since <= version]
-        self._plain = [(field.name, codec, field) for field, codec in present if field.tag is None]
-        self._tagged = {field.tag: (field, codec) for field, codec in present if field.tag is not None}
-        self._known = {UNKNOWN_TAGS, *(field.name for field, _ in present)}
-
-    def read(self, cursor: Cursor) -> dict[str, Any]:
-        data: dict[str, Any] = {name: codec.read(cursor) for name, codec, _ in self._plain}
-        for field, _ in self._tagged.values():
+    def read(cursor: Cursor) -> dict[str, Any]:
+        data: dict[str, Any] = {name: codec.read(cursor) for name, codec, _ in plain}
+        for field, _ in tagged.values():
             data[field.name] = field.default_value()
         for _ in range(cursor.unsigned()):
             tag = cursor.unsigned()
             part = cursor.sub_cursor(cursor.unsigned())
-            if tag in self._tagged:
-                field, codec = self._tagged[tag]
+            if tag in tagged:
+                field, codec = tagged[tag]
                 data[field.name] = codec.read(part)
                 part.finish(f"the tagged field {field.name}")
             else:
                 data.setdefault(UNKNOWN_TAGS, {})[tag] = part.take(part.remaining)
         return data
 
-    def write(self, out: Output, value: dict[str, Any]) -> None:
-        if unknown := sorted(value.keys() - self._known):
-            raise ValueError(f"{self._name} has no field {unknown[0]}")
-        for name, codec, field in self._plain:
-            codec.write(out, value[name] if name in value else field.default_value())
-        tagged: dict[int, bytes] = dict(value.get(UNKNOWN_TAGS, {}))
-        for tag, (field, codec) in self._tagged.items():
+    def write(out: Output, value: dict[str, Any]) -> None:
+        if unknown := sorted(value.keys() - known):
+            raise ValueError(f"{name}, version {version}, has no field {unknown[0]}")
+        for field_name, codec, field in plain:
+            codec.write(out, value[field_name] if field_name in value else field.default_value())
+        contents: dict[int, bytes] = dict(value.get(UNKNOWN_TAGS, {}))
+        for tag, (field, codec) in tagged.items():
             if value.get(field.name, default := field.default_value()) != default:
                 part = Output()
                 codec.write(part, value[field.name])
-                tagged[tag] = bytes(part)
-        out.unsigned(len(tagged))
-        for tag, content in sorted(tagged.items()):
+                contents[tag] = bytes(part)
+        out.unsigned(len(contents))
+        for tag, content in sorted(contents.items()):
             out.unsigned(tag)
             out.unsigned(len(content))
             out += content
 
-
-class _Bytes:
-    """A value after its length plus one; 0 is null."""
-
-    least = 1
-
-    def __init__(self, name: str, nullable: bool) -> None:
-        self._name = name
-        self._nullable = nullable
-
-    def read(self, cursor: Cursor) -> Any:
-        if size := cursor.unsigned():
-            return self._read(cursor, size - 1)
-        if not self._nullable:
-            cursor.fail(f"{self._name} is null, which it can't be")
-        return None
-
-    def write(self, out: Output, value: Any) -> None:
-        if value is None:
-            if not self._nullable:
-                raise ValueError(f"{self._name} can't be null")
-            out.unsigned(0)
-        else:
-            self._write(out, value)
-
-    def _read(self, cursor: Cursor, size: int) -> Any:
-        return cursor.take(size)
-
-    def _write(self, out: Output, value: Any) -> None:
-        out.unsigned(len(value) + 1)
-        out += value
+    return _Codec(read, write)
 
 
-class _Text(_Bytes):
-    def _read(self, cursor: Cursor, size: int) -> str:
-        try:
-            return cursor.take(size).decode()
-        except UnicodeDecodeError:
-            cursor.fail(f"{self._name} is not UTF-8")
-
-    def _write(self, out: Output, value: str) -> None:
-        super()._write(out, value.encode())
-
-
-class _Array(_Bytes):
-    def __init__(self, name: str, nullable: bool, element: _Codec) -> None:
-        super().__init__(name, nullable)
-        self._element = element
-
-    def _read(self, cursor: Cursor, size: int) -> list[Any]:
-        if size * self._element.least > cursor.remaining:
-            cursor.fail(f"{self._name} has {size} elements, {cursor.remaining} bytes follow")
-        return [self._element.read(cursor) for _ in range(size)]
-
-    def _write(self, out: Output, value: list[Any]) -> None:
-        out.unsigned(len(value) + 1)
-        for element in value:
-            self._element.write(out, element)
-
-
-_Codec = _Fixed | _Struct | _Bytes
-_SIMPLE = {
-    "int8": _Fixed("b"),
-    "int16": _Fixed("h"),
-    "uint16": _Fixed("H"),
-    "int32": _Fixed("i"),
-    "int64": _Fixed("q"),
-    "float64": _Fixed("d"),
-    "bool": _Fixed("?"),
-    "uuid": _Uuid("16s"),
-}
-
-
-def _codec(field: SchemaField, version: int) -> _Codec:
+def _field(field: SchemaField, version: int) -> _Codec:
     """Return the codec of a field in one version of its record."""
     kind = field.type.removeprefix("[]")
     is_array = kind != field.type
     nullable = field.nullable is not None and field.nullable <= version
     if kind == "struct":
-        one: _Codec = _Struct(field.name, field.fields, version)
+        one = _struct(field.name, field.fields, version)
     elif kind in _SIMPLE:
         one = _SIMPLE[kind]
     else:  # an element of an array is never null: only the array is
-        one = (_Text if kind == "string" else _Bytes)(field.name, nullable and not is_array)
-    return _Array(field.name, nullable, one) if is_array else one
+        one = _bytes(field.name, nullable and not is_array, is_text=kind == "string")
+    return _array(field.name, nullable, one) if is_array else one
+
+
+def _fixed(form: str) -> _Codec:
+    """Numbers and booleans, by a format of `struct`."""
+    packed = struct.Struct(">" + form)
+    return _Codec(
+        lambda cursor: cursor.unpack(packed)[0], lambda out, value: out.extend(packed.pack(value)), packed.size
+    )
+
+
+def _read_uuid(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(cursor.take(16)).decode().rstrip("=")
+
+
+def _write_uuid(out: Output, value: str) -> None:
+    data = base64.urlsafe_b64decode(value + "==")
+    if len(data) != 16:
+        raise ValueError(f"{value!r} is no id of Kafka's: 22 characters of URL-safe base64")
+    out += data
+
+
+def _sized(
+    name: str, nullable: bool, read: Callable[[Cursor, int], Any], write: Callable[[Output, Any], None]
+) -> _Codec:
+    """A value after its length plus one; 0 is null."""
+
+    def read_value(cursor: Cursor) -> Any:
+        if size := cursor.unsigned():
+            return read(cursor, size - 1)
+        if not nullable:
+            cursor.fail(f"{name} is null, which it can't be")
+        return None
+
+    def write_value(out: Output, value: Any) -> None:
+        if value is not None:
+            write(out, value)
+        elif nullable:
+            out.unsigned(0)
+        else:
+            raise ValueError(f"{name} can't be null")
+
+    return _Codec(read_value, write_value)
+
+
+def _bytes(name: str, nullable: bool, is_text: bool) -> _Codec:
+    def read(cursor: Cursor, size: int) -> bytes | str:
+        data = cursor.take(size)
+        try:
+            return data.decode() if is_text else data
+        except UnicodeDecodeError:
+            cursor.fail(f"{name} is not UTF-8")
+
+    def write(out: Output, value: Any) -> None:
+        data = value.encode() if is_text else value
+        out.unsigned(len(data) + 1)
+        out += data
+
+    return _sized(name, nullable, read, write)
+
+
+def _array(name: str, nullable: bool, element: _Codec) -> _Codec:
+    def read(cursor: Cursor, size: int) -> list[Any]:
+        if size * element.least > cursor.remaining:
+            cursor.fail(f"{name} has {size} elements, {cursor.remaining} bytes follow")
+        return [element.read(cursor) for _ in range(size)]
+
+    def write(out: Output, value: list[Any]) -> None:
+        out.unsigned(len(value) + 1)
+        for each in value:
+            element.write(out, each)
+
+    return _sized(name, nullable, read, write)
+
+
+_FORMS = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?"}
+_SIMPLE = {kind: _fixed(form) for kind, form in _FORMS.items()} | {"uuid": _Codec(_read_uuid, _write_uuid, 16)}

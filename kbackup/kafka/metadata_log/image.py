@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -13,9 +14,18 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from kbackup.errors import CorruptError
-from kbackup.kafka.metadata_log.codec import MetadataRecord
-from kbackup.kafka.metadata_log.log import LogRecord, MetadataLog, find_log, open_log, read_identity
+from kbackup.errors import CorruptError, RefusedError
+from kbackup.kafka.metadata_log.codec import MetadataRecord, record
+from kbackup.kafka.metadata_log.log import (
+    LogRecord,
+    MetadataLog,
+    check_snapshot,
+    encode_batch,
+    find_log,
+    open_log,
+    read_batches,
+    read_identity,
+)
 from kbackup.metadata.encoder import is_encrypted
 from kbackup.metadata.entities import (
     ACL_OPERATIONS,
@@ -183,14 +193,8 @@ class MetadataImage:
             if data.get("logDirs"):
                 broker["logDirs"] = data["logDirs"]
 
-    def _next_producer_id(self, data: Fields) -> None:
-        self.next_producer_id = data["nextProducerId"]
-
     def _voters(self, data: Fields) -> None:
         self.voters = frozenset(voter["voterId"] for voter in data["voters"])
-
-    def _migration_state(self, data: Fields) -> None:
-        self.migration_state = data["zkMigrationState"]
 
 
 def _set(table: dict[Any, dict[str, Any]], owner: Any, name: str, value: Any) -> None:
@@ -228,8 +232,8 @@ _EFFECTS: dict[str, Callable[[MetadataImage, Fields], object]] = {
     ),
     "LeaderChangeMessage": MetadataImage._voters,
     "VotersRecord": MetadataImage._voters,
-    "ProducerIdsRecord": MetadataImage._next_producer_id,
-    "ZkMigrationStateRecord": MetadataImage._migration_state,
+    "ProducerIdsRecord": lambda image, data: setattr(image, "next_producer_id", data["nextProducerId"]),
+    "ZkMigrationStateRecord": lambda image, data: setattr(image, "migration_state", data["zkMigrationState"]),
 }
 
 
@@ -258,36 +262,32 @@ def records_for_zookeeper(folder: Path, start: int) -> list[LogRecord]:
 
 def replay_log(log: MetadataLog) -> MetadataImage:
     image = MetadataImage()
-    for record in log.snapshot_records():
-        image.replay(record.record)
-    image.open_transaction = _replay_transactions(image, (r.record for r in log.later_records()))
+    for kept in log.snapshot_records():
+        image.replay(kept.record)
+    pending: list[MetadataRecord] | None = None  # records of a transaction that has not ended
+    for later in log.later_records():
+        name = later.record.name
+        if name == "BeginTransactionRecord":
+            pending = []
+        elif name in ("EndTransactionRecord", "AbortTransactionRecord"):
+            if name == "EndTransactionRecord":
+                for each in pending or ():
+                    image.replay(each)
+            pending = None
+        elif pending is None or later.record.control:
+            image.replay(later.record)
+        else:
+            pending.append(later.record)
+    image.open_transaction = 0 if pending is None else len(pending) + 1
     image.offset, image.epoch, image.torn = log.end_offset, log.epoch, log.torn
     return image
-
-
-def _replay_transactions(image: MetadataImage, records: Iterable[MetadataRecord]) -> int:
-    """Return the number of records whose transaction has not ended, its BeginTransactionRecord included."""
-    pending: list[MetadataRecord] | None = None
-    for record in records:
-        if record.name == "BeginTransactionRecord":
-            pending = []
-        elif record.name == "EndTransactionRecord":
-            for each in pending or ():
-                image.replay(each)
-            pending = None
-        elif record.name == "AbortTransactionRecord":
-            pending = None
-        elif pending is None or record.control:
-            image.replay(record)
-        else:
-            pending.append(record)
-    return 0 if pending is None else len(pending) + 1
 
 
 # The metadata that a log adds up to, in the form that every source of metadata has.
 
 
 _HINT = "read the metadata log of another controller"
+_NOT_COPIED = "the controllers have not copied ZooKeeper's metadata yet"
 _NAMED = 5
 
 
@@ -316,7 +316,12 @@ def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
             for group, configs in _configs(image, GROUP)
             for name, value in configs.items()
         ),
-        client_quotas=tuple(_quotas(image)),
+        client_quotas=tuple(
+            ClientQuota(entity=dict(entity), quotas=dict(sorted(quotas.items())))  # type: ignore[arg-type]  # no other types
+            for entity, quotas in sorted(
+                image.quotas.items(), key=lambda item: [(kind, n or "") for kind, n in item[0]]
+            )
+        ),
         delegation_tokens=tuple(_token(image.tokens[id_]) for id_ in sorted(image.tokens)),
         client_metrics=tuple(ClientMetrics(name=n, configs=c) for n, c in _configs(image, CLIENT_METRICS)),
         features=tuple(Feature(name=name, level=level) for name, level in sorted(image.features.items())),
@@ -324,7 +329,7 @@ def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
         deletions=(),  # a KRaft controller deletes a topic at once
         next_producer_id=image.next_producer_id,
         not_carried=tuple(_not_carried(image)),
-        outdated=_outdated(image),
+        outdated=_NOT_COPIED if image.migration_state == PRE_MIGRATION else "",
         migration=image.migration or "",
     )
 
@@ -365,16 +370,13 @@ def _acl(data: Fields) -> Acl:
 
 
 def _scram_user(data: Fields) -> ScramUser:
-    salt, stored_key, server_key = (
-        base64.b64encode(data[name]).decode() for name in ("salt", "storedKey", "serverKey")
-    )
     return ScramUser(
         user=data["name"],
         mechanism=word(MECHANISMS, data["mechanism"]),
         iterations=data["iterations"],
-        salt=salt,
-        stored_key=stored_key,
-        server_key=server_key,
+        salt=base64.b64encode(data["salt"]).decode(),
+        stored_key=base64.b64encode(data["storedKey"]).decode(),
+        server_key=base64.b64encode(data["serverKey"]).decode(),
     )
 
 
@@ -391,12 +393,6 @@ def _broker_configs(image: MetadataImage) -> Iterator[BrokerConfig]:
             yield BrokerConfig(broker=None if owner < 0 else owner, name=name, value=known)
 
 
-def _quotas(image: MetadataImage) -> Iterator[ClientQuota]:
-    for entity in sorted(image.quotas, key=lambda e: [(kind, name or "") for kind, name in e]):
-        quotas = dict(sorted(image.quotas[entity].items()))
-        yield ClientQuota(entity=dict(entity), quotas=quotas)  # type: ignore[arg-type]  # Kafka has no other types
-
-
 def _token(data: Fields) -> DelegationToken:
     return DelegationToken(
         id=data["tokenId"],
@@ -410,16 +406,11 @@ def _token(data: Fields) -> DelegationToken:
 
 
 def _registrations(image: MetadataImage) -> Iterator[Registration]:
-    for id_, broker in sorted(image.brokers.items()):
-        yield Registration(
-            id=id_,
-            role="broker",
-            listeners=_listeners(broker["endPoints"]),
-            rack=broker["rack"],
-            alive=not broker["fenced"],
-        )
-    for id_, controller in sorted(image.controllers.items()):
-        yield Registration(id=id_, role="controller", listeners=_listeners(controller["endPoints"]))
+    for id_, data in sorted(image.brokers.items()):
+        listeners = _listeners(data["endPoints"])
+        yield Registration(id=id_, role="broker", listeners=listeners, rack=data["rack"], alive=not data["fenced"])
+    for id_, data in sorted(image.controllers.items()):
+        yield Registration(id=id_, role="controller", listeners=_listeners(data["endPoints"]))
 
 
 def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
@@ -437,12 +428,8 @@ def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
 
 def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
     for name, count in sorted(image.unknown.items()):
-        yield NotCarried(
-            part=None,
-            what=name,
-            reason="not supported",
-            why=f"{count} such records are of a newer Kafka than kbackup knows",
-        )
+        why = f"{count} such records are of a newer Kafka than kbackup knows"
+        yield NotCarried(part=None, what=name, reason="not supported", why=why)
     if image.tokens:
         why = "a metadata log doesn't hold the HMACs"
         yield NotCarried(part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why=why)
@@ -455,6 +442,81 @@ def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
         yield NotCarried(part="broker_configs", what=BROKER_SECRETS, reason="failed", why=why)
 
 
-def _outdated(image: MetadataImage) -> str:
-    waiting = image.migration_state == PRE_MIGRATION
-    return "the controllers have not copied ZooKeeper's metadata yet" if waiting else ""
+# bootstrap.checkpoint, from which a new KRaft cluster starts, with metadata that only the log can carry.
+
+
+NAME = "bootstrap.checkpoint"
+_RECORDS_OF_A_BATCH = 1000
+_FORMAT_ANEW = "make a new one with 'kafka-storage format'"
+
+
+def write_bootstrap(base: bytes, records: Sequence[MetadataRecord]) -> bytes:
+    """Return the bootstrap.checkpoint `base`, which `kafka-storage format` wrote, with metadata records added.
+
+    They come after the records of `base` and before its footer: where both set the same thing, the added record counts.
+    `CorruptError` if `base` is not such a file.
+    """
+    try:
+        batches = list(check_snapshot(read_batches(io.BytesIO(base), NAME, len(base)), NAME))
+    except CorruptError as error:
+        raise CorruptError(error.message, _FORMAT_ANEW) from None
+    footer = batches[-1]
+    if len(footer.records) != 1:
+        raise CorruptError(f"{NAME}: the footer has other records in its batch", _FORMAT_ANEW)
+    data = base[: footer.position]
+    offset = footer.base_offset
+    for start in range(0, len(records), _RECORDS_OF_A_BATCH):
+        batch = records[start : start + _RECORDS_OF_A_BATCH]
+        data += encode_batch(offset, footer.epoch, footer.timestamp, batch)
+        offset += len(batch)
+    return data + encode_batch(offset, footer.epoch, footer.timestamp, [r.record for r in footer.records])
+
+
+def scram_record(user: ScramUser) -> MetadataRecord:
+    """Return the record of a SCRAM credential. `RefusedError` if its secrets are not known."""
+    mechanism = next((number for number, name in MECHANISMS.items() if name == user.mechanism), None)
+    if mechanism is None:
+        raise RefusedError(f"SCRAM user {user.user}: unknown mechanism {user.mechanism}", "use a newer kbackup")
+    if user.salt is None or user.stored_key is None or user.server_key is None:
+        raise RefusedError(
+            f"SCRAM user {user.user}: the secrets are not known", "take an encrypted backup that reads them"
+        )
+    return record(
+        "UserScramCredentialRecord",
+        {
+            "name": user.user,
+            "mechanism": mechanism,
+            "salt": base64.b64decode(user.salt),
+            "storedKey": base64.b64decode(user.stored_key),
+            "serverKey": base64.b64decode(user.server_key),
+            "iterations": user.iterations,
+        },
+    )
+
+
+def quota_records(quota: ClientQuota) -> Iterator[MetadataRecord]:
+    """Yield a record for each quota of an entity."""
+    entity = [{"entityType": kind, "entityName": name} for kind, name in quota.entity.items()]
+    for key, value in quota.quotas.items():
+        yield record("ClientQuotaRecord", {"entity": entity, "key": key, "value": value})
+
+
+def token_record(token: DelegationToken) -> MetadataRecord:
+    """Return the record of a delegation token. Its HMAC stays the same where delegation.token.secret.key does."""
+    return record(
+        "DelegationTokenRecord",
+        {
+            "owner": token.owner,
+            "requester": token.requester,
+            "renewers": list(token.renewers),
+            "issueTimestamp": token.issued_at,
+            "maxTimestamp": token.max_at,
+            "expirationTimestamp": token.expires_at,
+            "tokenId": token.id,
+        },
+    )
+
+
+def producer_id_record(next_producer_id: int) -> MetadataRecord:
+    """Return the record after which no producer gets an id that the old cluster had given."""
+    return record("ProducerIdsRecord", {"brokerId": -1, "nextProducerId": next_producer_id})

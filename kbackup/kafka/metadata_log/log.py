@@ -85,24 +85,24 @@ def read_batches(file: BinaryIO, name: str, size: int) -> Iterator[Batch]:
     `CorruptError` for all else that is no batch.
     """
     at = 0
+
+    def read(count: int) -> bytes:
+        data = file.read(count)
+        if len(data) < count:
+            raise corrupt(name, at, "the file became shorter while it was read")
+        return data
+
     while at < size:
         if size - at < _START.size:
             raise TornError(at)
-        start = _read(file, _START.size, name, at)
+        start = read(_START.size)
         _, length = _START.unpack(start)
         if not _LEAST_LENGTH <= length <= _LARGEST:
             raise corrupt(name, at, f"a batch says it has {length} bytes")
         if length > size - at - _START.size:
             raise TornError(at)
-        yield decode_batch(start + _read(file, length, name, at), name, at)
+        yield decode_batch(start + read(length), name, at)
         at += _START.size + length
-
-
-def _read(file: BinaryIO, size: int, name: str, at: int) -> bytes:
-    data = file.read(size)
-    if len(data) < size:
-        raise corrupt(name, at, "the file became shorter while it was read")
-    return data
 
 
 def decode_batch(data: bytes, name: str, position: int) -> Batch:
@@ -154,25 +154,20 @@ def _sized(cursor: Cursor) -> Cursor | None:
 def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[MetadataRecord]) -> bytes:
     """Return a batch of at least one record, all of them control records or none, as controllers write it."""
     attributes, count = _CONTROL if records[0].control else 0, len(records)
-    body = _BODY.pack(attributes, count - 1, timestamp, timestamp, *_NO_PRODUCER, count)
-    body += b"".join(_encode(number, record) for number, record in enumerate(records))
+    body = Output(_BODY.pack(attributes, count - 1, timestamp, timestamp, *_NO_PRODUCER, count))
+    for number, record in enumerate(records):
+        out = Output(b"\0")
+        out.signed(0)  # all of a batch have its timestamp
+        out.signed(number)
+        if record.control:
+            out.sized(_CONTROL_KEY.pack(0, record.number))
+        else:
+            out.signed(-1)
+        out.sized(encode_record(record))
+        out.signed(0)
+        body.sized(bytes(out))
     length = _FRAME.size - _START.size + len(body)
-    return _FRAME.pack(base_offset, length, epoch, _MAGIC, crc32c(body)) + body
-
-
-def _encode(number: int, record: MetadataRecord) -> bytes:
-    out = Output(b"\0")
-    out.signed(0)  # all of a batch have its timestamp
-    out.signed(number)
-    if record.control:
-        out.sized(_CONTROL_KEY.pack(0, record.number))
-    else:
-        out.signed(-1)
-    out.sized(encode_record(record))
-    out.signed(0)
-    sized = Output()
-    sized.sized(bytes(out))
-    return bytes(sized)
+    return _FRAME.pack(base_offset, length, epoch, _MAGIC, crc32c(body)) + bytes(body)
 
 
 class LogSnapshot(NamedTuple):
@@ -290,7 +285,7 @@ def _last_indexed(path: Path) -> int:
     index = path.with_suffix(".index")
     with file_errors(index):
         entries = index.read_bytes().rstrip(b"\0") if index.is_file() else b""
-    end = (len(entries) + _INDEX_ENTRY - 1) // _INDEX_ENTRY * _INDEX_ENTRY
+    end = -(-len(entries) // _INDEX_ENTRY) * _INDEX_ENTRY
     return int.from_bytes(entries.ljust(end, b"\0")[end - 4 :])
 
 
@@ -321,12 +316,10 @@ def check_snapshot(batches: Iterable[Batch], name: str, epoch: int | None = None
             if batch.base_offset != end:
                 raise corrupt(name, batch.position, _gap(batch, end))
             if epoch is not None and batch.epoch != epoch:
-                problem = f"a batch of epoch {batch.epoch} in a snapshot of epoch {epoch}"
-                raise corrupt(name, batch.position, problem)
+                raise corrupt(name, batch.position, f"a batch of epoch {batch.epoch} in a snapshot of epoch {epoch}")
             for offset, _, _, record in batch.records:
                 if (record.name == "SnapshotHeaderRecord") != (offset == 0) or last == "SnapshotFooterRecord":
-                    problem = f"the snapshot has a {record.name} at offset {offset}"
-                    raise corrupt(name, batch.position, problem)
+                    raise corrupt(name, batch.position, f"the snapshot has a {record.name} at offset {offset}")
                 last = record.name
             end = batch.last_offset + 1
             yield batch

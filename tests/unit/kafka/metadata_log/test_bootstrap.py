@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import CorruptError, RefusedError
-from kbackup.kafka.metadata_log.bootstrap import (
+from kbackup.kafka.metadata_log.codec import record
+from kbackup.kafka.metadata_log.image import (
+    MetadataImage,
     producer_id_record,
     quota_records,
+    reading_of,
     scram_record,
     token_record,
     write_bootstrap,
 )
-from kbackup.kafka.metadata_log.codec import record
-from kbackup.kafka.metadata_log.image import MetadataImage, reading_of
 from kbackup.kafka.metadata_log.log import encode_batch, read_snapshot
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
 from tests.support.metadata_records import FOOTER, HEADER, write_snapshot
