@@ -9,25 +9,16 @@ import os
 import select
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from kbackup import __version__
-from kbackup.cli.common.frame import (
-    EXIT_CODES,
-    FlagValues,
-    as_error,
-    finish_metrics,
-    load_command,
-    print_error,
-    requested_metrics_file,
-)
+from kbackup.cli.common import frame
+from kbackup.cli.common.frame import EXIT_CODES, FlagValues
 from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import KbackupError, UsageError
@@ -35,13 +26,13 @@ from kbackup.metrics.registry import counted, failed
 from kbackup.util.text import printable_lines
 
 COMMANDS = {
-    "init": ("init.command", "Ask for a backup's configuration, try it, and write it."),
+    "init": ("init", "Ask for a backup's configuration, try it, and write it."),
     "backup": ("backup", "Back up a cluster into one new restore point."),
     "restore": ("restore", "Restore records, group offsets and settings into a cluster."),
     "status": ("status", "Show in one line whether an archive is well."),
-    "list": ("list_cmd", "List an archive's restore points."),
+    "list": ("info:list_command", "List an archive's restore points."),
     "info": ("info", "Show what an archive holds and what it lost."),
-    "ls": ("ls", "List topics, partitions and segments."),
+    "ls": ("cat:ls_command", "List topics, partitions and segments."),
     "cat": ("cat", "Print records."),
     "find": ("find", "Search keys, values and headers of records."),
     "ui": ("ui", "Show an archive in a browser."),
@@ -50,7 +41,7 @@ COMMANDS = {
     "migrate": ("migrate", "Check, watch and archive a migration from ZooKeeper to KRaft."),
     "diff": ("diff", "Compare two restore points, or one with a cluster."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
-    "drill": ("drill.command", "Restore for practice, compare with the archive, and report."),
+    "drill": ("drill", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
     "expire": ("expire", "Expire restore points by policy, and records by age."),
     "keep": ("points:keep_command", "Pin a restore point, so that it never expires."),
@@ -60,7 +51,7 @@ COMMANDS = {
     "promote": ("points:promote_command", "Make a copy an independent archive."),
     "export": ("export", "Write records into Delta tables or Parquet files."),
     "copy": ("copy", "Copy an archive, or what is new in it, to another store."),
-    "adopt": ("adopt", "Make an archive of a folder of the Java tool."),
+    "adopt": ("repair:adopt_command", "Make an archive of a folder of the Java tool."),
     "repair": ("repair", "Repair an archive that has lost files."),
     "unlock": ("unlock", "Show who holds an archive's lease, and break a dead lease."),
     "key": ("key", "Generate, list and rotate keys of encrypted archives."),
@@ -69,7 +60,6 @@ COMMANDS = {
     "help": ("help_cmd:help_command", "Show the help of a command."),
 }
 """Command: (module, short help). A module with several commands is named with the object: `module:object`."""
-
 
 JSON_LINE = "--json=line"
 """The flag --json with a value, which click has no flags for."""
@@ -85,7 +75,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load_command(f"{__name__}.{COMMANDS[cmd_name][0]}") if cmd_name in COMMANDS else None
+        return frame.load_command(f"{__name__}.{COMMANDS[cmd_name][0]}") if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -136,12 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         json_line=JSON_LINE in args,
         debug="--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0"),
     )
-    with _sigterm_interrupts():
+    with frame.signal_handler(_interrupt, signal.SIGTERM):
         code = _guarded(lambda: _run(args, command, state), state)
         if state.notifier is not None:
             state.notifier.run_ended(code, state.reporter, state.error)
-        ended = finish_metrics(code, state.metrics)
-        return _guarded(lambda: _finish(ended, state), state)
+        ended = frame.finish_metrics(code, state.metrics)
+        return _guarded(lambda: _print_document(ended, state), state)
 
 
 def _guarded(work: Callable[[], int], state: FlagValues) -> int:
@@ -158,7 +148,10 @@ def _guarded(work: Callable[[], int], state: FlagValues) -> int:
             return KbackupError.exit_code
         if state.debug:
             print(printable_lines("".join(traceback.format_exception(raised))), file=sys.stderr)
-        return _report(as_error(raised), state)
+        state.error = error = frame.as_error(raised)
+        failed(error)
+        frame.print_error(error)
+        return error.exit_code
 
 
 def _run(args: list[str], command: str, state: FlagValues) -> int:
@@ -167,7 +160,7 @@ def _run(args: list[str], command: str, state: FlagValues) -> int:
     That takes a socket's broken pipe for stdout's, and an early end of a stream for Ctrl-D."""
     if instruction := os.environ.get(COMPLETION_VARIABLE):
         return shell_complete(cli, {}, "kbackup", COMPLETION_VARIABLE, instruction)
-    state.metrics = requested_metrics_file(args, command)
+    state.metrics = frame.requested_metrics_file(args, command)
     with cli.make_context("kbackup", plain_arguments(args), obj=state) as context:
         return cli.invoke(context) or 0
 
@@ -177,18 +170,11 @@ def plain_arguments(args: Sequence[str]) -> list[str]:
     return ["--json" if argument == JSON_LINE else argument for argument in args]
 
 
-def _finish(code: int, state: FlagValues) -> int:
+def _print_document(code: int, state: FlagValues) -> int:
     """Print the JSON document of the command and return its exit code."""
     reporter = state.reporter or Reporter(json=state.json, one_line=state.json_line)
     reporter.finish(code, state.error)
     return code
-
-
-def _report(error: KbackupError, state: FlagValues) -> int:
-    failed(error)
-    state.error = error
-    print_error(error)
-    return error.exit_code
 
 
 def _is_stdout_closed() -> bool:
@@ -201,23 +187,8 @@ def _is_stdout_closed() -> bool:
     return closed
 
 
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def _interrupt(number: int, stack: FrameType | None) -> None:
     """Let SIGTERM end a run as Ctrl-C does, with its cleaning up.
 
     A running Spark replaces the handler of SIGINT: it cancels jobs, which the run would wait for otherwise."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        on_interrupt = signal.getsignal(signal.SIGINT)
-        if callable(on_interrupt):
-            on_interrupt(signal.SIGINT, frame)
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+    frame.interrupt_by(signal.getsignal(signal.SIGINT), stack)

@@ -7,25 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    common_options,
-    key_option,
-    key_options,
-    s3_options,
-    source_options,
-    spark_options,
-)
+from kbackup.cli.common import session
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, key_option, key_options, name_options, source_options
 from kbackup.cli.common.output import Reporter, ShownProgress
-from kbackup.cli.common.session import (
-    archive_store,
-    archive_store_at,
-    delta_config,
-    show_connecting,
-    spark_session,
-    stop_at_signals,
-)
+from kbackup.cli.common.session import spark_session
 from kbackup.cli.export import show_export
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
 from kbackup.jobs.common import Stop
@@ -37,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kbackup.config.models import Follow
-    from kbackup.jobs.backup.follow import FollowReport
     from kbackup.jobs.backup.job import BackupReport
     from kbackup.jobs.backup.plan import Plan
     from kbackup.metrics.server import Health
@@ -103,33 +88,6 @@ class RoundReporter:
             self._reporter.warning(f"the metrics were not written: {error}")
 
 
-def follow_until_stopped(frame: Frame) -> int:
-    config = frame.config
-    store = archive_store(frame)
-    with ExitStack() as stack:
-        health: Health | None = None
-        if config.follow.listen:
-            check_stale_after(config.follow)
-            from kbackup.metrics.server import Health, Server
-
-            health = Health(config.follow.stale_after_seconds)
-            server = stack.enter_context(Server(config.follow.listen, health))
-            frame.reporter.note(f"metrics on port {server.port}")
-        show_connecting(frame, "source")
-        session = stack.enter_context(spark_session(config, at_once=True, reporter=frame.reporter))
-        shown = stack.enter_context(ShownProgress(frame.reporter))
-        stop = stack.enter_context(closing(Stop()))
-        stack.enter_context(stop_at_signals(stop))
-        from kbackup.jobs.backup.follow import Follower  # while the JVM starts
-
-        follower = Follower(
-            config.backup, config.follow, config.source, store, session, shown, RoundReporter(frame, health), stop
-        )
-        report = follower.follow()
-    _show(report, frame)
-    return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
-
-
 def check_stale_after(follow: Follow) -> None:
     """Raise `UsageError` for a limit under which a healthy process counts as stale."""
     if follow.stale_after_seconds <= follow.interval_seconds:
@@ -139,40 +97,53 @@ def check_stale_after(follow: Follow) -> None:
         )
 
 
-def _show(report: FollowReport, frame: Frame) -> None:
-    frame.reporter.line(
+def _follow_until_stopped(frame: Frame) -> int:
+    config, reporter = frame.config, frame.reporter
+    store = session.archive_store(frame)
+    with ExitStack() as stack:
+        health: Health | None = None
+        if config.follow.listen:
+            check_stale_after(config.follow)
+            from kbackup.metrics.server import Health, Server
+
+            health = Health(config.follow.stale_after_seconds)
+            server = stack.enter_context(Server(config.follow.listen, health))
+            reporter.note(f"metrics on port {server.port}")
+        session.show_connecting(frame, "source")
+        spark = stack.enter_context(spark_session(config, at_once=True, reporter=reporter))
+        shown = stack.enter_context(ShownProgress(reporter))
+        stop = stack.enter_context(closing(Stop()))
+        stack.enter_context(session.stop_at_signals(stop))
+        from kbackup.jobs.backup.follow import Follower  # while the JVM starts
+
+        rounds = RoundReporter(frame, health)
+        report = Follower(config.backup, config.follow, config.source, store, spark, shown, rounds, stop).follow()
+    reporter.line(
         f"stopped after {human_duration(report.seconds)}: "
         f"{plural(report.restore_points, 'restore point')} of {report.archive}, "
         f"{plural(report.records, 'new record')}, {human_size(report.bytes)} "
         f"({human_size(report.stored_bytes)} stored); newest {report.restore_point or 'none'}"
     )
-    frame.reporter.document(report)
+    reporter.document(report)
+    return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
 
 
-# `kbackup backup`: write a new restore point, or with `--follow` one after the other.
-
-
-@click.command("backup")
-@common_options
-@archive_option
-@source_options
-@key_option("backup.topics", "-t", "--topic", "--topics")
-@key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
-@key_option("backup.groups", "-g", "--group", "--groups")
-@key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
-@key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss")
-@key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait")
-@key_options("export.delta", "export.one_table")
-@click.option("--follow", is_flag=True, help="Commit restore points until SIGTERM or Ctrl-C.")
-@click.option("--label", metavar="NAME", help="Label of the new restore point.")
-@key_option("follow.interval_seconds", "--interval")
-@key_option("follow.max_age_seconds", "--max-age")
-@key_options("follow.small_bytes", "follow.small_segments")
-@key_option("follow.listen", "--listen")
-@key_option("follow.stale_after_seconds", "--stale-after")
-@s3_options
-@spark_options
-@pass_frame
+@archive_command(
+    "backup",
+    source_options,
+    name_options("backup.topics", "backup.groups"),
+    key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss"),
+    key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait"),
+    key_options("export.delta", "export.one_table"),
+    click.option("--follow", is_flag=True, help="Commit restore points until SIGTERM or Ctrl-C."),
+    click.option("--label", metavar="NAME", help="Label of the new restore point."),
+    key_option("follow.interval_seconds", "--interval"),
+    key_option("follow.max_age_seconds", "--max-age"),
+    key_options("follow.small_bytes", "follow.small_segments"),
+    key_option("follow.listen", "--listen"),
+    key_option("follow.stale_after_seconds", "--stale-after"),
+    spark=True,
+)
 def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
@@ -187,9 +158,11 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     if follow:
         if label:
             raise UsageError("--label excludes --follow", "run 'kbackup label latest NAME' after a restore point")
-        _refuse_options_without_follow(frame)
-        return follow_until_stopped(frame)
-    _refuse_options_of_follow(frame)
+        _refuse_tables(frame)
+        return _follow_until_stopped(frame)
+    for path, origin in frame.loaded.origins.items():
+        if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
+            raise UsageError(f"{origin.name} needs --follow", "add --follow, or leave it out")
     if label:
         from kbackup.jobs.points import check_label
 
@@ -197,15 +170,15 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     config, reporter = frame.config, frame.reporter
     url, address = config.export.delta, frame.archive
     with (
-        spark_session(delta_config(config, url), at_once=True, reporter=reporter) as for_tables,
+        spark_session(session.delta_config(config, url), at_once=True, reporter=reporter) as for_tables,
         spark_session(config, reporter=reporter) as without_tables,
         ShownProgress(reporter) as shown,
     ):
-        store = archive_store_at(frame, address)
-        show_connecting(frame, "source")
+        store = session.archive_store_at(frame, address)
+        session.show_connecting(frame, "source")
         from kbackup.jobs.backup.job import backup  # while the JVM starts
 
-        def session() -> SparkSession:
+        def spark() -> SparkSession:
             """Return a session; without the jars of tables if Spark can't start with them, so that the backup runs."""
             try:
                 return for_tables()
@@ -215,9 +188,9 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
                 return without_tables()
 
         report = backup(
-            config.backup, config.source, store, session, shown, lambda plan: _show_plan(plan, reporter), label or ""
+            config.backup, config.source, store, spark, shown, lambda plan: _show_plan(plan, reporter), label or ""
         )
-        show(report, reporter)
+        _show(report, reporter)
         losses = [loss.message for loss in report.losses]
         if url:
             losses += _export(frame, report, store, for_tables, shown)
@@ -225,7 +198,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
 
 
 def _export(
-    frame: Frame, report: BackupReport, store: Store, session: Callable[[], SparkSession], shown: ShownProgress
+    frame: Frame, report: BackupReport, store: Store, spark: Callable[[], SparkSession], shown: ShownProgress
 ) -> tuple[str, ...]:
     """Write the restore point to Delta tables and return the losses of the tables.
 
@@ -237,7 +210,7 @@ def _export(
     url = config.export.delta or ""
     try:
         lease = config.backup.lease_seconds
-        done = export_delta(ExportJob(config.export, url, store, config.s3, session, shown, lease))
+        done = export_delta(ExportJob(config.export, url, store, config.s3, spark, shown, lease))
     except KbackupError as error:
         raise type(error)(
             f"restore point {report.restore_point} is committed, but an export to the Delta tables at {url} failed: "
@@ -248,21 +221,14 @@ def _export(
     return done.losses
 
 
-def _refuse_options_without_follow(frame: Frame) -> None:
-    """Refuse options that `--follow` does not know."""
+def _refuse_tables(frame: Frame) -> None:
+    """Refuse `--delta`, which `--follow` does not know; a key of the configuration is noted."""
     if not frame.config.export.delta:
         return
     origin = frame.loaded.origins["export.delta"]
     if origin.kind == "flag" and origin.name != "--set":
         raise UsageError("--delta excludes --follow", "run 'kbackup export --delta URL' at the same time")
     frame.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
-
-
-def _refuse_options_of_follow(frame: Frame) -> None:
-    """Refuse options that need `--follow`."""
-    for path, origin in frame.loaded.origins.items():
-        if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
-            raise UsageError(f"{origin.name} needs --follow", "add --follow, or leave it out")
 
 
 def _show_plan(plan: Plan, reporter: Reporter) -> None:
@@ -275,9 +241,8 @@ def _show_plan(plan: Plan, reporter: Reporter) -> None:
     )
 
 
-def show(report: BackupReport, reporter: Reporter) -> None:
+def _show(report: BackupReport, reporter: Reporter) -> None:
     totals = report.totals
-    took = sum(report.seconds.values())
     reporter.table(
         ("topic", "state", "partitions", "records", "bytes"),
         [
@@ -304,6 +269,7 @@ def show(report: BackupReport, reporter: Reporter) -> None:
     reporter.line(
         f"restore point {report.restore_point} of {report.archive}: {plural(totals.records, 'new record')}, {size} in "
         f"{plural(totals.segments, 'segment')}; {plural(totals.topics, 'topic')}, "
-        f"{plural(totals.partitions, 'partition')}, {plural(totals.groups, 'group')}; {human_duration(took)}"
+        f"{plural(totals.partitions, 'partition')}, {plural(totals.groups, 'group')}; "
+        f"{human_duration(sum(report.seconds.values()))}"
     )
     reporter.document(report)

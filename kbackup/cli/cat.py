@@ -1,27 +1,24 @@
-"""`kbackup cat`: print records of an archive."""
+"""`kbackup cat`: print records of an archive; `kbackup ls`: list its topics, partitions or segments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
 from kbackup.archive.query.browse import Catalogue, PartitionRecords, records, tail
+from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.cli.common.arguments import parse_address
+from kbackup.cli.common import records as shown
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.records import (
-    RecordRequest,
-    partitions_of,
-    print_records,
-    record_options,
-    report_undecoded,
-    with_record_request,
-)
+from kbackup.cli.common.options import moment_of, s3_options, state_options
+from kbackup.cli.common.output import Cell
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.store import Store
 from kbackup.types import TopicPartition
+from kbackup.util.text import human_size
+from kbackup.util.times import human_time
 
 
 @click.command("cat")
@@ -29,10 +26,10 @@ from kbackup.types import TopicPartition
 @click.option(
     "--tail", "last", type=click.IntRange(min=1), metavar="N", help="Print the last N records of each partition."
 )
-@record_options
+@shown.record_options
 @pass_frame
-@with_record_request
-def command(frame: Frame, request: RecordRequest, address_text: str, last: int | None) -> None:
+@shown.with_record_request
+def command(frame: Frame, request: shown.RecordRequest, address_text: str, last: int | None) -> None:
     """Print records by partition, in order of their offsets.
 
     PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. To is excluded;
@@ -42,22 +39,29 @@ def command(frame: Frame, request: RecordRequest, address_text: str, last: int |
     schema registry or schema files decode keys and values to JSON.
     """
     show, decoding = request.show(frame)
-    address = parse_address(address_text)
+    address = shown.parse_address(address_text)
     window = request.window(address)
     if last is not None and (window.timed or address.ranged or request.limit is not None):
         raise UsageError("--tail needs a topic or a partition alone", "leave out offsets, times and --limit")
     store, catalogue = request.open(frame, address)
     batches = _read_records(store, catalogue, address, window, last, request.limit)
-    if not print_records(batches, show, decoding) and address.one and not window.timed:
-        raise _no_such_record(catalogue, address)
-    report_undecoded(decoding, frame.reporter)
+    if not shown.print_records(batches, show, decoding) and address.one and not window.timed:
+        (partition,) = shown.partitions_of(catalogue, address)
+        tp = TopicPartition(address.topic, partition.partition)
+        raise UsageError(
+            f"there is no record at offset {address.start} of {tp} in {catalogue.location}",
+            f"use '{address.topic}:{partition.partition}:{address.start}-' to begin at the next record; the archive "
+            f"has offsets {partition.start} to {partition.end} (exclusive), without those of compaction and "
+            "transactions",
+        )
+    shown.report_undecoded(decoding, frame.reporter)
 
 
 def _read_records(
     store: Store, catalogue: Catalogue, address: TopicAddress, window: Window, last: int | None, limit: int | None
 ) -> Iterator[PartitionRecords]:
     remaining = limit
-    for partition in partitions_of(catalogue, address):
+    for partition in shown.partitions_of(catalogue, address):
         if last is not None:
             yield from tail(store, address.topic, partition, last)
             continue
@@ -68,11 +72,106 @@ def _read_records(
             return
 
 
-def _no_such_record(catalogue: Catalogue, address: TopicAddress) -> UsageError:
-    (partition,) = partitions_of(catalogue, address)
-    tp = TopicPartition(address.topic, partition.partition)
-    return UsageError(
-        f"there is no record at offset {address.start} of {tp} in {catalogue.location}",
-        f"use '{address.topic}:{partition.partition}:{address.start}-' to begin at the next record; the archive has "
-        f"offsets {partition.start} to {partition.end} (exclusive), without those of compaction and transactions",
+# `kbackup ls`.
+
+
+_Row = Mapping[str, Cell]
+_SIZES = ("bytes", "stored_bytes", "largest")
+_TIMES = ("min_timestamp", "max_timestamp")
+_SUMS = ("records", "bytes", "stored_bytes", *_TIMES)
+_COLUMNS: dict[str, Sequence[str]] = {
+    "topics": ("topic", "state", "as_of", "partitions", "segments", *_SUMS),
+    "partitions": ("partition", "start", "end", "segments", *_SUMS),
+    "segments": ("first", "last", *_SUMS, "largest", "file"),
+}
+_HEADINGS = {
+    **{"as_of": "as of", "stored_bytes": "stored"},
+    **{"min_timestamp": "oldest record", "max_timestamp": "newest record"},
+}
+
+
+@click.command("ls")
+@click.argument("address_text", metavar="[PLACE]", required=False)
+@state_options
+@s3_options
+@pass_frame
+def ls_command(frame: Frame, address_text: str | None, restore_point: str, to_time: str | None) -> None:
+    """List an archive's topics; with PLACE, a topic's partitions (orders) or a partition's segments (orders:3).
+
+    A slash may stand for the colon. A partition's range ends with the next offset to archive, a segment's with its last
+    record. With --to-time, records are upper bounds.
+    """
+    address = shown.parse_partition(address_text)
+    moment = moment_of("--to-time", to_time)
+    topic = address.topic if address is not None else None
+    catalogue = shown.open_archive_at(frame, restore_point, moment, topic).catalogue
+    level, rows = _rows(catalogue, address)
+    names = _COLUMNS[level]
+    frame.reporter.table(
+        [_HEADINGS.get(name, name) for name in names], [[_cell(n, row[n]) for n in names] for row in rows]
     )
+    frame.reporter.document(
+        {
+            "archive": catalogue.archive,
+            "restore_point": catalogue.restore_point,
+            "committed_at": catalogue.committed_at,
+            level: rows,
+            **({"choice": catalogue.choice} if catalogue.choice is not None else {}),
+        }
+    )
+
+
+def _cell(name: str, value: Cell) -> Cell:
+    if isinstance(value, int) and name in _SIZES:
+        return human_size(value)
+    return human_time(value) if isinstance(value, int) and name in _TIMES else value
+
+
+def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list[_Row]]:
+    """Return the level of an address, a key of `_COLUMNS`, and a row of each of its members."""
+    if address is None:
+        return "topics", [
+            {
+                "topic": topic.name,
+                "incarnation": topic.incarnation,
+                "state": topic.state,
+                "as_of": topic.as_of or None,
+                "partitions": len(topic.partitions),
+                "segments": len(topic.segments),
+                **_sums(topic.segments, topic.timestamps),
+            }
+            for topic in catalogue.topics
+        ]
+    if address.partition is None:
+        return "partitions", [
+            {
+                "partition": partition.partition,
+                "start": partition.start,
+                "end": partition.end,
+                "segments": len(partition.segments),
+                **_sums(partition.segments, partition.timestamps),
+            }
+            for topic in catalogue.topics
+            for partition in topic.partitions
+        ]
+    return "segments", [
+        {
+            "first": segment.first,
+            "last": segment.last,
+            **_sums([segment], (segment.min_timestamp, segment.max_timestamp)),
+            "largest": segment.largest,
+            "crc": segment.crc or None,
+            "file": segment.key,
+        }
+        for segment in catalogue.partition(address.topic, address.partition).segments
+    ]
+
+
+def _sums(segments: Sequence[Segment], times: tuple[int | None, int | None]) -> _Row:
+    return {
+        "records": sum(s.count for s in segments),
+        "bytes": sum(s.bytes for s in segments),
+        "stored_bytes": sum(s.stored for s in segments),
+        "min_timestamp": times[0],
+        "max_timestamp": times[1],
+    }

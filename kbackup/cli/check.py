@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    client_file_option,
-    common_options,
-    key_option,
-    s3_options,
-    source_options,
-    spark_options,
-)
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, client_file_option, name_options, source_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.jobs.check import CheckStep, check
-
-if TYPE_CHECKING:
-    from kbackup.jobs.check import CheckStep
 
 
 def show_step(step: CheckStep, reporter: Reporter) -> None:
@@ -32,23 +19,15 @@ def show_step(step: CheckStep, reporter: Reporter) -> None:
         reporter.line(f"{'':<8}   hint: {step.hint}")
 
 
-# `kbackup check`: check step by step whether a backup would work.
-
-
-@click.command("check")
-@common_options
-@archive_option
-@source_options
-@client_file_option("target")
-@key_option("backup.topics", "-t", "--topic", "--topics")
-@key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
-@key_option("backup.groups", "-g", "--group", "--groups")
-@key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
-@click.option("--target", is_flag=True, help="Also check access for a restore into [target].")
-@click.option("--spark", is_flag=True, help="Also start Spark and run a task.")
-@s3_options
-@spark_options
-@pass_frame
+@archive_command(
+    "check",
+    source_options,
+    client_file_option("target"),
+    name_options("backup.topics", "backup.groups"),
+    click.option("--target", is_flag=True, help="Also check access for a restore into [target]."),
+    click.option("--spark", is_flag=True, help="Also start Spark and run a task."),
+    spark=True,
+)
 def command(frame: Frame, target: bool, spark: bool) -> int:
     """Check access and rights before a run, and leave nothing behind.
 
@@ -57,11 +36,13 @@ def command(frame: Frame, target: bool, spark: bool) -> int:
     failure.
     """
     reporter = frame.reporter
-
-    def show(step: CheckStep) -> None:
-        show_step(step, reporter)
-
     with spark_session(frame.config, reporter=reporter) as session:
-        report = check(frame.config, lambda: archive_store(frame), show, target, session if spark else None)
+        report = check(
+            frame.config,
+            lambda: archive_store(frame),
+            lambda step: show_step(step, reporter),
+            target,
+            session if spark else None,
+        )
     reporter.document(report)
     return report.exit_code

@@ -20,48 +20,29 @@ from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, show
 @pass_frame
 def command(frame: Frame, output: str) -> None:
     """Show the configuration and where each value came from; secrets are hidden."""
+    reporter = frame.reporter
     if output == "keys":
-        _keys(frame)
-    else:
-        _show(frame)
-
-
-def _show(frame: Frame) -> None:
+        keys = KEYS.values()
+        reporter.table(
+            ("key", "takes", "default", "meaning"), [(k.path, k.expected, k.default_text, k.doc) for k in keys]
+        )
+        reporter.line()
+        reporter.table(("variable", "meaning"), list(VARIABLES.items()))
+        described = [{"key": k.path, "takes": k.expected, "default": k.default, "meaning": k.doc} for k in keys]
+        reporter.document({"keys": described, "variables": VARIABLES})
+        return
     RequestBody(frame.config.notify.body)  # raises for a template that makes no JSON
     settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(frame.loaded)]
-    frame.reporter.table(
+    reporter.table(
         ("key", "value", "from"),
         [(setting.path, _text(setting.path, value), str(setting.origin)) for setting, value in settings],
     )
     for note in frame.loaded.notes:
-        frame.reporter.note(note)
-    frame.reporter.document(
-        {
-            "settings": [
-                {"key": setting.path, "value": value, "origin": setting.origin._asdict()} for setting, value in settings
-            ],
-            "notes": frame.loaded.notes,
-        }
-    )
+        reporter.note(note)
+    documents = [{"key": s.path, "value": value, "origin": s.origin._asdict()} for s, value in settings]
+    reporter.document({"settings": documents, "notes": frame.loaded.notes})
 
 
 def _text(path: str, value: object) -> str:
     key = KEYS.get(path)
     return show_value(key, value) if key else str(value)
-
-
-def _keys(frame: Frame) -> None:
-    keys = KEYS.values()
-    frame.reporter.table(
-        ("key", "takes", "default", "meaning"), [(key.path, key.expected, key.default_text, key.doc) for key in keys]
-    )
-    frame.reporter.line()
-    frame.reporter.table(("variable", "meaning"), list(VARIABLES.items()))
-    frame.reporter.document(
-        {
-            "keys": [
-                {"key": key.path, "takes": key.expected, "default": key.default, "meaning": key.doc} for key in keys
-            ],
-            "variables": VARIABLES,
-        }
-    )

@@ -7,14 +7,21 @@ import dataclasses
 import click
 
 from kbackup.archive import layout
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, options, point_option, s3_options
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, point_option
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
 from kbackup.util.text import human_duration, human_size, plural
 
-_destination_options = options(
+_TO_S3 = "to_s3_"
+
+
+@archive_command(
+    "copy",
+    click.argument("destination", metavar="DEST"),
+    point_option("Copy this restore point alone, with all that it needs. [default all]"),
+    click.option("--keep", is_flag=True, help="Keep restore points and records that expired in the source."),
     click.option("--to-s3-endpoint-url", metavar="URL", help="DEST's S3 endpoint, if it differs."),
     click.option("--to-s3-region", metavar="REGION", help="DEST's region."),
     click.option("--to-s3-profile", metavar="NAME", help="DEST's profile of the AWS configuration files."),
@@ -22,27 +29,7 @@ _destination_options = options(
         "--to-s3-path-style/--no-to-s3-path-style", default=None, help="Put DEST's bucket in the path of the URL."
     ),
 )
-
-
-@click.command("copy")
-@click.argument("destination", metavar="DEST")
-@common_options
-@archive_option
-@point_option("Copy this restore point alone, with all that it needs. [default all]")
-@click.option("--keep", is_flag=True, help="Keep restore points and records that expired in the source.")
-@_destination_options
-@s3_options
-@pass_frame
-def command(
-    frame: Frame,
-    destination: str,
-    restore_point: str | None,
-    keep: bool,
-    to_s3_endpoint_url: str | None,
-    to_s3_region: str | None,
-    to_s3_profile: str | None,
-    to_s3_path_style: bool | None,
-) -> None:
+def command(frame: Frame, destination: str, restore_point: str | None, keep: bool, **to_s3: str | bool | None) -> None:
     """Copy an archive, or what is new in it, to DEST.
 
     DEST must be empty or a copy of the same archive; it is a whole archive at each moment. The command checks every
@@ -56,27 +43,21 @@ def command(
     from kbackup.jobs.copy import copy_archive
 
     source = archive_store(frame)
-    given = {
-        "endpoint_url": to_s3_endpoint_url,
-        "region": to_s3_region,
-        "profile": to_s3_profile,
-        "path_style": to_s3_path_style,
-    }
-    target = _target(frame, destination, {name: value for name, value in given.items() if value is not None})
+    given: dict[str, object] = {name.removeprefix(_TO_S3): value for name, value in to_s3.items() if value is not None}
+    target = _target(frame, destination, given)
     lease = frame.config.backup.lease_seconds
     with ShownProgress(frame.reporter) as shown:
         report = copy_archive(source, target, lease, shown, point=restore_point, keep=keep)
     points = report.restore_points
     summary = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
-    summary += f", {plural(len(report.dropped), 'restore point')} dropped" if report.dropped else ""
+    dropped = plural(len(report.dropped), "restore point")
+    summary += f", {dropped} dropped" if report.dropped else ""
     frame.reporter.line(
         f"{report.destination}: {summary}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
         f"the newest restore point is {report.newest or '-'}; {human_duration(sum(report.seconds.values()))}"
     )
     if report.dropped:
-        frame.reporter.note(
-            f"{plural(len(report.dropped), 'restore point')} expired in the source; a copy with --keep keeps them"
-        )
+        frame.reporter.note(f"{dropped} expired in the source; a copy with --keep keeps them")
     frame.reporter.document(report)
 
 

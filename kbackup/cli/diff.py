@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    client_file_option,
-    common_options,
-    key_option,
-    key_options,
-    s3_options,
-)
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, client_file_option, key_option, name_options
 from kbackup.cli.common.output import Cell, Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK
@@ -26,63 +19,46 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK
 if TYPE_CHECKING:
     from kbackup.jobs.diff import Diff, DiffView, Value
 
-LIVE = ("source", "target")
 
-
-@click.command("diff")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
-@common_options
-@archive_option
-@client_file_option("source")
-@client_file_option("target")
-@key_option("backup.topics", "-t", "--topic", "--topics")
-@key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
-@key_option("backup.groups", "-g", "--group", "--groups")
-@key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
-@key_options("backup.isolation_level")
-@click.option("--exit-code", is_flag=True, help="End with exit code 3 if there are differences.")
-@s3_options
-@pass_frame
+@archive_command(
+    "diff",
+    click.argument("a", metavar="A"),
+    click.argument("b", metavar="B"),
+    client_file_option("source"),
+    client_file_option("target"),
+    name_options("backup.topics", "backup.groups"),
+    key_option("backup.isolation_level"),
+    click.option("--exit-code", is_flag=True, help="End with exit code 3 if there are differences."),
+)
 def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     """Show how B differs from A: topics, offsets, groups and settings of the cluster.
 
     A and B are restore points (number, label or latest) or the clusters source or target. Offsets of a cluster are
     those up to which a backup would read.
     """
-    from kbackup.jobs.diff import check_selections, diff
+    from kbackup.jobs.diff import check_selections, diff, live_view, point_view
 
-    topics, groups = _selections(frame)
-    read_view = _view_reader(frame, topics, groups)
-    views = [read_view(a), read_view(b)]
-    check_selections(views, topics, groups)
-    differences = diff(*views)
-    _show(differences, frame.reporter)
-    frame.reporter.document(differences)
-    return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
-
-
-def _selections(frame: Frame) -> tuple[Selection, Selection]:
-    """Return the selections of topics and groups to compare."""
-    options = frame.config.backup
-    return (Selection.of(options.topics, options.exclude_topics), Selection.of(options.groups, options.exclude_groups))
-
-
-def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], DiffView]:
-    """Return a function that reads the view of a restore point or a cluster."""
-    from kbackup.jobs.diff import live_view, point_view
+    config = frame.config
+    topics = Selection.of(config.backup.topics, config.backup.exclude_topics)
+    groups = Selection.of(config.backup.groups, config.backup.exclude_groups)
 
     @functools.cache
     def archive() -> Archive:
         return open_archive(archive_store(frame))
 
     def read_view(name: str) -> DiffView:
-        if name in LIVE:
-            properties = frame.config.source if name == "source" else frame.config.target
-            return live_view(properties, name, topics, groups, frame.config.backup.isolation_level)
+        """Read the view of a restore point or a cluster."""
+        if name in ("source", "target"):
+            properties = config.source if name == "source" else config.target
+            return live_view(properties, name, topics, groups, config.backup.isolation_level)
         return point_view(archive(), archive().restore_point(name), topics, groups)
 
-    return read_view
+    views = [read_view(a), read_view(b)]
+    check_selections(views, topics, groups)
+    differences = diff(*views)
+    _show(differences, frame.reporter)
+    frame.reporter.document(differences)
+    return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
 _VALUES = (
@@ -120,18 +96,29 @@ def _show(diff: Diff, reporter: Reporter) -> None:
         reporter,
         ("acl", "principal", "host", "permission", "operation", "resource", "name", "pattern"),
         [
-            (
-                *(d.change, d.acl.principal, d.acl.host, d.acl.permission, d.acl.operation),
-                *(d.acl.resource, d.acl.name, d.acl.pattern),
-            )
-            for d in diff.acls
+            (d.change, a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern)
+            for d, a in ((d, d.acl) for d in diff.acls)
         ],
     )
     for part, owner, name in _VALUES:
         _table(reporter, (owner, name, "change", "before", "after"), map(_value, getattr(diff, part)))
     for subject, why in diff.not_compared.items():
         reporter.note(f"not compared: {subject} ({why})")
-    reporter.line("there are no differences" if diff.same else _sum(diff))
+    added = sum(max(0, o.added) for o in diff.offsets)
+    counts = (
+        (len(diff.topics), "topics"),
+        (len(diff.offsets), f"partitions ({added:,} new offsets)"),
+        (len(diff.groups), "groups"),
+        (len(diff.acls), "ACLs"),
+        (len(diff.users), "users"),
+        (len(diff.broker_configs) + len(diff.group_configs), "settings of brokers and groups"),
+        (len(diff.quotas), "quotas"),
+        (len(diff.tokens), "tokens"),
+        (len(diff.client_metrics), "settings of client metrics"),
+        (len(diff.features), "features"),
+    )
+    different = "different: " + ", ".join(f"{count:,} {label}" for count, label in counts if count)
+    reporter.line("there are no differences" if diff.same else different)
 
 
 def _table(reporter: Reporter, columns: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]) -> None:
@@ -150,20 +137,3 @@ def _change(before: int | None, after: int | None) -> str:
     if before == after:
         return f"{after:,}" if after is not None else "-"
     return " -> ".join("-" if number is None else f"{number:,}" for number in (before, after))
-
-
-def _sum(diff: Diff) -> str:
-    added = sum(max(0, o.added) for o in diff.offsets)
-    counts = (
-        (len(diff.topics), "topics"),
-        (len(diff.offsets), f"partitions ({added:,} new offsets)"),
-        (len(diff.groups), "groups"),
-        (len(diff.acls), "ACLs"),
-        (len(diff.users), "users"),
-        (len(diff.broker_configs) + len(diff.group_configs), "settings of brokers and groups"),
-        (len(diff.quotas), "quotas"),
-        (len(diff.tokens), "tokens"),
-        (len(diff.client_metrics), "settings of client metrics"),
-        (len(diff.features), "features"),
-    )
-    return "different: " + ", ".join(f"{count:,} {label}" for count, label in counts if count)

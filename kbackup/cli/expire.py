@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kbackup.cli.common.command_line import own_command
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_argument, archive_option, common_options, options, s3_options
-from kbackup.cli.common.output import Cell, Reporter, ShownProgress
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, own_command
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.config.windows import parse_duration
 from kbackup.errors import StoreError
 from kbackup.util.text import human_size, plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.retention import ExpireReport, PointFate
+    from kbackup.jobs.retention import ExpireReport
 
+F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST = 100 * 365 * 86_400.0
 """Longest duration in seconds: no archive is older."""
 _FAILED = 10
@@ -40,62 +41,43 @@ class _Span(click.ParamType[timedelta]):
         return timedelta(seconds=min(seconds, _LONGEST))
 
 
-_COUNT = click.IntRange(min=1)
-_SPAN = _Span()
-_policy_options = options(
-    click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N restore points."),
-    *(
-        click.option(
-            f"--keep-{name}", type=_COUNT, metavar="N", help=f"Keep the newest of each of the last N {unit} with any."
-        )
-        for name, unit in (("daily", "days"), ("weekly", "weeks"), ("monthly", "months"), ("yearly", "years"))
-    ),
-    click.option(
-        "--keep-within",
-        type=_SPAN,
-        metavar="DURATION",
-        help="Keep all restore points up to this much older than the newest.",
-    ),
-)
+_UNITS = {"daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
 
 
-@click.command("expire")
-@archive_argument
-@common_options
-@archive_option
-@_policy_options
-@click.option(
-    "--older-than",
-    type=_SPAN,
-    metavar="DURATION",
-    help="Expire records this much older than the newest restore point, by whole segments.",
+def _count_option(name: str, help: str) -> Callable[[F], F]:
+    return click.option(f"--keep-{name}", type=click.IntRange(min=1), metavar="N", help=help)
+
+
+def _span_option(name: str, help: str, **attributes: Any) -> Callable[[F], F]:
+    return click.option(name, type=_Span(), metavar="DURATION", help=help, **attributes)
+
+
+@archive_command(
+    "expire",
+    _count_option("last", "Keep the last N restore points."),
+    *(_count_option(name, f"Keep the newest of each of the last N {unit} with any.") for name, unit in _UNITS.items()),
+    _span_option("--keep-within", "Keep all restore points up to this much older than the newest."),
+    _span_option("--older-than", "Expire records this much older than the newest restore point, by whole segments."),
+    _span_option(
+        "--grace",
+        "Delete objects this long after they expired; until then readers can finish.",
+        default="1d",
+        show_default=True,
+    ),
+    click.option("--ignore-mirrors", is_flag=True, help="Expire records even if a live mirror has not applied them."),
+    click.option("--confirm", is_flag=True, help="Expire. Without it, the command only shows the plan."),
+    click.option("--undo", is_flag=True, help="Undo the newest expiration, within its grace time."),
+    argument=True,
 )
-@click.option(
-    "--grace",
-    type=_SPAN,
-    metavar="DURATION",
-    default="1d",
-    show_default=True,
-    help="Delete objects this long after they expired; until then readers can finish.",
-)
-@click.option("--ignore-mirrors", is_flag=True, help="Expire records even if a live mirror has not applied them.")
-@click.option("--confirm", is_flag=True, help="Expire. Without it, the command only shows the plan.")
-@click.option("--undo", is_flag=True, help="Undo the newest expiration, within its grace time.")
-@s3_options
-@pass_frame
 def command(
     frame: Frame,
-    keep_last: int | None,
-    keep_daily: int | None,
-    keep_weekly: int | None,
-    keep_monthly: int | None,
-    keep_yearly: int | None,
     keep_within: timedelta | None,
     older_than: timedelta | None,
     grace: timedelta,
     ignore_mirrors: bool,
     confirm: bool,
     undo: bool,
+    **keep: int | None,
 ) -> None:
     """Expire restore points by policy, and records by age. Without --confirm, only show the plan.
 
@@ -110,25 +92,16 @@ def command(
     from kbackup.jobs.retention import Expiry, Policy, expire
     from kbackup.jobs.retention import undo as undo_expire
 
-    last, daily, weekly, monthly, yearly = (
-        count or 0 for count in (keep_last, keep_daily, keep_weekly, keep_monthly, keep_yearly)
-    )
-    policy = Policy(last, daily, weekly, monthly, yearly, keep_within)
-    store = archive_store(frame)
+    policy = Policy(**{name: keep[f"keep_{name}"] or 0 for name in ("last", *_UNITS)}, within=keep_within)
+    store, lease = archive_store(frame), frame.config.backup.lease_seconds
     if undo:
-        undone = undo_expire(store, frame.config.backup.lease_seconds)
+        undone = undo_expire(store, lease)
         count = plural(len(undone.restore_points), "restore point")
         frame.reporter.line(f"the newest expiration is undone: {count} and all its records are back")
         frame.reporter.document(undone)
         return
     with ShownProgress(frame.reporter) as shown:
-        report = expire(
-            store,
-            Expiry(policy, older_than, grace, ignore_mirrors),
-            frame.config.backup.lease_seconds,
-            shown,
-            confirm=confirm,
-        )
+        report = expire(store, Expiry(policy, older_than, grace, ignore_mirrors), lease, shown, confirm=confirm)
     _show(report, frame.reporter)
     frame.reporter.document(report)
     if report.failed:
@@ -141,7 +114,12 @@ def command(
 def _show(report: ExpireReport, reporter: Reporter) -> None:
     reporter.table(
         ("number", "committed at", "", "why", "records kept", "records expired"),
-        [(p.number, p.committed_at, *_fate(p)) for p in report.restore_points],
+        [
+            (p.number, p.committed_at, "stays", ", ".join(p.reasons), p.records, p.records_gone)
+            if p.stays
+            else (p.number, p.committed_at, "expires", None, None, None)
+            for p in report.restore_points
+        ],
     )
     for topic in report.spared:
         reporter.note(
@@ -177,9 +155,3 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         reporter.warning(f"{key} can't be deleted: {why}")
     if not done:
         reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}")
-
-
-def _fate(point: PointFate) -> tuple[Cell, ...]:
-    if not point.stays:
-        return "expires", None, None, None
-    return "stays", ", ".join(point.reasons), point.records, point.records_gone

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
 import msgspec
 
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    common_options,
-    key_option,
-    key_options,
-    s3_options,
-    spark_options,
-)
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, key_options, name_options
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, delta_config, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
@@ -25,15 +17,12 @@ if TYPE_CHECKING:
     from kbackup.jobs.export.run import ExportReport
 
 
-@click.command("export")
-@common_options
-@archive_option
-@key_options("export.delta", "export.parquet", "export.one_table")
-@key_option("export.topics", "-t", "--topic", "--topics")
-@key_option("export.exclude_topics", "--exclude-topic", "--exclude-topics")
-@s3_options
-@spark_options
-@pass_frame
+@archive_command(
+    "export",
+    key_options("export.delta", "export.parquet", "export.one_table"),
+    name_options("export.topics"),
+    spark=True,
+)
 def command(frame: Frame) -> int:
     """Export what is new in an archive to Delta tables or Parquet files.
 
@@ -45,17 +34,19 @@ def command(frame: Frame) -> int:
     if not export.delta and not export.parquet:
         raise UsageError("no destination is named", "give --delta URL or --parquet URL")
     store = archive_store(frame)
-    session_of = delta_config(config, export.delta)
     done: list[ExportReport] = []
-    with spark_session(session_of, reporter=reporter) as session, ShownProgress(reporter) as shown:
+    with (
+        spark_session(delta_config(config, export.delta), reporter=reporter) as session,
+        ShownProgress(reporter) as shown,
+    ):
         from kbackup.jobs.export.run import ExportJob
         from kbackup.jobs.export.tables import export_delta, export_parquet
 
-        lease = config.backup.lease_seconds
-        if export.delta:
-            done.append(export_delta(ExportJob(export, export.delta, store, config.s3, session, shown, lease)))
-        if export.parquet:
-            done.append(export_parquet(ExportJob(export, export.parquet, store, config.s3, session, shown, lease)))
+        for url, write in ((export.delta, export_delta), (export.parquet, export_parquet)):
+            if url:
+                done.append(
+                    write(ExportJob(export, url, store, config.s3, session, shown, config.backup.lease_seconds))
+                )
     for report in done:
         show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,21 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kbackup.archive.query.browse import Catalogue, PartitionRecords
+from kbackup.archive.query.browse import Catalogue
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.cli.common.arguments import parse_address
+from kbackup.cli.common import records
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.records import (
-    RecordRequest,
-    document,
-    limit_records,
-    partitions_of,
-    print_records,
-    record_options,
-    report_undecoded,
-    with_record_request,
-)
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.formats.block import select_records
@@ -38,8 +28,7 @@ from kbackup.types import RecordBlock, TopicPartition
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.archive.query.find import Matches, Pattern
-
+    from kbackup.archive.query.find import Pattern
 
 Mask = npt.NDArray[np.bool_]
 """bool[n]: True for selected records."""
@@ -63,9 +52,9 @@ class Expression:
         try:
             self._program = jq.compile(text)
         except ValueError as error:  # also of text that is not Unicode
-            message = str(error).strip().partition("\n")[0]
             raise UsageError(
-                f"--jq {text} can't be used: {message}", """give an expression such as '.value.status == "failed"'"""
+                f"--jq {text} can't be used: {_first_line(error)}",
+                """give an expression such as '.value.status == "failed"'""",
             ) from None
         self._decoding, self._before = decoding, before
         self._failed, self._first = 0, ""
@@ -86,13 +75,11 @@ class Expression:
         except ValueError as error:  # what the expression raises, or can't do with this record
             with self._lock:
                 self._failed += 1
-                message = str(error).strip().partition("\n")[0]
-                self._first = self._first or f"{tp.topic}:{tp.partition}:{row.offset}: {message}"
+                self._first = self._first or f"{tp.topic}:{tp.partition}:{row.offset}: {_first_line(error)}"
             return False
 
     def _text(self, tp: TopicPartition, row: Row) -> str:
-        parts = self._decoding(tp, row)
-        whole = document(tp, row, parts)
+        whole = records.document(tp, row, self._decoding(tp, row))
         if "value_schema" not in whole and row.value is not None:
             try:
                 msgspec.json.decode(row.value)
@@ -110,10 +97,8 @@ class Expression:
             )
 
 
-Out = Callable[[Iterator[PartitionRecords], Callable[[], AbstractContextManager[None]]], object]
-"""Prints the records of batches, within a context that hides the progress bar."""
-
-_PARTS = ("key", "value", "headers")
+def _first_line(error: ValueError) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 @click.command("find")
@@ -124,17 +109,17 @@ _PARTS = ("key", "value", "headers")
 @click.option(
     "--in",
     "parts",
-    type=click.Choice(_PARTS),
+    type=click.Choice(("key", "value", "headers")),
     multiple=True,
     help="Part of the record to search. [repeatable, default all]",
 )
 @click.option("--jq", "expression", metavar="EXPR", help="Print records for which the jq expression EXPR is true.")
-@record_options
+@records.record_options
 @pass_frame
-@with_record_request
+@records.with_record_request
 def command(
     frame: Frame,
-    request: RecordRequest,
+    request: records.RecordRequest,
     pattern: str | None,
     address_text: str | None,
     regex: bool,
@@ -150,6 +135,8 @@ def command(
     --jq tests the record as --json prints it, with JSON and decoded values parsed: '.value.status == "failed"'. With
     --jq, a single argument is PLACE. TEXT before PLACE tests only records with TEXT, which is faster.
     """
+    from kbackup.archive.query.find import find, to_search
+
     if expression is not None and address_text is None:
         pattern, address_text = None, pattern
     show, decoding = request.show(frame)
@@ -158,11 +145,21 @@ def command(
     matches = compiled or text
     if matches is None:
         raise UsageError("no search text is given", "give TEXT, or an expression with --jq")
-    address = parse_address(address_text) if address_text is not None else None
+    address = records.parse_address(address_text) if address_text is not None else None
+    window = request.window(address)
+    store, catalogue = request.open(frame, address)
+    partitions = list(_partitions(catalogue, address))
+    sizes = [to_search(partition, window) for _, partition in partitions]
+    total, nbytes = (sum(size[n] for size in sizes) for n in (0, 1))
     # an expression has decoded each record, and counted it
     decode = decoding if compiled is None else decoding.decode_uncounted
-    _search(frame, request, address, matches, lambda batches, hidden: print_records(batches, show, decode, hidden))
-    report_undecoded(decoding, frame.reporter)
+    with (
+        frame.reporter.progress("searched", records=total, nbytes=nbytes) as progress,
+        closing(find(store, partitions, matches, window, progress.advance)) as batches,
+    ):
+        limited = records.limit_records(batches, request.limit)
+        records.print_records(limited, show, decode, partial(progress.hidden, restart=request.whole_lines))
+    records.report_undecoded(decoding, frame.reporter)
     if compiled is not None:
         compiled.report_failures(frame.reporter)
 
@@ -179,24 +176,9 @@ def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str,
     return text
 
 
-def _search(frame: Frame, request: RecordRequest, address: TopicAddress | None, matches: Matches, out: Out) -> None:
-    from kbackup.archive.query.find import find, to_search
-
-    window = request.window(address)
-    store, catalogue = request.open(frame, address)
-    partitions = list(_partitions(catalogue, address))
-    sizes = [to_search(p, window) for _, p in partitions]
-    records, nbytes = (sum(size[n] for size in sizes) for n in (0, 1))
-    with (
-        frame.reporter.progress("searched", records=records, nbytes=nbytes) as progress,
-        closing(find(store, partitions, matches, window, progress.advance)) as batches,
-    ):
-        out(limit_records(batches, request.limit), partial(progress.hidden, restart=request.style.whole_lines))
-
-
 def _partitions(catalogue: Catalogue, address: TopicAddress | None) -> Iterator[tuple[str, ArchivedPartition]]:
     if address is not None:
-        yield from ((address.topic, partition) for partition in partitions_of(catalogue, address))
+        yield from ((address.topic, partition) for partition in records.partitions_of(catalogue, address))
         return
     for topic in catalogue.topics:
         yield from ((topic.name, partition) for partition in topic.partitions)

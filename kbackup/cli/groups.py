@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.archive import layout
-from kbackup.cli.common.arguments import moment_of
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import (
-    archive_option,
+    archive_command,
     common_options,
     key_option,
+    key_options,
+    moment_of,
+    name_options,
     options,
     point_option,
-    s3_options,
     target_options,
     to_time_option,
 )
 from kbackup.cli.common.output import Cell, Reporter
-from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.session import archive_store, state_store
 from kbackup.config.windows import TIMES
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
-from kbackup.store import Store, open_store
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
@@ -32,114 +31,6 @@ if TYPE_CHECKING:
     from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, GroupUndoReport, Prepared
     from kbackup.jobs.groups.plan import Moment
     from kbackup.kafka.admin.cluster import Cluster
-
-
-def find_group(overview: GroupsOverview, name: str) -> GroupOverview:
-    """Return a captured group by name. Raises `UsageError` if it was not captured."""
-    for group in overview.groups:
-        if group.group == name:
-            return group
-    if name in overview.not_carried:
-        raise UsageError(
-            f"group {name} was not captured: {overview.not_carried[name]}",
-            "select another restore point with --restore-point",
-        )
-    hint = suggest_name(name, [g.group for g in overview.groups], "run 'kbackup groups show' to list them")
-    raise UsageError(f"there is no group {name} in {_origin(overview)}", hint)
-
-
-def _origin(overview: GroupsOverview) -> str:
-    return f"restore point {overview.restore_point}" if overview.restore_point else overview.archive
-
-
-def _head(overview: GroupsOverview) -> list[tuple[str, Cell]]:
-    captured: list[tuple[str, Cell]] = [("captured at", overview.captured_at)] if overview.captured_at else []
-    return [("archive", overview.archive), ("restore point", overview.restore_point or "none"), *captured]
-
-
-def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
-    reporter.fields(_head(overview))
-    reporter.line()
-    reporter.table(
-        ("group", "type", "state", "partitions", "lag"),
-        [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in overview.groups],
-    )
-    for group, why in overview.not_carried.items():
-        reporter.warning(f"group {group} was not captured: {why}")
-
-
-def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporter) -> None:
-    reporter.fields(
-        [
-            *_head(overview),
-            ("group", group.group),
-            ("type", group.type or None),
-            ("state", group.state or None),
-            ("lag", group.lag),
-        ]
-    )
-    reporter.line()
-    reporter.table(
-        ("topic", "partition", "offset", "lag", "leader epoch", "metadata"),
-        [(o.topic, o.partition, o.offset, o.lag, o.leader_epoch, o.metadata) for o in group.offsets],
-    )
-
-
-def show_plan(report: GroupsPlanReport, reporter: Reporter) -> None:
-    reporter.table(
-        ("group", "becomes", "topic", "partition", "now", "source offset", "target offset", "how"),
-        [
-            (g.source, g.group, o.topic, o.partition, o.now, o.source, o.target, o.how)
-            for g in report.groups
-            for o in g.offsets
-        ],
-    )
-    for missing in report.missing:
-        reporter.warning(missing)
-    reporter.line(f"nothing was written; {plural(len(report.groups), 'group')}, {_as_of(report)}")
-
-
-def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
-    at = f" (captured at {report.captured_at})" if report.captured_at else ""
-    return f"as of restore point {report.restore_point}{at}" if report.restore_point else "of the Java tool's folder"
-
-
-def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
-    """Print the offsets of each group, and whether they were set."""
-    reporter.table(
-        ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
-        [(g.group, o.topic, o.partition, o.source, o.target, o.how, g.status) for g in groups for o in g.offsets],
-    )
-
-
-def show_applied(report: GroupsReport, reporter: Reporter) -> None:
-    show_results(report.groups, reporter)
-    for missing in report.missing:
-        reporter.warning(missing)
-    applied = sum(g.status == "applied" for g in report.groups)
-    reporter.line(f"{plural(applied, 'group')} set, {_as_of(report)}")
-    if report.capture:
-        reporter.note(f"to undo: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
-
-
-def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
-    reporter.table(
-        ("group", "status", "set back", "removed", "as it was"),
-        [(g.group, g.status, g.set_back, g.removed, g.kept) for g in report.groups],
-    )
-    for missing in report.missing:
-        reporter.warning(missing)
-    put_back = len(report.groups) - len(report.missing)
-    reporter.line(
-        f"{put_back} of {plural(len(report.groups), 'group')} put back to {report.captured_at}, "
-        f"before '{report.by}' (capture {report.undone})"
-    )
-
-
-# `kbackup groups`: show, plan, set and undo offsets of consumer groups.
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _InOrder(click.Group):
@@ -157,25 +48,19 @@ _moment_options = options(
     point_option("Groups as of this restore point."), to_time_option(f"Groups as of this time: {TIMES}.")
 )
 _selection_options = options(
+    target_options,
     key_option("restore.restore_id", help="Restore whose offset map to use."),
     click.option(
         "--same-offsets", is_flag=True, help="Set the archived offsets unchanged, on the source cluster itself."
     ),
-    key_option("restore.groups", "-g", "--group", "--groups"),
-    key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups"),
+    name_options("restore.groups"),
     key_option("restore.map_group"),
     _moment_options,
-    key_option("restore.state", "--state"),
+    key_option("restore.state"),
 )
 
 
-@command.command("show")
-@click.argument("group", required=False)
-@common_options
-@archive_option
-@_moment_options
-@s3_options
-@pass_frame
+@archive_command("show", click.argument("group", required=False), _moment_options, group=command)
 def show(frame: Frame, group: str | None, restore_point: str | None, to_time: str | None) -> None:
     """Show the groups of an archive; with GROUP, its offsets, leader epochs and metadata.
 
@@ -198,7 +83,7 @@ def show(frame: Frame, group: str | None, restore_point: str | None, to_time: st
         show_groups(overview, frame.reporter)
         frame.reporter.document(overview)
         return
-    shown = find_group(overview, group)
+    shown = _find_group(overview, group)
     show_group(shown, overview, frame.reporter)
     frame.reporter.document(
         {
@@ -210,13 +95,48 @@ def show(frame: Frame, group: str | None, restore_point: str | None, to_time: st
     )
 
 
-@command.command("plan")
-@common_options
-@archive_option
-@target_options
-@_selection_options
-@s3_options
-@pass_frame
+def _find_group(overview: GroupsOverview, name: str) -> GroupOverview:
+    """Return a captured group by name. Raises `UsageError` if it was not captured."""
+    for group in overview.groups:
+        if group.group == name:
+            return group
+    if name in overview.not_carried:
+        raise UsageError(
+            f"group {name} was not captured: {overview.not_carried[name]}",
+            "select another restore point with --restore-point",
+        )
+    where = f"restore point {overview.restore_point}" if overview.restore_point else overview.archive
+    hint = suggest_name(name, [g.group for g in overview.groups], "run 'kbackup groups show' to list them")
+    raise UsageError(f"there is no group {name} in {where}", hint)
+
+
+def _head(overview: GroupsOverview) -> list[tuple[str, Cell]]:
+    captured: list[tuple[str, Cell]] = [("captured at", overview.captured_at)] if overview.captured_at else []
+    return [("archive", overview.archive), ("restore point", overview.restore_point or "none"), *captured]
+
+
+def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
+    reporter.fields(_head(overview))
+    reporter.line()
+    reporter.table(
+        ("group", "type", "state", "partitions", "lag"),
+        [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in overview.groups],
+    )
+    for group, why in overview.not_carried.items():
+        reporter.warning(f"group {group} was not captured: {why}")
+
+
+def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporter) -> None:
+    details: list[tuple[str, Cell]] = [("group", group.group), ("type", group.type or None)]
+    reporter.fields([*_head(overview), *details, ("state", group.state or None), ("lag", group.lag)])
+    reporter.line()
+    reporter.table(
+        ("topic", "partition", "offset", "lag", "leader epoch", "metadata"),
+        [(o.topic, o.partition, o.offset, o.lag, o.leader_epoch, o.metadata) for o in group.offsets],
+    )
+
+
+@archive_command("plan", _selection_options, group=command)
 def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Show which offsets each group would get on the target, and why; write nothing.
 
@@ -231,13 +151,26 @@ def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: s
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
-@command.command("apply")
-@common_options
-@archive_option
-@target_options
-@_selection_options
-@s3_options
-@pass_frame
+def show_plan(report: GroupsPlanReport, reporter: Reporter) -> None:
+    reporter.table(
+        ("group", "becomes", "topic", "partition", "now", "source offset", "target offset", "how"),
+        [
+            (g.source, g.group, o.topic, o.partition, o.now, o.source, o.target, o.how)
+            for g in report.groups
+            for o in g.offsets
+        ],
+    )
+    for missing in report.missing:
+        reporter.warning(missing)
+    reporter.line(f"nothing was written; {plural(len(report.groups), 'group')}, {_as_of(report)}")
+
+
+def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
+    at = f" (captured at {report.captured_at})" if report.captured_at else ""
+    return f"as of restore point {report.restore_point}{at}" if report.restore_point else "of the Java tool's folder"
+
+
+@archive_command("apply", _selection_options, group=command)
 def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Set groups on the target, by the offset map of an earlier restore.
 
@@ -247,23 +180,39 @@ def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: 
     from kbackup.jobs.groups import job as groups_apply
 
     cluster, prepared = _prepare(frame, same_offsets, _moment(restore_point, to_time))
-    report = groups_apply.apply(cluster, _state(frame), prepared)
+    report = groups_apply.apply(cluster, state_store(frame), prepared)
     show_applied(report, frame.reporter)
     frame.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
-@command.command("undo")
-@click.argument("number", type=click.IntRange(min=1), required=False)
-@common_options
-@archive_option
-@target_options
-@key_option("restore.restore_id", help="Restore that set the groups, or the id that 'apply' printed.")
-@key_option("restore.groups", "-g", "--group", "--groups")
-@key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
-@key_option("restore.state", "--state")
-@s3_options
-@pass_frame
+def show_applied(report: GroupsReport, reporter: Reporter) -> None:
+    show_results(report.groups, reporter)
+    for missing in report.missing:
+        reporter.warning(missing)
+    applied = sum(g.status == "applied" for g in report.groups)
+    reporter.line(f"{plural(applied, 'group')} set, {_as_of(report)}")
+    if report.capture:
+        reporter.note(f"to undo: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
+
+
+def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
+    """Print the offsets of each group, and whether they were set."""
+    reporter.table(
+        ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
+        [(g.group, o.topic, o.partition, o.source, o.target, o.how, g.status) for g in groups for o in g.offsets],
+    )
+
+
+@archive_command(
+    "undo",
+    click.argument("number", type=click.IntRange(min=1), required=False),
+    target_options,
+    key_option("restore.restore_id", help="Restore that set the groups, or the id that 'apply' printed."),
+    name_options("restore.groups"),
+    key_options("restore.state"),
+    group=command,
+)
 def undo(frame: Frame, number: int | None) -> int:
     """Put back the offsets that groups had before 'apply', and delete those they did not have.
 
@@ -278,23 +227,30 @@ def undo(frame: Frame, number: int | None) -> int:
         raise UsageError("no restore is named", "give --restore-id")
     selection = Selection.of(restore.groups, restore.exclude_groups)
     cluster = _cluster(frame)
-    report = undo_groups(cluster, _state(frame), restore.restore_id, number, selection)
+    report = undo_groups(cluster, state_store(frame), restore.restore_id, number, selection)
     show_undone(report, frame.reporter)
     frame.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
+
+
+def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
+    reporter.table(
+        ("group", "status", "set back", "removed", "as it was"),
+        [(g.group, g.status, g.set_back, g.removed, g.kept) for g in report.groups],
+    )
+    for missing in report.missing:
+        reporter.warning(missing)
+    put_back = len(report.groups) - len(report.missing)
+    reporter.line(
+        f"{put_back} of {plural(len(report.groups), 'group')} put back to {report.captured_at}, "
+        f"before '{report.by}' (capture {report.undone})"
+    )
 
 
 def _cluster(frame: Frame) -> Cluster:
     from kbackup.kafka.admin.cluster import Cluster
 
     return Cluster(frame.config.target, "target")
-
-
-def _state(frame: Frame) -> Store:
-    config = frame.config
-    if not config.restore.state:
-        return archive_store(frame)
-    return open_store(config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
 
 
 def _moment(restore_point: str | None, to_time: str | None) -> Moment:
@@ -308,6 +264,6 @@ def _moment(restore_point: str | None, to_time: str | None) -> Moment:
 def _prepare(frame: Frame, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:
     from kbackup.jobs.groups.job import prepare
 
-    cluster = _cluster(frame)
-    store, state = archive_store(frame), _state(frame)
+    cluster, store = _cluster(frame), archive_store(frame)
+    state = state_store(frame, store)
     return cluster, prepare(cluster, store, state, frame.config.restore, moment, same_offsets)

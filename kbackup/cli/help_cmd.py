@@ -27,19 +27,13 @@ def _context_of(context: click.Context, words: tuple[str, ...]) -> click.Context
     """Return the context of the command that the words name below `context`. Raises `UsageError` if there is none."""
     for word in words:
         if not isinstance(context.command, click.Group):
-            raise UsageError(f"{context.command_path} has no command {word}", f"run 'kbackup help {_words(context)}'")
+            path = context.command_path
+            raise UsageError(f"{path} has no command {word}", f"run 'kbackup help {path.partition(' ')[2]}'")
         _, help_command, _ = context.command.resolve_command(context, [word])
         if help_command is None:  # while a shell completes, click returns None instead of an error
             break
         context = click.Context(help_command, info_name=word, parent=context)
     return context
-
-
-def _words(context: click.Context) -> str:
-    return context.command_path.partition(" ")[2]
-
-
-# `kbackup completion`: print a shell's completion script.
 
 
 _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

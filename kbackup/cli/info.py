@@ -1,4 +1,4 @@
-"""`kbackup info`: show the content of an archive, or of one topic."""
+"""`kbackup info`: show the content of an archive, or of one topic; `kbackup list`: list its restore points."""
 
 from __future__ import annotations
 
@@ -6,15 +6,71 @@ from collections.abc import Iterable
 
 import click
 
-from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, Sums, TopicOverview, overview
-from kbackup.cli.common.arguments import moment_of, show_window
+from kbackup.archive.lease import describe, holder
+from kbackup.archive.query.java import is_java_archive
+from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points, overview
+from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import s3_options, state_options
-from kbackup.cli.common.output import Cell, Column, Reporter, human_age
+from kbackup.cli.common.options import archive_command, cache_option, moment_of, s3_options, state_options
+from kbackup.cli.common.output import Cell, Column, Reporter, human_age, show_window
 from kbackup.cli.common.session import cached_archive_store
-from kbackup.errors import UsageError, suggest_name
+from kbackup.cli.unlock import lease_fields
+from kbackup.errors import NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
+
+
+@archive_command(
+    "list",
+    click.option("--label", "label", metavar="NAME", help="List the restore point with this label alone."),
+    cache_option,
+    argument=True,
+)
+def list_command(frame: Frame, label: str | None) -> None:
+    """List an archive's restore points, and who is writing to it."""
+    store, reporter = cached_archive_store(frame), frame.reporter
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        if is_java_archive(store):
+            raise NoArchiveError(
+                f"the folder of the Java tool at {store.url} has no restore points",
+                "run 'kbackup info' to show its content, or 'kbackup restore' to restore it",
+            ) from None
+        raise
+    if label is not None and label not in archive.state.labels:
+        raise UsageError(f"no restore point has label {label!r}", "run 'kbackup list' to see all labels")
+    points = [p for p in list_points(archive) if label is None or label in p.labels]
+    lease, let_go = holder(store), archive.state.let_go
+    reporter.table(
+        (
+            *("number", "committed at", "age", "topics", "partitions", "new records", "bytes", "stored"),
+            *(Column("groups", optional=True), Column("losses", optional=True, alarming=True)),
+            *(Column("warnings", optional=True), Column("damaged", optional=True, alarming=True)),
+            *(Column("kept", optional=True), Column("labels", optional=True)),
+        ),
+        [
+            (
+                *(p.number, p.committed_at, human_age(p.committed_at), p.topics, p.partitions, p.records),
+                *(human_size(p.bytes), human_size(p.stored_bytes), p.groups, p.losses, p.warnings, p.damaged or None),
+                *("pinned" if p.pinned else None, ", ".join(p.labels) or None),
+            )
+            for p in points
+        ],
+    )
+    if let_go:
+        reporter.note(f"{plural(let_go, 'restore point')} expired or lost; see 'kbackup log'")
+    if lease is not None:
+        reporter.note(f"locked by {describe(lease)}")
+    reporter.document(
+        {
+            "archive": store.url,
+            "archive_id": archive.info.id,
+            "restore_points": points,
+            "let_go": let_go,
+            "held_by": lease_fields(lease),
+        }
+    )
 
 
 @click.command("info")
@@ -36,19 +92,14 @@ def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | 
         _show_archive(archived, frame.reporter)
         frame.reporter.document(archived)
         return
-    overview_of_topic = _topic(archived, topic)
-    _show_topic(overview_of_topic, frame.reporter)
-    document = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": overview_of_topic}
+    shown = next((each for each in archived.topics if each.name == topic), None)
+    if shown is None:
+        hint = suggest_name(topic, [t.name for t in archived.topics], "run 'kbackup info' to list them")
+        where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
+        raise UsageError(f"there is no topic {topic} in {where}", hint)
+    _show_topic(shown, frame.reporter)
+    document = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
     frame.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
-
-
-def _topic(archived: ArchiveOverview, name: str) -> TopicOverview:
-    for topic in archived.topics:
-        if topic.name == name:
-            return topic
-    hint = suggest_name(name, [t.name for t in archived.topics], "run 'kbackup info' to list them")
-    where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
-    raise UsageError(f"there is no topic {name} in {where}", hint)
 
 
 def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
@@ -70,19 +121,11 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
     reporter.fields(fields)
     reporter.line()
     reporter.table(
-        (
-            *("topic", "state", "as of", "partitions", "records", "bytes", "stored", "segments"),
-            *(Column("gaps", optional=True), "oldest record", "newest record"),
-            Column("losses", optional=True, alarming=True),
-        ),
+        (*("topic", "state", "as of", "partitions", *_SUM_COLUMNS), Column("losses", optional=True, alarming=True)),
         [
             (
                 t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
-                t.state,
-                t.as_of or None,
-                len(t.partitions),
-                *_sum_cells(t.sums),
-                len(t.losses),
+                *(t.state, t.as_of or None, len(t.partitions), *_sum_cells(t.sums), len(t.losses)),
             )
             for t in archived.topics
         ],
@@ -118,11 +161,8 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
     reporter.fields([*fields, *_sum_fields(topic.sums)])
     reporter.line()
     reporter.table(
-        (
-            *("partition", "start", "end", "records", "bytes", "stored", "segments"),
-            *(Column("gaps", optional=True), "oldest record", "newest record"),
-        ),
-        map(_partition_cells, topic.partitions),
+        ("partition", "start", "end", *_SUM_COLUMNS),
+        [(p.partition, p.start, p.end, *_sum_cells(p.sums)) for p in topic.partitions],
     )
     if topic.groups:
         reporter.line()
@@ -132,20 +172,15 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
     _show_losses(topic.losses, reporter)
 
 
-def _partition_cells(partition: PartitionOverview) -> tuple[Cell, ...]:
-    return (partition.partition, partition.start, partition.end, *_sum_cells(partition.sums))
+_SUM_COLUMNS = (
+    *("records", "bytes", "stored", "segments"),
+    *(Column("gaps", optional=True), "oldest record", "newest record"),
+)
 
 
 def _sum_cells(sums: Sums) -> tuple[Cell, ...]:
-    return (
-        sums.records,
-        human_size(sums.bytes),
-        human_size(sums.stored_bytes),
-        sums.segments,
-        sums.gaps,
-        human_time(sums.min_timestamp),
-        human_time(sums.max_timestamp),
-    )
+    sizes = sums.records, human_size(sums.bytes), human_size(sums.stored_bytes), sums.segments
+    return *sizes, sums.gaps, human_time(sums.min_timestamp), human_time(sums.max_timestamp)
 
 
 def _sum_fields(sums: Sums) -> list[tuple[str, Cell]]:

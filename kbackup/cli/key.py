@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.common.options import archive_command, common_options
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
@@ -42,12 +42,7 @@ def generate(frame: Frame, file: Path) -> None:
     frame.reporter.document({"file": str(file), "key": name})
 
 
-@command.command("list")
-@archive_argument
-@common_options
-@archive_option
-@s3_options
-@pass_frame
+@archive_command("list", argument=True, group=command)
 def show(frame: Frame) -> int:
     """List an archive's files of data keys, and whether the given key opens them.
 
@@ -76,15 +71,14 @@ def show(frame: Frame) -> int:
     return CorruptError.exit_code if conflicts else EXIT_OK
 
 
-@command.command("rotate")
-@archive_argument
-@click.option(
-    "--to", "new", required=True, metavar="KEY", help="New key: file:/path, env:NAME or command:program arguments."
+@archive_command(
+    "rotate",
+    click.option(
+        "--to", "new", required=True, metavar="KEY", help="New key: file:/path, env:NAME or command:program arguments."
+    ),
+    argument=True,
+    group=command,
 )
-@common_options
-@archive_option
-@s3_options
-@pass_frame
 def rotate(frame: Frame, new: str) -> int:
     """Encrypt an archive's data keys with a new key; segments stay as they are.
 

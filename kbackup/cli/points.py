@@ -5,18 +5,15 @@ from __future__ import annotations
 import click
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_argument, archive_option, cache_option, common_options, s3_options
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, cache_option
 from kbackup.cli.common.session import archive_store, cached_archive_store
 from kbackup.errors import UsageError
 
+_point_argument = click.argument("restore_point", metavar="N|LABEL|latest")
 
-@click.command("keep")
-@click.argument("restore_point", metavar="N|LABEL|latest")
-@common_options
-@archive_option
-@s3_options
-@pass_frame
+
+@archive_command("keep", _point_argument)
 def keep_command(frame: Frame, restore_point: str) -> None:
     """Pin a restore point, so that neither it nor its records expire.
 
@@ -30,15 +27,7 @@ def keep_command(frame: Frame, restore_point: str) -> None:
     frame.reporter.document(report)
 
 
-# `kbackup release`: remove the pin of a restore point.
-
-
-@click.command("release")
-@click.argument("restore_point", metavar="N|LABEL|latest")
-@common_options
-@archive_option
-@s3_options
-@pass_frame
+@archive_command("release", _point_argument)
 def release_command(frame: Frame, restore_point: str) -> None:
     """Remove the pin of a restore point. The next 'kbackup expire' may expire it."""
     from kbackup.jobs.points import release
@@ -48,48 +37,34 @@ def release_command(frame: Frame, restore_point: str) -> None:
     frame.reporter.document(report)
 
 
-# `kbackup label`: give restore points labels.
-
-
-@click.command("label")
-@click.argument("restore_point", metavar="N|LABEL|latest", required=False)
-@click.argument("label", metavar="NAME", required=False)
-@common_options
-@archive_option
-@click.option("--remove", metavar="NAME", help="Remove this label.")
-@s3_options
-@pass_frame
+@archive_command(
+    "label",
+    click.argument("restore_point", metavar="N|LABEL|latest", required=False),
+    click.argument("label", metavar="NAME", required=False),
+    click.option("--remove", metavar="NAME", help="Remove this label."),
+)
 def label_command(frame: Frame, restore_point: str | None, label: str | None, remove: str | None) -> None:
     """Give a restore point a label: 'kbackup label 41 before-migration'.
 
     Options that take a restore point's number also take its label. A label of another restore point moves. A backup may
     run at the same time.
     """
-    from kbackup.jobs.points import label as give_label
-    from kbackup.jobs.points import remove_label
+    from kbackup.jobs import points
 
     if remove is not None:
         if restore_point is not None:
             raise UsageError("--remove and a restore point exclude each other", "give --remove NAME alone")
-        report = remove_label(archive_store(frame), remove)
+        report = points.remove_label(archive_store(frame), remove)
         frame.reporter.line(f"label {remove} is removed")
     elif restore_point is None or label is None:
         raise UsageError("a restore point or a label is missing", "give both, for instance: kbackup label 41 NAME")
     else:
-        report = give_label(archive_store(frame), restore_point, label)
+        report = points.label(archive_store(frame), restore_point, label)
         frame.reporter.line(f"restore point {report.restore_point} has label {label}")
     frame.reporter.document(report)
 
 
-# `kbackup promote`: make a copy an independent archive.
-
-
-@click.command("promote")
-@archive_argument
-@common_options
-@archive_option
-@s3_options
-@pass_frame
+@archive_command("promote", argument=True)
 def promote_command(frame: Frame) -> None:
     """Make a copy an independent archive, also when its origin is lost.
 
@@ -102,17 +77,12 @@ def promote_command(frame: Frame) -> None:
     frame.reporter.document(report)
 
 
-# `kbackup log`: show the history of an archive.
-
-
-@click.command("log")
-@archive_argument
-@common_options
-@archive_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show the newest N entries.")
-@cache_option
-@s3_options
-@pass_frame
+@archive_command(
+    "log",
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show the newest N entries."),
+    cache_option,
+    argument=True,
+)
 def log_command(frame: Frame, limit: int | None) -> None:
     """Show the history of an archive: backups, expirations, pins, repairs and copies, with time, user and result."""
     from kbackup.jobs.points import history

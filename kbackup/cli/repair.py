@@ -1,31 +1,29 @@
-"""`kbackup repair`: repair an archive that has lost files."""
+"""`kbackup repair`: repair an archive that has lost files; `kbackup adopt`: make an archive of a Java tool's folder."""
 
 from __future__ import annotations
 
 import click
 
-from kbackup.cli.common.command_line import own_command
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options, spark_options
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, confirm_option, own_command
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
+from kbackup.jobs.adopt import adopt
 from kbackup.jobs.repair.job import repair
 from kbackup.jobs.repair.rebuild import RepairReport
 from kbackup.util.text import human_duration, plural
 
-_MENDED = 20
+_MENDED = 20  # files that are named
 
 
-@click.command("repair")
-@archive_argument
-@common_options
-@archive_option
-@click.option("--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan.")
-@click.option("--read-data", is_flag=True, help="Read every segment and check its checksum.")
-@s3_options
-@spark_options
-@pass_frame
+@archive_command(
+    "repair",
+    confirm_option,
+    click.option("--read-data", is_flag=True, help="Read every segment and check its checksum."),
+    argument=True,
+    spark=True,
+)
 def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     """Show what can be repaired in an archive that has lost files; with --confirm, repair it.
 
@@ -39,11 +37,27 @@ def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     store = archive_store(frame, lost=True)
     with spark_session(frame.config, reporter=frame.reporter) as session, ShownProgress(frame.reporter) as shown:
         report = repair(store, confirm, read_data, frame.config.backup.lease_seconds, session, shown)
-    show(report, frame.reporter)
-    return EXIT_LOSS if report.is_loss else EXIT_OK
+    return _show(report, frame.reporter)
 
 
-def show(report: RepairReport, reporter: Reporter) -> None:
+@archive_command("adopt", confirm_option, argument=True, spark=True)
+def adopt_command(frame: Frame, confirm: bool) -> int:
+    """Make an archive of a folder that the Java tool kafka-backup wrote, at the same address.
+
+    Stop the Java tool first. The command copies every segment and commits a restore point. It leaves the folder as it
+    is: until you delete it, the data takes twice the space.
+
+    Leaves out damaged segments, names them and ends with exit code 3. The folder holds no topic ids: give the first
+    backup --adopt-topics.
+    """
+    store = archive_store(frame)
+    with spark_session(frame.config, reporter=frame.reporter) as session, ShownProgress(frame.reporter) as shown:
+        report = adopt(store, confirm, frame.config.backup.lease_seconds, session, shown)
+    return _show(report, frame.reporter)
+
+
+def _show(report: RepairReport, reporter: Reporter) -> int:
+    """Print a report, and return the exit code."""
     done = report.confirmed
     for each in report.mended[:_MENDED]:
         reporter.line(f"{each.file}: {each.what if done else 'is to be ' + each.what}")
@@ -63,6 +77,7 @@ def show(report: RepairReport, reporter: Reporter) -> None:
     elif report.losses:
         reporter.note("to see what each restore point lacks: kbackup list; to read the archive back: kbackup verify")
     reporter.document(report)
+    return EXIT_LOSS if report.is_loss else EXIT_OK
 
 
 def _summary(report: RepairReport) -> str:

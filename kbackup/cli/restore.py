@@ -7,131 +7,54 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.archive import layout
-from kbackup.cli.common.arguments import show_window
-from kbackup.cli.common.command_line import own_command
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    common_options,
+    archive_command,
     key_option,
     key_options,
+    name_options,
+    own_command,
     point_key_option,
     removed_option,
-    s3_options,
-    spark_options,
     target_options,
     time_key_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress
-from kbackup.cli.common.session import archive_store, show_connecting, spark_session
+from kbackup.cli.common.output import Reporter, ShownProgress, show_window
+from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
-from kbackup.jobs.settings.plan import Changes, ConfigChange, SettingsReport, entity_words
+from kbackup.jobs.settings.plan import Changes, SettingsReport, entity_words
 from kbackup.metadata.entities import Acl
-from kbackup.store import open_store
 from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import RestorePlan
     from kbackup.jobs.restore.report import RestoreReport
-    from kbackup.jobs.settings.plan import SettingsReport
 
 
-def show_settings(planned: SettingsReport, reporter: Reporter) -> None:
-    """Print the differences to the target, and what is not carried."""
-    show_changes(planned.changes, reporter)
-    for entry in planned.not_carried:
-        reporter.note(f"not carried: {entry.what} ({entry.why})")
-    for warning in (*planned.warnings, *planned.missing):
-        reporter.warning(warning)
-
-
-def show_changes(changes: Changes, reporter: Reporter) -> None:
-    _acls("new acl for", changes.acls, reporter)
-    _acls("deleted acl for", changes.deleted_acls, reporter)
-    if changes.configs:
-        reporter.table(
-            ("config", "of", "now", "becomes"), [(c.name, _owner(c), c.before, c.after) for c in changes.configs]
-        )
-        reporter.line()
-    if changes.quotas:
-        reporter.table(
-            ("quota", "of", "now", "becomes"),
-            [(c.name, entity_words(c.entity), c.before, c.after) for c in changes.quotas],
-        )
-        reporter.line()
-
-
-def _acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
-    rows = [(a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern) for a in acls]
-    if rows:
-        reporter.table((title, "host", "permission", "operation", "resource", "name", "pattern"), rows)
-        reporter.line()
-
-
-def _owner(change: ConfigChange) -> str:
-    return "all brokers" if change.of_all else f"{change.kind} {change.owner}"
-
-
-def undo_restored_settings(frame: Frame, dry_run: bool) -> int:
-    """Put back the ACLs, configs and quotas that the target had before a restore."""
-    from kbackup.jobs.settings.write import undo_settings
-    from kbackup.kafka.admin.cluster import Cluster
-
-    config, reporter = frame.config, frame.reporter
-    restore_id = config.restore.restore_id
-    if restore_id is None:
-        raise UsageError("no restore is named", "give --restore-id")
-    address = config.restore.state
-    state = (
-        open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class)
-        if address
-        else archive_store(frame)
-    )
-    undone = undo_settings(Cluster(config.target, "target"), state, restore_id, dry_run)
-    show_changes(undone.changes, reporter)
-    for why in undone.missing:
-        reporter.warning(why)
-    if not undone.changes:
-        reporter.line("nothing is left to undo")
-    reporter.document(undone)
-    return EXIT_LOSS if undone.missing else EXIT_OK
-
-
-# `kbackup restore`: restore a restore point into a cluster.
-
-
-@click.command("restore")
-@archive_argument
-@common_options
-@archive_option
-@target_options
-@point_key_option
-@time_key_options
-@key_option("restore.range", "--range")
-@key_option("restore.topics", "-t", "--topic", "--topics")
-@key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics")
-@key_options(
-    "restore.map", "restore.map_regex", "restore.into_existing", "restore.strict", "restore.replication_factor"
+@archive_command(
+    "restore",
+    target_options,
+    point_key_option,
+    time_key_options,
+    key_option("restore.range"),
+    name_options("restore.topics"),
+    key_options("restore.map", "restore.map_regex", "restore.into_existing", "restore.strict"),
+    key_options("restore.replication_factor", "restore.topic_config"),
+    name_options("restore.groups"),
+    key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id"),
+    key_option("restore.settings", "--with"),
+    key_option("restore.state"),
+    removed_option("restore.from_delta", "--from-delta"),
+    click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing to the target."),
+    click.option(
+        "--undo",
+        is_flag=True,
+        help="Put back the target's ACLs, configs and quotas from before --restore-id; restore nothing.",
+    ),
+    argument=True,
+    spark=True,
 )
-@key_option("restore.topic_config", "--topic-config")
-@key_option("restore.groups", "-g", "--group", "--groups")
-@key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
-@key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id")
-@key_option("restore.settings", "--with")
-@key_option("restore.state", "--state")
-@removed_option("restore.from_delta", "--from-delta")
-@click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing to the target.")
-@click.option(
-    "--undo",
-    is_flag=True,
-    help="Put back the target's ACLs, configs and quotas from before --restore-id; restore nothing.",
-)
-@s3_options
-@spark_options
-@pass_frame
 def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
@@ -142,29 +65,21 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     Ends with exit code 3 when a group or a setting could not be set, or when records of the restore point are lost.
     """
     if undo:
-        return undo_restored_settings(frame, dry_run)
+        return _undo_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter
-    options = config.restore
-
-    def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
-        _show_plan(plan, warnings, dry_run, reporter)
-
-    def show_with(settings: SettingsReport) -> None:
-        show_settings(settings, reporter)
-
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
         store = archive_store(frame)
-        state = (
-            open_store(options.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
-            if options.state
-            else store
-        )
+        state = state_store(frame, store)
         show_connecting(frame, "target")
         from kbackup.jobs.restore.job import restore  # while the JVM starts
         from kbackup.jobs.restore.report import count_restore
 
-        ends = config.target, store, state
-        report = restore(options, *ends, session, shown, dry_run=dry_run, show_plan=show_plan, show_settings=show_with)
+        report = restore(
+            *(config.restore, config.target, store, state, session, shown),
+            dry_run=dry_run,
+            show_plan=lambda plan, warnings: _show_plan(plan, warnings, dry_run, reporter),
+            show_settings=lambda settings: _show_settings(settings, reporter),
+        )
     if not dry_run:
         count_restore(report)
         _show_report(report, reporter)
@@ -213,10 +128,8 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
     if report.groups:
         reporter.line()
         show_results(report.groups, reporter)
-    for warning in report.warnings:
+    for warning in (*report.warnings, *report.missing):
         reporter.warning(warning)
-    for missing in report.missing:
-        reporter.warning(missing)
     if any(missing.startswith("loss: ") for missing in report.missing):
         reporter.note("the archive lacks these records; to see in which restore points: kbackup list")
     applied = sum(g.status == "applied" for g in report.groups)
@@ -227,3 +140,51 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
     )
     if applied:
         reporter.note(f"to undo the groups: kbackup groups undo --restore-id {report.restore_id}")
+
+
+def _show_settings(planned: SettingsReport, reporter: Reporter) -> None:
+    """Print the differences to the target, and what is not carried."""
+    _show_changes(planned.changes, reporter)
+    for entry in planned.not_carried:
+        reporter.note(f"not carried: {entry.what} ({entry.why})")
+    for warning in (*planned.warnings, *planned.missing):
+        reporter.warning(warning)
+
+
+def _show_changes(changes: Changes, reporter: Reporter) -> None:
+    _show_acls("new acl for", changes.acls, reporter)
+    _show_acls("deleted acl for", changes.deleted_acls, reporter)
+    configs = [
+        (c.name, "all brokers" if c.of_all else f"{c.kind} {c.owner}", c.before, c.after) for c in changes.configs
+    ]
+    quotas = [(c.name, entity_words(c.entity), c.before, c.after) for c in changes.quotas]
+    for title, rows in (("config", configs), ("quota", quotas)):
+        if rows:
+            reporter.table((title, "of", "now", "becomes"), rows)
+            reporter.line()
+
+
+def _show_acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
+    rows = [(a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern) for a in acls]
+    if rows:
+        reporter.table((title, "host", "permission", "operation", "resource", "name", "pattern"), rows)
+        reporter.line()
+
+
+def _undo_settings(frame: Frame, dry_run: bool) -> int:
+    """Put back the ACLs, configs and quotas that the target had before a restore."""
+    from kbackup.jobs.settings.write import undo_settings
+    from kbackup.kafka.admin.cluster import Cluster
+
+    config, reporter = frame.config, frame.reporter
+    restore_id = config.restore.restore_id
+    if restore_id is None:
+        raise UsageError("no restore is named", "give --restore-id")
+    undone = undo_settings(Cluster(config.target, "target"), state_store(frame), restore_id, dry_run)
+    _show_changes(undone.changes, reporter)
+    for why in undone.missing:
+        reporter.warning(why)
+    if not undone.changes:
+        reporter.line("nothing is left to undo")
+    reporter.document(undone)
+    return EXIT_LOSS if undone.missing else EXIT_OK

@@ -5,15 +5,8 @@ from __future__ import annotations
 import click
 
 from kbackup.archive.reader import open_archive
+from kbackup.cli.common import options
 from kbackup.cli.common.frame import FlagValues, Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    cache_option,
-    common_options,
-    key_option,
-    s3_options,
-)
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError
 from kbackup.jobs.status import LEVELS, ArchiveStatus, archive_status, count_status, summary
@@ -24,14 +17,14 @@ UNKNOWN = 3
 
 
 @click.command("status")
-@archive_argument
-@common_options
-@archive_option
-@key_option("backup.max_age", "--max-age")
+@options.archive_argument
+@options.common_options
+@options.archive_option
+@options.key_option("backup.max_age", "--max-age")
 @click.option("--nagios", is_flag=True, help="Print and exit as a monitoring plugin: 0, 1, 2 or 3.")
-@key_option("restore.state", "--state", help="Address of the drills' reports. Unset: the archive.")
-@cache_option
-@s3_options
+@options.key_option("restore.state", help="Address of the drills' reports. Unset: the archive.")
+@options.cache_option
+@options.s3_options
 def command(nagios: bool) -> int:
     """Show in one line whether an archive is well, then each finding with a command that shows or mends it.
 

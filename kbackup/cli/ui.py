@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kbackup.cli.common.command_line import command_line
-from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, cache_option, common_options, key_option, s3_options
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, cache_option, command_line, key_option
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.cli.restore import command as restore
 from kbackup.errors import UsageError
@@ -27,16 +26,16 @@ _MIN_TOKEN = 16  # characters
 _GRACE = 3  # s, for requests in progress at the end
 
 
-@click.command("ui")
-@common_options
-@archive_option
-@key_option("ui.listen", "--listen")
-@key_option("schema_registry.url", "--schema-registry", help="URL of the schema registry to decode with.")
-@key_option("schema_registry.ca_bundle", "--schema-registry-ca")
-@cache_option
-@s3_options
-@click.option("--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record.")
-@pass_frame
+@archive_command(
+    "ui",
+    key_option("ui.listen"),
+    key_option("schema_registry.url", "--schema-registry", help="URL of the schema registry to decode with."),
+    key_option("schema_registry.ca_bundle", "--schema-registry-ca"),
+    cache_option,
+    click.option(
+        "--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record."
+    ),
+)
 def command(frame: Frame, no_token: bool) -> int:
     """Serve a web page that shows the archive, until SIGTERM or Ctrl-C.
 
@@ -62,13 +61,9 @@ def command(frame: Frame, no_token: bool) -> int:
         store = cached_archive_store(frame)
         rules = StatusRules(frame.config.backup.max_age, frame.config.backup.allow_loss)
         cache = ArchiveCache(store, state=state_store(frame, store), rules=rules)
+        decoder = FieldDecoder(lambda: Decoding(registry_decoders(frame.config.schema_registry), mm2=True))
         config = uvicorn.Config(
-            make_app(
-                cache,
-                access,
-                partial(command_line, restore),
-                FieldDecoder(lambda: Decoding(registry_decoders(frame.config.schema_registry), mm2=True)),
-            ),
+            make_app(cache, access, partial(command_line, restore), decoder),
             log_config=None,
             access_log=False,  # its lines would hold queries, and so the token
             server_header=False,

@@ -1,47 +1,73 @@
-"""`kbackup verify`: verify an archive's objects, or compare a cluster with an archive."""
+"""`kbackup verify`: verify an archive's objects, or compare a cluster with an archive, as `kbackup drill` does."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
 
-from kbackup.cli.common.compare import against_options, has_selection_options, show_comparison
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.frame import FlagValues, Frame
 from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    common_options,
+    archive_command,
+    key_option,
+    key_options,
+    name_options,
+    options,
     point_option,
-    s3_options,
-    spark_options,
+    time_key_options,
 )
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
-from kbackup.jobs.compare.report import count_comparison
 from kbackup.jobs.verify.job import count_verification, verify
 from kbackup.jobs.verify.report import VerifyReport, record_verification
 from kbackup.util.text import human_duration, human_size, plural
 from kbackup.util.times import now
 
+if TYPE_CHECKING:
+    from kbackup.jobs.compare.report import AgainstReport
+    from kbackup.jobs.compare.side import Difference
 
-@click.command("verify")
-@archive_argument
-@common_options
-@archive_option
-@point_option(
-    "Restore point to verify. [default all; with --against latest]",
-    default="all",
-    metavar="[N|LABEL|latest|all]",
-    show_default=False,
+show_option = click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=20,
+    metavar="N",
+    help="Number of differences to name; all are counted. [default 20]",
 )
-@click.option("--quick", is_flag=True, help="Check sizes and stored checksums only; read no records.")
-@against_options
-@s3_options
-@spark_options
-@pass_frame
+selection_options = options(time_key_options, key_option("restore.range"), name_options("restore.topics"))
+
+
+@archive_command(
+    "verify",
+    point_option(
+        "Restore point to verify. [default all; with --against latest]",
+        default="all",
+        metavar="[N|LABEL|latest|all]",
+        show_default=False,
+    ),
+    click.option("--quick", is_flag=True, help="Check sizes and stored checksums only; read no records."),
+    click.option(
+        "--against", type=click.Choice(["target", "source"]), help="Compare this cluster's records with the archive."
+    ),
+    key_option("restore.restore_id", help="Compare the result of this restore."),
+    selection_options,
+    key_options("restore.map", "restore.map_regex", "restore.state"),
+    click.option("--groups", is_flag=True, help="Also compare consumer groups. Needs --restore-id."),
+    click.option("--exact", is_flag=True, help="Count records after the archive's last one as a difference."),
+    show_option,
+    argument=True,
+    spark=True,
+)
 def command(
-    frame: Frame, restore_point: str, quick: bool, against: str | None, groups: bool, exact: bool, show: int
+    frame: Frame,
+    restore_point: str,
+    quick: bool,
+    against: Literal["target", "source"] | None,
+    groups: bool,
+    exact: bool,
+    show: int,
 ) -> int:
     """Verify an archive, or a folder of the Java tool kafka-backup, and list all findings.
 
@@ -57,7 +83,8 @@ def command(
         if quick:
             raise UsageError("--quick reads no records", "leave it out with --against")
         return _against(frame, restore_point, against, groups, exact, show)
-    if groups or exact or has_selection_options():
+    settings = click.get_current_context().ensure_object(FlagValues).settings
+    if groups or exact or any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings):
         raise UsageError("options of a comparison need --against", "give --against target or source")
     store, started_at = archive_store(frame), now()
     with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
@@ -69,30 +96,6 @@ def command(
         reporter.note(f"note: the result was not recorded in the archive: {error.message}")
     _show(report, reporter)
     return CorruptError.exit_code if report.findings else EXIT_OK
-
-
-def _against(frame: Frame, restore_point: str, against: str, groups: bool, exact: bool, show: int) -> int:
-    config, reporter = frame.config, frame.reporter
-    options = config.restore
-    if restore_point != "all":
-        options = msgspec.structs.replace(
-            options, restore_point=int(restore_point) if restore_point.isdecimal() else restore_point
-        )
-    store = archive_store(frame)
-    show_connecting(frame, "source" if against == "source" else "target")
-    with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.compare.job import (
-            CompareRequest,
-            verify_against,  # while the JVM starts
-        )
-
-        request = CompareRequest("source" if against == "source" else "target", options, groups, exact, show)
-        cluster = config.source if against == "source" else config.target
-        report = verify_against(request, cluster, store, state_store(frame, store), session, shown)
-    count_comparison(report)
-    show_comparison(report, reporter)
-    reporter.document(report)
-    return EXIT_LOSS if report.findings else EXIT_OK
 
 
 def _show(report: VerifyReport, reporter: Reporter) -> None:
@@ -107,14 +110,74 @@ def _show(report: VerifyReport, reporter: Reporter) -> None:
     if report.findings and report.restore_points:
         reporter.note("take the objects from a copy; to see what can be mended without: kbackup repair")
     points = f"{plural(len(report.restore_points), 'restore point')}, " if report.restore_points else ""
-    how = (
-        f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}"
-        if report.deep
-        else "records not read"
-    )
+    read = f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}"
     reporter.line(
-        f"{report.archive}: {plural(len(report.findings), 'finding')}; {points}"
-        f"{plural(report.segments, 'segment')}, {how}; "
-        f"{human_duration(sum(report.seconds.values()))}"
+        f"{report.archive}: {plural(len(report.findings), 'finding')}; {points}{plural(report.segments, 'segment')}, "
+        f"{read if report.deep else 'records not read'}; {human_duration(sum(report.seconds.values()))}"
     )
     reporter.document(report)
+
+
+def _against(
+    frame: Frame, restore_point: str, against: Literal["target", "source"], groups: bool, exact: bool, show: int
+) -> int:
+    config, reporter = frame.config, frame.reporter
+    options = config.restore
+    if restore_point != "all":
+        number_or_label = int(restore_point) if restore_point.isdecimal() else restore_point
+        options = msgspec.structs.replace(options, restore_point=number_or_label)
+    store = archive_store(frame)
+    show_connecting(frame, against)
+    with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
+        from kbackup.jobs.compare.job import CompareRequest, verify_against  # while the JVM starts
+        from kbackup.jobs.compare.report import count_comparison
+
+        request = CompareRequest(against, options, groups, exact, show)
+        cluster = config.source if against == "source" else config.target
+        report = verify_against(request, cluster, store, state_store(frame, store), session, shown)
+    count_comparison(report)
+    show_comparison(report, reporter)
+    reporter.document(report)
+    return EXIT_LOSS if report.findings else EXIT_OK
+
+
+def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
+    """Print the table of topics, the differences to name, and one line with the result."""
+    reporter.table(
+        ("topic", "compared with", "partitions", "records", "same", "result"),
+        [
+            (t.source, t.target, t.partitions, t.records, t.same, "as archived" if t.ok else "DIFFERS")
+            for t in report.topics
+        ],
+    )
+    if any(compared.differences for compared in report.partitions):
+        reporter.line()
+    for compared in report.partitions:
+        for difference in compared.differences:
+            reporter.line(f"{compared.target}-{compared.partition}: {difference_text(difference)}")
+    for note in report.notes:
+        reporter.note(f"note: {note}")
+    for finding in report.findings:
+        reporter.warning(finding)
+    groups = f", {plural(len(report.groups), 'group offset')}" if report.groups else ""
+    result = plural(len(report.findings), "finding") if report.findings else "no difference"
+    reporter.line(
+        f"{report.archive} against the {report.against} cluster {report.cluster_id}: {result}; "
+        f"{plural(report.records, 'record')}, {human_size(report.bytes)}{groups}; "
+        f"{human_duration(sum(report.seconds.values()))}"
+    )
+
+
+def difference_text(each: Difference) -> str:
+    """Return a difference as text: 'value differs: source offset 12, target offset 14'."""
+    offsets = [f"source offset {each.source}"] if each.source is not None else []
+    offsets += [f"target offset {each.target}"] if each.target is not None else []
+    if each.what == ("place",):
+        expected = f", which should be {each.expected}" if each.expected is not None else ", which the map doesn't have"
+        return f"elsewhere: {', '.join(offsets)}{expected}"
+    many = f"{each.count:,} records from " if each.count > 1 else ""
+    if each.what[0] in ("missing", "extra"):
+        return f"{each.what[0]}: {many}{offsets[0]}"
+    if each.what == ("order",):
+        return f"in another order: {', '.join(offsets)}"
+    return f"{' and '.join(each.what)} differ{'s' if len(each.what) == 1 else ''}: {', '.join(offsets)}"

@@ -21,7 +21,7 @@ import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.command_line import command_line
+from kbackup.cli.common.options import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.jobs.points import label, pin
 from kbackup.jobs.retention import Expiry, Policy, expire

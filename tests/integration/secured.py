@@ -45,7 +45,7 @@ class Command:
 
         out, err = io.StringIO(), io.StringIO()
         with ExitStack() as stack:
-            for name in ("backup", "restore", "verify", "drill.command"):
+            for name in ("backup", "restore", "verify", "drill"):
                 stack.enter_context(mock.patch(f"kbackup.cli.{name}.spark_session", given))
             stack.enter_context(redirect_stdout(out))
             stack.enter_context(redirect_stderr(err))

@@ -46,7 +46,7 @@ def run(
 ) -> Run:
     """A drill on the session that is there; its exit code and JSON document."""
 
-    on_session(spark, monkeypatch, "drill.command")
+    on_session(spark, monkeypatch, "drill")
 
     def runner(*args: str) -> tuple[int, Any]:
         capsys.readouterr()

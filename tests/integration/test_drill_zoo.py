@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def run(
     zoo: Zoo, kbackup: Kbackup, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    on_session(spark, monkeypatch, "verify", "drill.command", "restore")
+    on_session(spark, monkeypatch, "verify", "drill", "restore")
 
     def runner(command: str, *args: str) -> tuple[int, Any]:
         capsys.readouterr()

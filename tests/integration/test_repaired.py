@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _on_the_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_session(spark, monkeypatch, "repair", "adopt", "verify")
+    on_session(spark, monkeypatch, "repair", "verify")
 
 
 def lose(store: Store, *prefixes: str) -> None:

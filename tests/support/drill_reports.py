@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kbackup.cli.drill.page import drill_page
+from kbackup.cli.drill import drill_page
 from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, GroupOffsetCheck
 from kbackup.jobs.compare.side import Comparison, Difference
 from kbackup.jobs.drill.report import DrillReport, store_report

@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
@@ -23,11 +27,32 @@ if TYPE_CHECKING:
     from kbackup.cli.common.notify import Notifier
     from kbackup.metrics.server import MetricsFile
 
+P = ParamSpec("P")
+log = logging.getLogger(__name__)
+
+EXIT_CODES: dict[int, str] = {
+    0: "done",
+    1: "error, or refused by a check before any write",
+    2: "a flag, key or value is invalid",
+    3: "done, with a loss, a difference, a setting that could not be set or a finding of status; the report names each",
+    10: "no archive, not the expected archive or cluster, a finished restore that the target no "
+    "longer holds, or a cluster that is not ready to migrate or can't go back",
+    11: "another writer holds the archive's lease, or took it over",
+    12: "the key of an encrypted archive is wrong or missing",
+    13: "damage: bytes differ from format or manifest; or the sides of a migration differ",
+    14: "source, target, store or schema registry can't be reached or denies access",
+    130: "interrupted by SIGINT or SIGTERM",
+}
+"""The meaning of each exit code; the codes themselves belong to the classes in `kbackup.errors`."""
+
 
 def as_error(raised: BaseException) -> KbackupError:
     """Return the error to print: kbackup's own, also if it comes in an executor's traceback."""
-    if _is_interrupt(raised):
-        return InterruptedByUserError("interrupted")
+    cause: BaseException | None = raised
+    while cause is not None:  # over an interrupt, Spark's cancelled job raises another exception
+        if isinstance(cause, KeyboardInterrupt | click.Abort):
+            return InterruptedByUserError("interrupted")
+        cause = cause.__context__
     if isinstance(raised, KbackupError):
         return raised
     if isinstance(raised, click.ClickException):
@@ -40,32 +65,16 @@ def as_error(raised: BaseException) -> KbackupError:
     return KbackupError(f"internal error: {last_line}", "run again with --debug to see the traceback")
 
 
-def _is_interrupt(raised: BaseException | None) -> bool:
-    """Return whether an interrupt caused the exception: Spark's cancelled job raises another one over it."""
-    while raised is not None:
-        if isinstance(raised, KeyboardInterrupt | click.Abort):
-            return True
-        raised = raised.__context__
-    return False
-
-
 def print_error(error: KbackupError) -> None:
-    """Print the message and the hint of an error."""
+    """Print the message and the hint of an error. A line feed in a name can't fake a line: all but the first indent."""
     for label, text in (("kbackup", error.message), ("hint", error.hint)):
         if text:
-            print(f"{label}: {_lines(text)}", file=sys.stderr)
+            first, *others = map(printable, text.split("\n"))
+            lines = [first, *(line if line.startswith("  ") else f"  {line}" for line in others)]
+            print(f"{label}: " + "\n".join(lines), file=sys.stderr)
 
 
-def _lines(text: str) -> str:
-    """Return a text with all lines but the first indented: a line feed in a name can't fake a line of output."""
-    first, *others = map(printable, text.split("\n"))
-    return "\n".join([first, *(line if line.startswith("  ") else f"  {line}" for line in others)])
-
-
-# Count the end of a command, and write the file of `--metrics-file`, also after an error.
-
-
-OPTION = "--metrics-file"
+METRICS_FILE = "--metrics-file"
 
 
 def requested_metrics_file(args: Sequence[str], command: str) -> MetricsFile | None:
@@ -74,9 +83,9 @@ def requested_metrics_file(args: Sequence[str], command: str) -> MetricsFile | N
     Reads the raw arguments: a command line that click can't parse is counted, too."""
     path = ""
     for at, argument in enumerate(args):
-        if argument == OPTION:
+        if argument == METRICS_FILE:
             path = "".join(args[at + 1 : at + 2])
-        elif argument.startswith(f"{OPTION}="):
+        elif argument.startswith(f"{METRICS_FILE}="):
             path = argument.partition("=")[2]
     if not path:
         return None
@@ -96,6 +105,29 @@ def finish_metrics(code: int, file: MetricsFile | None) -> int:
         print(f"kbackup: {printable(f'the metrics were not written: {error}')}", file=sys.stderr)
         return KbackupError.exit_code if code == EXIT_OK else code
     return code
+
+
+@contextmanager
+def signal_handler(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+    """Handle signals, and put back the handlers before at the end. Only a main thread receives signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous or signal.SIG_DFL)
+
+
+def interrupt_by(handler: object, stack: FrameType | None) -> None:
+    """Call an earlier handler of SIGINT, if there is one, and raise `KeyboardInterrupt` if it does not.
+
+    A shell ignores SIGINT for jobs in the background."""
+    if callable(handler):
+        handler(signal.SIGINT, stack)
+    raise KeyboardInterrupt
 
 
 # Commands that are imported when they are called or asked for help.
@@ -123,29 +155,7 @@ class LazySubcommands(click.Group):
         return load_command(f"{self.package}.{cmd_name}") if cmd_name in self.subcommands else None
 
 
-# The meaning of each exit code; the codes themselves belong to the classes in `kbackup.errors`.
-
-
-EXIT_CODES: dict[int, str] = {
-    0: "done",
-    1: "error, or refused by a check before any write",
-    2: "a flag, key or value is invalid",
-    3: "done, with a loss, a difference, a setting that could not be set or a finding of status; the report names each",
-    10: "no archive, not the expected archive or cluster, a finished restore that the target no "
-    "longer holds, or a cluster that is not ready to migrate or can't go back",
-    11: "another writer holds the archive's lease, or took it over",
-    12: "the key of an encrypted archive is wrong or missing",
-    13: "damage: bytes differ from format or manifest; or the sides of a migration differ",
-    14: "source, target, store or schema registry can't be reached or denies access",
-    130: "interrupted by SIGINT or SIGTERM",
-}
-
-
-# The frame that every command runs in: its configuration and its reporter.
-
-
-P = ParamSpec("P")
-log = logging.getLogger(__name__)
+# A command's configuration and reporter.
 
 
 @dataclass
@@ -154,7 +164,9 @@ class FlagValues:
 
     arguments: list[str] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
-    files: ConfigFiles = field(default_factory=ConfigFiles)
+    config_file: str | None = None
+    source_file: str | None = None
+    target_file: str | None = None
     json: bool = False
     json_line: bool = False
     quiet: bool = False
@@ -198,7 +210,7 @@ def start_reporter(state: FlagValues) -> Reporter:
 
 def load_config(state: FlagValues) -> Loaded:
     """Load the configuration with the flags of `state`. Logs its notes, and warns of secrets on the command line."""
-    loaded = load(state.settings, state.files)
+    loaded = load(state.settings, ConfigFiles(state.config_file, state.source_file, state.target_file))
     for setting in state.settings:
         if exposes_secret(setting.path, setting.value):
             log.warning(
@@ -220,16 +232,11 @@ def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable
         state = context.ensure_object(FlagValues)
         reporter = start_reporter(state)
         loaded = load_config(state)
-        state.notifier = _notifier(loaded.config, context)
+        if loaded.config.notify.url:
+            from kbackup.cli.common.notify import notifier_for
+
+            state.notifier = notifier_for(loaded.config, context.command_path.partition(" ")[2], context.params)
         frame = Frame(loaded, reporter, state.metrics, state.accept_rollback, state.notifier)
         return command(frame, *args, **kwargs) or 0
 
     return run
-
-
-def _notifier(config: Config, context: click.Context) -> Notifier | None:
-    if not config.notify.url:
-        return None
-    from kbackup.cli.common.notify import notifier_for
-
-    return notifier_for(config, context.command_path.partition(" ")[2], context.params)

@@ -12,9 +12,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.message import Message
 from string import Template
-from typing import IO, Any, Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
@@ -42,9 +41,7 @@ class UndeliveredError(KbackupError):
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Takes a redirect as an error: following it would turn the request into a GET."""
 
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> None:
+    def redirect_request(self, *_: object) -> None:
         return None
 
 
@@ -78,7 +75,12 @@ class Webhook:
         reason = ""
         for _ in attempts(self.seconds, self.pause):
             try:
-                self._send(body, max(0.5, min(_TIMEOUT, end - time.monotonic())))
+                request = urllib.request.Request(  # noqa: S310 (the scheme is checked)
+                    self._url, body.encode(), self._headers, method="POST"
+                )
+                timeout = max(0.5, min(_TIMEOUT, end - time.monotonic()))
+                with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout):
+                    return
             except urllib.error.HTTPError as answer:
                 reason = f"it answered HTTP {answer.code}"
                 answer.close()
@@ -89,16 +91,7 @@ class Webhook:
             except ValueError as error:  # an invalid header: its text would show the value
                 reason = f"the request is invalid ({type(error).__name__})"
                 break
-            else:
-                return
         raise UndeliveredError(f"the webhook of notify.url took no notification: {reason}")
-
-    def _send(self, body: str, timeout: float) -> None:
-        request = urllib.request.Request(  # noqa: S310 (the scheme is checked)
-            self._url, body.encode(), self._headers, method="POST"
-        )
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout):
-            pass
 
     def _hide(self, text: str) -> str:
         parts = urlsplit(self._url)
@@ -108,9 +101,6 @@ class Webhook:
 
 
 # A notification: the result of a run, as the JSON object that a webhook receives.
-
-
-Event = Literal["failure", "loss", "success"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +116,7 @@ class RunError:
 class Notification:
     """The result of a run. `summary` is one line for people; `report` is what the command prints with `--json`."""
 
-    event: Event
+    event: Literal["failure", "loss", "success"]
     command: str
     archive: str
     exit_code: int
@@ -137,9 +127,6 @@ class Notification:
     warnings: tuple[str, ...]
     error: RunError | None
     report: object
-
-    def json(self) -> str:
-        return _json(self)
 
 
 def notification_of(
@@ -169,8 +156,7 @@ def notification_of(
 
 
 _TEXTS = ("event", "command", "archive", "exit_code", "summary", "host", "at", "version")
-_DOCUMENTS = ("report", "notification")
-_NAMES = ", ".join(f"${name}" for name in (*_TEXTS, "warnings", *_DOCUMENTS))
+_NAMES = ", ".join(f"${name}" for name in (*_TEXTS, "warnings", "report", "notification"))
 
 
 class RequestBody:
@@ -192,13 +178,13 @@ class RequestBody:
 
     def render(self, notification: Notification) -> str:
         if self._template is None:
-            return notification.json()
+            return _json(notification)
         texts = {name: _escaped(str(getattr(notification, name))) for name in _TEXTS}
         return self._template.substitute(
             texts,
             warnings=_escaped("\n".join(notification.warnings)),
             report=_json(notification.report),
-            notification=notification.json(),
+            notification=_json(notification),
         )
 
 
@@ -231,14 +217,12 @@ _SAMPLES = (
 
 log = logging.getLogger(__name__)
 
-COMMANDS = frozenset(
-    (
-        *("backup", "restore", "verify", "drill", "check", "status", "copy", "expire", "repair", "adopt"),
-        *("export", "groups apply", "groups undo", "key rotate", "migrate archive", "mirror run"),
-    )
-)
+COMMANDS = {
+    *("backup", "restore", "verify", "drill", "check", "status", "copy", "expire", "repair", "adopt"),
+    *("export", "groups apply", "groups undo", "key rotate", "migrate archive", "mirror run"),
+}
 """The commands that run a job. Others only show something, or change one name."""
-_NAMED = 3
+_NAMED = 3  # losses or warnings in a summary
 
 
 class Notifier:
@@ -253,34 +237,22 @@ class Notifier:
     def run_ended(self, exit_code: int, reporter: Reporter | None, error: KbackupError | None) -> None:
         """Notify of the end of a command, with the report that it printed or would print."""
         output = reporter or Reporter()
-        self._send(
-            notification_of(
-                self._command,
-                self._archive,
-                exit_code,
-                summary="" if error is not None else _summary(output, exit_code),
-                warnings=tuple(output.warnings),
-                error=error,
-                report=output.report,
-            )
-        )
+        summary = "" if error is not None else _summary(output, exit_code)
+        self._send(exit_code, summary=summary, warnings=tuple(output.warnings), error=error, report=output.report)
 
     def round_failed(self, error: KbackupError) -> None:
         """Notify of the first failed round of a process that tries again."""
-        self._send(notification_of(self._command, self._archive, error.exit_code, error=error))
+        self._send(error.exit_code, error=error)
 
     def rounds_recovered(self) -> None:
-        self._send(notification_of(self._command, self._archive, EXIT_OK, summary="the rounds succeed again"))
+        self._send(EXIT_OK, summary="the rounds succeed again")
 
     def records_lost(self, messages: tuple[str, ...], report: object) -> None:
         """Notify of the losses of one round."""
-        self._send(
-            notification_of(
-                self._command, self._archive, EXIT_LOSS, summary=messages[0], warnings=messages, report=report
-            )
-        )
+        self._send(EXIT_LOSS, summary=messages[0], warnings=messages, report=report)
 
-    def _send(self, notification: Notification) -> None:
+    def _send(self, exit_code: int, **result: Any) -> None:
+        notification = notification_of(self._command, self._archive, exit_code, **result)
         if notification.event not in self._events:
             return
         try:

@@ -1,14 +1,22 @@
-"""The options that commands share, most of them for keys of the configuration."""
+"""The options that commands share, most of them for keys of the configuration, and command lines that set such keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from kbackup.cli.common.frame import OPTION, FlagValues
-from kbackup.config import KEYS, Key, Setting, SettingOrigin
+from kbackup.cli.common.frame import METRICS_FILE, FlagValues, pass_frame
+from kbackup.config import KEYS, Key, Setting, SettingOrigin, exposes_secret
+from kbackup.config.values import escape_references
+from kbackup.config.windows import TIMES, parse_time
+from kbackup.errors import UsageError
+from kbackup.util.text import kbackup_command, shell_line
+
+F = TypeVar("F", bound=Callable[..., Any])
+Callback = Callable[[click.Context, click.Parameter, Any], None]
 
 
 class AliasedOption(click.Option):
@@ -27,29 +35,25 @@ class AliasedOption(click.Option):
 # Callbacks of options: they put a value into the `FlagValues` of the command line.
 
 
-def record_key(key: Key, entry: str = "") -> Callable[[click.Context, click.Parameter, Any], None]:
+def record_key(key: Key, entry: str = "") -> Callback:
     """Return a callback that records the value of a key, or of an entry of a table."""
 
     def record(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is None or value == ():
             return
         settings = context.ensure_object(FlagValues).settings
-        origin = SettingOrigin(
-            "flag", parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
-        )
+        flag = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+        origin = SettingOrigin("flag", flag)
         if entry:
             settings.append(Setting(f"{key.path}.{entry}", value, origin))
         elif key.kind == "table":
             settings.extend(Setting(f"{key.path}.{name}", text, origin) for name, text in map(_pair, value))
         else:
-            settings.append(Setting(key.path, _listed(key, value) if key.kind == "list" else value, origin))
+            if key.kind == "list" and key.choices:  # words of a choice have no commas: a flag may give several of them
+                value = ",".join(value).split(",")
+            settings.append(Setting(key.path, list(value) if key.kind == "list" else value, origin))
 
     return record
-
-
-def _listed(key: Key, values: tuple[str, ...]) -> list[str]:
-    """Return the items of a list: one a flag. Words of a choice have no commas, so a flag may give several of them."""
-    return [item for text in values for item in (text.split(",") if key.choices else [text])]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -59,52 +63,33 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def store_flag(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def store(name: str) -> Callback:
     """Return a callback that sets an attribute of the state, if the flag is given."""
 
-    def store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    def set_attribute(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:
             setattr(context.ensure_object(FlagValues), name, value)
 
-    return store
-
-
-def store_file(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """Return a callback that sets a file of the state, if the flag is given."""
-
-    def store(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value:
-            state = context.ensure_object(FlagValues)
-            state.files = state.files._replace(**{name: value})
-
-    return store
+    return set_attribute
 
 
 def record_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     """Record the keys of `--set`."""
-    pairs = map(_pair, values)
     origin = SettingOrigin("flag", "--set")
-    context.ensure_object(FlagValues).settings.extend(Setting(path, value, origin) for path, value in pairs)
+    context.ensure_object(FlagValues).settings.extend(Setting(*pair, origin) for pair in map(_pair, values))
 
 
-def ignore_value(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Ignore the value: `kbackup.cli.common.frame` reads it before click does."""
+def hidden_value(*names: str, callback: Callable[..., None], **attributes: Any) -> Callable[[F], F]:
+    """Return an option whose value goes to `FlagValues` and not to the command."""
+    return click.option(*names, expose_value=False, callback=callback, **attributes)
 
 
 # Options that set keys of the configuration, with help and defaults from the table of keys.
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _METAVARS = {
-    "size": "SIZE",
-    "duration": "DURATION",
-    "time": "TIME",
-    "number": "N",
-    "text": "TEXT",
-    "list": "NAME",
-    "table": "NAME=VALUE",
-    "restore.restore_point": "[N|LABEL|latest]",
+    **{"size": "SIZE", "duration": "DURATION", "time": "TIME", "number": "N", "text": "TEXT"},
+    **{"list": "NAME", "table": "NAME=VALUE", "restore.restore_point": "[N|LABEL|latest]"},
 }
 
 
@@ -129,21 +114,24 @@ def key_option(
     former names that keep working.
     """
     key = KEYS[path]
-    return click.option(
-        *(names or _names(key)),
+    is_flag, is_multiple = key.kind == "flag", key.kind in ("list", "table")
+    name = path.rpartition(".")[2].replace("_", "-")
+    both_ways = is_flag and not name.startswith("no-")
+    default = default or ("" if key.default is False else key.default_text)
+    notes = [*(["repeatable"] if is_multiple else []), *([f"default {default}"] if default else [])]
+    metavar = _METAVARS.get(path) or _METAVARS.get(key.kind) or f"[{key.expected.replace(' or ', '|')}]"
+    return hidden_value(
+        *(names or (f"--{name}/--no-{name}" if both_ways else f"--{name}",)),
         path.replace(".", "_"),
+        callback=record_key(key),
         cls=AliasedOption,
         aliases=aliases,
-        default=() if key.kind in ("list", "table") else None,
-        multiple=key.kind in ("list", "table"),
-        is_flag=key.kind == "flag",
-        type=bool if key.kind == "flag" else str,
-        metavar=None
-        if key.kind == "flag"
-        else _METAVARS.get(path) or _METAVARS.get(key.kind) or f"[{key.expected.replace(' or ', '|')}]",
-        help=_help(key, help, default),
-        expose_value=False,
-        callback=record_key(key),
+        default=() if is_multiple else None,
+        multiple=is_multiple,
+        is_flag=is_flag,
+        type=bool if is_flag else str,
+        metavar=None if is_flag else metavar,
+        help=f"{help or key.doc} [{', '.join(notes)}]" if notes else help or key.doc,
         shell_complete=lambda context, parameter, start: [w for w in key.choices if w.startswith(start)],
     )
 
@@ -153,6 +141,17 @@ def key_options(*paths: str) -> Callable[[F], F]:
     return options(*map(key_option, paths))
 
 
+def name_options(*paths: str) -> Callable[[F], F]:
+    """Return the options that select names and exclude some: -t, --topic and --exclude-topic for "backup.topics"."""
+    decorators = []
+    for path in paths:
+        section, _, plural = path.partition(".")
+        names = (f"-{plural[0]}", f"--{plural[:-1]}", f"--{plural}")
+        excluding = (f"--exclude-{plural[:-1]}", f"--exclude-{plural}")
+        decorators += [key_option(path, *names), key_option(f"{section}.exclude_{plural}", *excluding)]
+    return options(*decorators)
+
+
 def removed_option(path: str, *names: str) -> Callable[[F], F]:
     """Return an option of the release before, hidden from help. The configuration refuses its key by name."""
 
@@ -160,53 +159,31 @@ def removed_option(path: str, *names: str) -> Callable[[F], F]:
         if value is not None:
             context.ensure_object(FlagValues).settings.append(Setting(path, value, SettingOrigin("flag", names[0])))
 
-    return click.option(*names, hidden=True, expose_value=False, callback=record)
+    return hidden_value(*names, hidden=True, callback=record)
 
 
 def client_file_option(section: str) -> Callable[[F], F]:
     """Return the option `--<section>-config`."""
-    return click.option(
-        f"--{section}-config",
-        type=click.Path(),
-        metavar="FILE",
-        help=f"Java client properties of the {section} cluster.",
-        expose_value=False,
-        callback=store_file(section),
+    text = f"Java client properties of the {section} cluster."
+    return hidden_value(
+        f"--{section}-config", callback=store(f"{section}_file"), type=click.Path(), metavar="FILE", help=text
     )
 
 
-def cluster_options(section: str) -> Callable[[F], F]:
-    """Return `--<section>-config` and `--bootstrap-server` for the section "source" or "target"."""
-    return options(
-        client_file_option(section),
-        click.option(
-            "--bootstrap-server",
-            f"{section}_bootstrap",
-            metavar="HOST:PORT",
-            help=f"Address of the {section} cluster.",
-            expose_value=False,
-            callback=record_key(KEYS[section], "bootstrap.servers"),
-        ),
+def bootstrap_option(section: str) -> Callable[[F], F]:
+    """Return `--bootstrap-server` for the section "source" or "target"."""
+    return hidden_value(
+        "--bootstrap-server",
+        f"{section}_bootstrap",
+        callback=record_key(KEYS[section], "bootstrap.servers"),
+        metavar="HOST:PORT",
+        help=f"Address of the {section} cluster.",
     )
-
-
-def _names(key: Key) -> tuple[str]:
-    name = key.path.rpartition(".")[2].replace("_", "-")
-    both_ways = key.kind == "flag" and not name.startswith("no-")
-    return (f"--{name}/--no-{name}" if both_ways else f"--{name}",)
-
-
-def _help(key: Key, text: str | None, default: str | None) -> str:
-    notes = ["repeatable"] if key.kind in ("list", "table") else []
-    default = default or ("" if key.default is False else key.default_text)
-    notes += [f"default {default}"] if default else []
-    return f"{text or key.doc} [{', '.join(notes)}]" if notes else text or key.doc
 
 
 # The options that select a restore point and times: one name for each, in every command.
 
 
-_POINT = ("-b", "--restore-point")
 _POINT_ALIASES = ("--backup",)
 _TIME_ALIASES = ("--at",)
 
@@ -221,8 +198,7 @@ def point_option(
     """Return the option `--restore-point`, whose value a command gets as text."""
     attributes: dict[str, Any] = {"show_default": show_default} if default is not None else {}
     return click.option(
-        *_POINT,
-        "restore_point",
+        *("-b", "--restore-point", "restore_point"),
         cls=AliasedOption,
         aliases=_POINT_ALIASES,
         default=default,
@@ -237,54 +213,56 @@ def to_time_option(help: str = KEYS["restore.to_time"].doc) -> Callable[[F], F]:
     return click.option("--to-time", "to_time", cls=AliasedOption, aliases=_TIME_ALIASES, metavar="TIME", help=help)
 
 
-point_key_option = key_option("restore.restore_point", *_POINT, aliases=_POINT_ALIASES)
+def moment_of(option: str, text: str | None, *, up: bool = False) -> int | None:
+    """Return a time in ms since the epoch, None if none is given. Raises `UsageError` if it is invalid."""
+    if text is None:
+        return None
+    try:
+        return parse_time(text, int(time.time() * 1000), up=up)
+    except ValueError:
+        raise UsageError(f"{option} {text} is not a time", f"give {TIMES}") from None
+
+
+point_key_option = key_option("restore.restore_point", "-b", "--restore-point", aliases=_POINT_ALIASES)
 """`--restore-point`, into the configuration."""
 
 time_key_options = options(key_option("restore.to_time", aliases=_TIME_ALIASES), key_option("restore.from_time"))
 """`--to-time` and `--from-time`, into the configuration."""
 
 
-# The options that commands share.
-#
-# None of them becomes a parameter of a command: their values go to `FlagValues`, and a command reads the merged
-# configuration.
-
-
-def _hidden_option(*names: str, callback: Callable[..., None], **attributes: Any) -> Callable[[F], F]:
-    """Return an option whose value goes to `FlagValues` and not to the command."""
-    return click.option(*names, expose_value=False, callback=callback, **attributes)
+# The options that commands share. None of them becomes a parameter of a command: their values go to `FlagValues`, and
+# a command reads the merged configuration.
 
 
 common_options = options(
-    _hidden_option(
+    hidden_value(
         "--config",
-        callback=store_file("config"),
+        callback=store("config_file"),
         type=click.Path(),
         metavar="FILE",
         help="Configuration file. [default ./kbackup.toml]",
     ),
-    _hidden_option(
-        "--set",
-        "set_",
+    hidden_value(
+        *("--set", "set_"),
         callback=record_settings,
         multiple=True,
         metavar="SECTION.KEY=VALUE",
         help="Set any key. [repeatable]",
     ),
-    _hidden_option(
+    hidden_value(
         "--json",
-        callback=store_flag("json"),
+        callback=store("json"),
         is_flag=True,
         help="Print one JSON document on stdout; --json=line prints it on one line.",
     ),
-    _hidden_option("-q", "--quiet", callback=store_flag("quiet"), is_flag=True, help="Print no notes and no progress."),
-    _hidden_option(
-        "-v", "--verbose", callback=store_flag("verbose"), count=True, help="Log more; give it twice for still more."
+    hidden_value("-q", "--quiet", callback=store("quiet"), is_flag=True, help="Print no notes and no progress."),
+    hidden_value(
+        "-v", "--verbose", callback=store("verbose"), count=True, help="Log more; give it twice for still more."
     ),
-    _hidden_option("--debug", callback=store_flag("debug"), is_flag=True, help="Show tracebacks and log everything."),
-    _hidden_option(
-        OPTION,
-        callback=ignore_value,
+    hidden_value("--debug", callback=store("debug"), is_flag=True, help="Show tracebacks and log everything."),
+    hidden_value(
+        METRICS_FILE,
+        callback=lambda context, parameter, value: None,  # `requested_metrics_file` reads it before click does
         type=click.Path(),
         metavar="FILE",
         help="Write metrics for node_exporter's textfile collector, also after an error.",
@@ -292,9 +270,9 @@ common_options = options(
 )
 archive_option = options(
     key_option("archive", "-a", "--archive"),
-    _hidden_option(
+    hidden_value(
         "--accept-rollback",
-        callback=store_flag("accept_rollback"),
+        callback=store("accept_rollback"),
         is_flag=True,
         help="Accept an archive whose newest catalogs are missing.",
     ),
@@ -302,8 +280,8 @@ archive_option = options(
 archive_argument = click.argument(
     "place", metavar="[ARCHIVE]", required=False, expose_value=False, callback=record_key(KEYS["archive"])
 )
-source_options = cluster_options("source")
-target_options = cluster_options("target")
+source_options = options(client_file_option("source"), bootstrap_option("source"))
+target_options = options(client_file_option("target"), bootstrap_option("target"))
 s3_options = options(
     key_option("s3.endpoint_url", "--s3-endpoint-url"),
     key_option("s3.region", "--s3-region"),
@@ -317,3 +295,81 @@ cache_option = key_option(
 )
 state_options = options(common_options, archive_option, point_option(default="latest"), to_time_option(), cache_option)
 """Select the state of an archive to read."""
+confirm_option = click.option(
+    "--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan."
+)
+
+
+def archive_command(
+    name: str, *own: Callable[[Any], Any], argument: bool = False, spark: bool = False, group: click.Group | None = None
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Return a decorator that makes a function a command on an archive; its first argument is a `Frame`.
+
+    The command has its `own` arguments and options and those that such commands share. `argument`: the archive may also
+    be an argument. `spark`: the command may start Spark."""
+
+    def decorate(body: Callable[..., int | None]) -> click.Command:
+        shared = (archive_argument, common_options, archive_option) if argument else (common_options, archive_option)
+        last = (s3_options, spark_options) if spark else (s3_options,)
+        function = options(*shared, *own, *last)(pass_frame(body))
+        return group.command(name)(function) if group is not None else click.command(name)(function)
+
+    return decorate
+
+
+# Command lines to copy: printable, quoted for POSIX shells.
+
+
+def command_line(command: click.Command, settings: Mapping[str, object], *flags: str) -> str:
+    """Return the command line of `command` that sets `settings`, values by path of the key, and gives `flags`.
+
+    Raises `UsageError` for a value that is not printable."""
+    names = {option.name: option.opts for option in command.params}
+    words = ["kbackup", command.name or "", *flags]
+    for path, value in settings.items():
+        long = next(name for name in names[path.replace(".", "_")] if name.startswith("--"))
+        words += _words(KEYS[path], long, value)
+    return shell_line(*words)
+
+
+def _words(key: Key, option: str, value: object) -> Iterator[str]:
+    """Yield the words that set a key: one option an item of a list and an entry of a table."""
+    if isinstance(value, bool):
+        yield from [option] if value else []
+    elif isinstance(value, Mapping):
+        for name, text in value.items():
+            # as NAME=VALUE, or as TOML where NAME does not fit into that
+            fits = name and name == name.strip() and "=" not in name and escape_references(name) == name
+            if fits and (name + text).isprintable():
+                yield from _option_words(option, f"{name}={escape_references(text)}")
+            else:
+                yield from ("--set", f"{key.path}={{{_toml(name)} = {_toml(text)}}}")
+    else:
+        for item in value if isinstance(value, list | tuple) else [value]:
+            yield from _option_words(option, escape_references(str(item)))
+
+
+def _option_words(option: str, text: str) -> list[str]:
+    if not text.isprintable():
+        raise UsageError(
+            f"{option} has a character that can't be shown", "select by a /regex/, with escapes such as \\u202e"
+        )
+    return [f"{option}={text}"] if text.startswith("-") else [option, text]
+
+
+def _toml(text: str) -> str:
+    """Return a TOML string of printable characters that holds no reference to a variable or a file."""
+    plain = (sign if sign.isprintable() and sign not in '"\\\\$' else f"\\U{ord(sign):08x}" for sign in text)
+    return f'"{"".join(plain)}"'
+
+
+def own_command(*, add: str = "", drop: str = "") -> str:
+    """Return this run's command line with the option `add`, or without the option `drop`, for messages.
+
+    Where it holds a secret, all arguments but the command are dots."""
+    context = click.get_current_context()
+    state = context.ensure_object(FlagValues)
+    added = [add] if add else []
+    if any(exposes_secret(setting.path, setting.value) for setting in state.settings):
+        return " ".join([context.command_path, "…", *added])
+    return kbackup_command(*(word for word in state.arguments if word != drop), *added)

@@ -8,19 +8,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import msgspec
 
 from kbackup.errors import KbackupError
 from kbackup.util.text import human_count, human_duration, human_size, printable, printable_lines, shorten
-from kbackup.util.times import duration_text, ms_of
+from kbackup.util.times import duration_text, ms_of, time_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
+
+    from kbackup.archive.segments.window import Choice
 
 
 def human_age(moment: str) -> str:
@@ -60,10 +61,11 @@ def print_table(columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]])
     heads = [named[at] for at in shown]
     cells = [[row[at] for at in shown] for row in rows]
     right = [all(isinstance(row[at], int | float | None) for row in cells) for at in range(len(heads))]
+    texts = [[printable(cell_text(cell)) for cell in row] for row in cells]
     if sys.stdout.isatty():
-        _rich_table(heads, cells, right)
+        _rich_table(heads, cells, texts, right)
     else:
-        _plain_table([head.name for head in heads], [_texts(row) for row in cells], right)
+        _plain_table([[head.name.upper() for head in heads], *texts], right)
 
 
 def cell_text(cell: Cell) -> str:
@@ -72,12 +74,7 @@ def cell_text(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
 
 
-def _texts(row: Sequence[Cell]) -> list[str]:
-    return [printable(cell_text(cell)) for cell in row]
-
-
-def _plain_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]) -> None:
-    lines = [[name.upper() for name in columns], *rows]
+def _plain_table(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
     widths = [
         width if to_right else max((len(line[at]) for line in lines if len(line[at]) <= _PADDED), default=0)
         for at, (width, to_right) in enumerate(zip(_widths(lines), right, strict=True))
@@ -108,7 +105,7 @@ def _fitted(columns: Sequence[str], rows: list[list[str]], room: int) -> list[li
     ]
 
 
-def _rich_table(columns: Sequence[Column], rows: list[list[Cell]], right: list[bool]) -> None:
+def _rich_table(columns: Sequence[Column], rows: list[list[Cell]], texts: list[list[str]], right: list[bool]) -> None:
     """Rich prints no color if NO_COLOR is set or the terminal has none."""
     from rich.console import Console
     from rich.table import Table
@@ -118,8 +115,8 @@ def _rich_table(columns: Sequence[Column], rows: list[list[Cell]], right: list[b
     for column, to_right in zip(columns, right, strict=True):
         table.add_column(column.name, justify="right" if to_right else "left", overflow="fold")
     console = Console(file=sys.stdout)
-    texts = _fitted([column.name for column in columns], list(map(_texts, rows)), console.width)
-    for row, line in zip(rows, texts, strict=True):
+    fitted = _fitted([column.name for column in columns], texts, console.width)
+    for row, line in zip(rows, fitted, strict=True):
         styles = ("red" if column.alarming and cell else "" for column, cell in zip(columns, row, strict=True))
         table.add_row(*map(Text, line, styles))
     console.print(table)
@@ -161,11 +158,9 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._show()
+            self._show(self._bar)
             self._bar.stop()
 
     @contextmanager
@@ -197,7 +192,7 @@ class Progress:
     def _reach(self, records: int, nbytes: int) -> None:
         self.records, self.nbytes = records, nbytes
         if self._bar is not None:
-            self._show()
+            self._show(self._bar)
         elif self._shown and self._clock() - self._printed_at >= PLAIN_INTERVAL:
             self._printed_at = self._clock()
             print(f"{self.label}: {self.status()}", file=sys.stderr, flush=True)
@@ -226,13 +221,11 @@ class Progress:
         done, total = (self.nbytes, self.total_bytes) if self.total_bytes else (self.records, self.total_records)
         return min(done / total, 1.0) if total else None
 
-    def _show(self) -> None:
-        if self._bar is None:
-            return
+    def _show(self, bar: RichProgress) -> None:
         share = self._share()
         total = None if share is None else 1.0
-        room = self._bar.console.width - len(self.label) - _BAR - 2  # a space beside the bar on each side
-        self._bar.update(self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0)))
+        room = bar.console.width - len(self.label) - _BAR - 2  # a space beside the bar on each side
+        bar.update(bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0)))
 
 
 def _of(done: int, total: int | None, text: Callable[[float], str]) -> str:
@@ -303,7 +296,10 @@ class Reporter:
         After records or a document that was printed at once, errors go to stderr alone."""
         if not self.json or (self._fields is None and (error is None or self.documents)):
             return
-        failure = {} if error is None else {"error": _error_fields(error)}
+        failure: dict[str, object] = {}
+        if error is not None:
+            named = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
+            failure = {"error": {**named, "exit_code": error.exit_code}}
         self._print_document({**(self._fields or {}), **failure, "exit_code": exit_code})
 
     def _print_document(self, fields: Mapping[str, object]) -> None:
@@ -345,11 +341,6 @@ class Reporter:
         return Progress(label, records, nbytes, shown=not self.quiet)
 
 
-def _error_fields(error: KbackupError) -> dict[str, object]:
-    fields = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
-    return {**fields, "exit_code": error.exit_code}
-
-
 def json_text(value: object, indent: int) -> str:
     """Return JSON with control characters escaped; its content is unchanged. A negative indent makes one line."""
     try:
@@ -389,9 +380,7 @@ class _Formatter(logging.Formatter):
         record.message = printable(record.message)
         return super().formatMessage(record)
 
-    def formatException(  # noqa: N802 (logging's name)
-        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-    ) -> str:
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
         return printable_lines(super().formatException(ei))
 
 
@@ -413,37 +402,38 @@ def configure_logging(verbose: int = 0) -> None:
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)
 
 
-# Show a job's progress on stderr (`kbackup.metrics.registry.ProgressListener`).
-
-
-class ShownProgress:
-    """A job's listener: one progress for each phase, from its first count on.
+class ShownProgress(ExitStack):
+    """A job's listener (`kbackup.metrics.registry.ProgressListener`): one progress for each phase with a count.
 
     Use it as a context manager: the end removes the bar."""
 
     def __init__(self, reporter: Reporter) -> None:
+        super().__init__()
         self._reporter = reporter
         self._name = ""
         self._progress: Progress | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
     def phase(self, name: str) -> None:
-        self._end()
-        self._name = name
+        self.close()
+        self._name, self._progress = name, None
 
     def progress(self, records: int, size: int, expected: int) -> None:
         if self._progress is None:
-            self._progress = self._reporter.progress(self._name).__enter__()
+            self._progress = self.enter_context(self._reporter.progress(self._name))
         self._progress.reach(records, size, expected)
 
-    def _end(self) -> None:
-        if self._progress is not None:
-            self._progress.__exit__(None, None, None)
-            self._progress = None
+
+def show_window(choice: Choice, reporter: Reporter) -> None:
+    """Print the window that a restore would read: bounds and reasons as notes, excluded records as warnings."""
+    bounds = [
+        *([f"from {time_text(choice.from_time)}"] if choice.from_time is not None else []),
+        *([f"up to {time_text(choice.to_time)}"] if choice.to_time is not None else []),
+    ]
+    if bounds:
+        reporter.note(f"  records {' '.join(bounds)}, {'both ' if len(bounds) > 1 else ''}included")
+    if choice.ranges:
+        reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
+    for note in choice.notes:
+        reporter.note(f"  {note}")
+    for words in choice.left_out:
+        reporter.warning(words)

@@ -7,11 +7,10 @@ import functools
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import click
 
@@ -20,12 +19,12 @@ from kbackup.archive.query import browse
 from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.window import Window
-from kbackup.cli.common.arguments import show_window, times_of
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import key_option, options, s3_options, state_options
-from kbackup.cli.common.output import Reporter, json_line
+from kbackup.cli.common.options import key_option, moment_of, options, s3_options, state_options
+from kbackup.cli.common.output import Reporter, json_line, show_window
 from kbackup.cli.common.session import cached_archive_store
-from kbackup.config.windows import TopicAddress
+from kbackup.config.windows import ADDRESSES, TopicAddress
+from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
@@ -54,8 +53,6 @@ class Show(Protocol):
 TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 _Field = Callable[[TopicPartition, Row, DecodedRecord], bytes]
-_Part = str | bytes | _Field
-
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 _TOKEN = re.compile(r"%(?P<field>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>[nrt\\])", re.DOTALL)
 _FIELDS: dict[str, _Field] = {
@@ -87,14 +84,11 @@ def text(data: bytes) -> str:
 def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
     """Return address, time, key, value and headers with tabs between; null is `null`."""
     headers = ",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers)
-    cells = (
-        _address(tp, row),
-        _time(row),
-        _part(row.key, parts.key),
-        _part(row.value, parts.value),
-        *([headers] if headers else []),
+    key_and_value = (
+        json_line(made.value) if isinstance(made, Decoded) else _or_null(data)
+        for data, made in ((row.key, parts.key), (row.value, parts.value))
     )
-    return "\t".join(cells) + "\n"
+    return "\t".join([_address(tp, row), _time(row), *key_and_value, *([headers] if headers else [])]) + "\n"
 
 
 def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
@@ -122,39 +116,47 @@ def document(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> 
 def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
     """Return undecoded key, value and headers as `hexdump -C` shows them, and an empty line."""
     lines = [f"{_address(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
-    for name, data in (("key", row.key), ("value", row.value)):
-        lines += [f"{name}, {_size(data)}", *_dump(data)]
-    for key, value in row.headers:
-        lines += [f"header {text(key)}, {_size(value)}", *_dump(value)]
+    headers = ((f"header {text(key)}", value) for key, value in row.headers)
+    for name, data in (("key", row.key), ("value", row.value), *headers):
+        lines += [f"{name}, {'null' if data is None else plural(len(data), 'byte')}", *_dump(data or b"")]
     return "\n".join(lines) + "\n\n"
 
 
+def _dump(data: bytes) -> Iterator[str]:
+    for at in range(0, len(data), 16):
+        piece = data[at : at + 16]
+        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
+        signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
+        yield f"{at:08x}  {octets:<49} |{signs}|"
+
+
 def as_format(template: str, *, raw: bool = False) -> Show:
-    """Return the function that formats a record by `template`: safe for a terminal, or with `raw` as bytes.
+    """Return the function that formats a record by `template`: with its fields escaped, or with `raw` as bytes.
 
     Raises `UsageError` for an unknown letter."""
     try:
         template.encode()
     except UnicodeEncodeError:
         raise UsageError("--format is not UTF-8", r"write a byte as \xff") from None
-    pieces: list[_Part] = []
+    pieces: list[str | bytes | _Field] = []
     at = 0
     for token in _TOKEN.finditer(template):
         pieces += [template[at : token.start()], _piece(token)]
         at = token.end()
     pieces.append(template[at:])
-    return partial(_raw, pieces) if raw else partial(_safe, pieces)
+
+    def show_raw(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> bytes:
+        made = (piece(tp, row, parts) if callable(piece) else piece for piece in pieces)
+        return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in made)
+
+    def show_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+        made = (text(piece(tp, row, parts)) if callable(piece) else piece for piece in pieces)
+        return "".join(piece.decode("latin-1") if isinstance(piece, bytes) else piece for piece in made)
+
+    return show_raw if raw else show_text
 
 
-def write_text(shown: str | bytes) -> None:
-    """Write the output for a record to stdout."""
-    if isinstance(shown, str):
-        sys.stdout.write(shown)
-    else:
-        sys.stdout.buffer.write(shown)
-
-
-def _piece(token: re.Match[str]) -> _Part:
+def _piece(token: re.Match[str]) -> str | bytes | _Field:
     if token["hex"]:
         return bytes.fromhex(token["hex"])
     if token["escape"]:
@@ -166,27 +168,12 @@ def _piece(token: re.Match[str]) -> _Part:
     return _FIELDS[token["field"]]
 
 
-def _raw(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> bytes:
-    made = (piece(tp, row, parts) if callable(piece) else piece for piece in pieces)
-    return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in made)
-
-
-def _safe(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-    """Format a record with its fields escaped; the text of the template is not escaped."""
-    made = (text(piece(tp, row, parts)) if callable(piece) else piece for piece in pieces)
-    return "".join(piece.decode("latin-1") if isinstance(piece, bytes) else piece for piece in made)
-
-
 def _address(tp: TopicPartition, row: Row) -> str:
     return f"{tp.topic}:{tp.partition}:{row.offset}"
 
 
 def _time(row: Row) -> str:
     return "-" if row.timestamp is None else time_text(row.timestamp)
-
-
-def _part(data: bytes | None, made: Made) -> str:
-    return json_line(made.value) if isinstance(made, Decoded) else _or_null(data)
 
 
 def _bytes(data: bytes | None, made: Made) -> bytes:
@@ -201,10 +188,6 @@ def _length(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-def _size(data: bytes | None) -> str:
-    return "null" if data is None else plural(len(data), "byte")
-
-
 def _json(data: bytes | None, made: Made = None) -> Json:
     if isinstance(made, Decoded):
         return made.value
@@ -216,65 +199,7 @@ def _json(data: bytes | None, made: Made = None) -> Json:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def _dump(data: bytes | None) -> Iterator[str]:
-    for at in range(0, len(data or b""), 16):
-        piece = (data or b"")[at : at + 16]
-        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
-        signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
-        yield f"{at:08x}  {octets:<49} |{signs}|"
-
-
-# Print records in the style of `--output`, `--format` and `--raw`, as they are read.
-
-
 SHOWS: dict[str, Show] = {"text": as_text, "json": as_json, "hex": as_hex}
-
-style_options = options(
-    click.option(
-        "--output",
-        type=click.Choice(list(SHOWS)),
-        help="text (default): place, time, key, value and headers between tabs; json: one line a record; hex.",
-    ),
-    click.option("-f", "--format", "template", metavar="TEXT", help=FORMAT_HELP),
-    click.option("--raw", is_flag=True, help="With --format, print bytes unescaped if stdout is no terminal."),
-)
-
-
-@dataclass(frozen=True)
-class Style:
-    """The values of `style_options`."""
-
-    output: str | None
-    template: str | None
-    raw: bool
-
-    @property
-    def whole_lines(self) -> bool:
-        return self.template is None or self.template.endswith(r"\n")
-
-    def show(self, frame: Frame) -> Show:
-        """Return the function that prints a record.
-
-        Raises `UsageError` for a contradiction, and for raw bytes on a terminal."""
-        if self.template is None:
-            if self.raw:
-                raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
-            return _documents(frame) if frame.reporter.json else SHOWS[self.output or "text"]
-        if self.output is not None or frame.reporter.json:
-            raise UsageError("--format excludes --output and --json", "give one of the three")
-        if self.raw and sys.stdout.isatty():
-            raise UsageError("--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe")
-        return as_format(self.template, raw=self.raw)
-
-
-def _documents(frame: Frame) -> Show:
-    """Print records as JSON lines. After the first one, errors go to stderr alone: their document is not a record."""
-
-    def show(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-        frame.reporter.documents += 1
-        return as_json(tp, row, parts)
-
-    return show
 
 
 def print_records(
@@ -288,7 +213,11 @@ def print_records(
     for tp, block in batches:
         with hidden_bar():
             for row in rows(block, str(tp)):
-                write_text(show(tp, row, decode(tp, row)))
+                shown = show(tp, row, decode(tp, row))
+                if isinstance(shown, str):
+                    sys.stdout.write(shown)
+                else:
+                    sys.stdout.buffer.write(shown)
                 count += 1
             sys.stdout.flush()
     return count
@@ -305,12 +234,76 @@ def limit_records(batches: Iterator[PartitionRecords], limit: int | None) -> Ite
             return
 
 
-# Decode keys and values by their schemas: `--decode`, `--schema-registry`, `--value-schema` and related options.
+def report_undecoded(decoding: Decoding, reporter: Reporter) -> None:
+    """Print how many keys and values were not decoded, and why."""
+    for part in PARTS:
+        of = f"of {decoding.seen[part]:,} {part}s"
+        if decoding.failed[part]:
+            reporter.warning(
+                f"{decoding.failed[part]:,} {of} could not be decoded and are used undecoded; "
+                f"the first: {decoding.reasons[part]}"
+            )
+        if decoding.bare[part]:
+            reporter.note(f"{decoding.bare[part]:,} {of} name no schema and are used undecoded")
+
+
+# Open an archive and select records.
+
+
+class OpenedArchive(NamedTuple):
+    store: Store
+    catalogue: Catalogue
+
+
+def open_archive_at(frame: Frame, restore_point: str, to_time: int | None, topic: str | None) -> OpenedArchive:
+    """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
+    store = cached_archive_store(frame)
+    catalogue = browse.catalogue(store, restore_point, topic, to_time)
+    if catalogue.choice is not None:
+        frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
+        show_window(catalogue.choice, frame.reporter)
+    for warning in catalogue.warnings:
+        frame.reporter.warning(warning)
+    return OpenedArchive(store if catalogue.restore_point is not None else JavaFolder(store), catalogue)
+
+
+def parse_address(text: str) -> TopicAddress:
+    """Parse an address in an archive. Raises `UsageError` if it is invalid."""
+    try:
+        return parse_config_address(text)
+    except ValueError:
+        raise UsageError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
+
+
+def parse_partition(text: str | None) -> TopicAddress | None:
+    """Parse a topic or a partition, the argument of `kbackup ls`; return None for all topics."""
+    if text is None or text == "/":
+        return None
+    address = parse_address(text)
+    if address.ranged:
+        raise UsageError(f"{text} names offsets; ls lists segments", "give topic or topic:partition")
+    return address
+
+
+def partitions_of(catalogue: Catalogue, address: TopicAddress) -> Iterable[ArchivedPartition]:
+    if address.partition is not None:
+        return [catalogue.partition(address.topic, address.partition)]
+    return [p for topic in catalogue.topics if topic.name == address.topic for p in topic.partitions]
 
 
 MM2 = "mm2"
 
-decoding_options = options(
+record_options = options(
+    state_options,
+    click.option("--from-time", metavar="TIME", help="Records from this time on, inclusive."),
+    click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."),
+    click.option(
+        "--output",
+        type=click.Choice(list(SHOWS)),
+        help="text (default): place, time, key, value and headers between tabs; json: one line a record; hex.",
+    ),
+    click.option("-f", "--format", "template", metavar="TEXT", help=FORMAT_HELP),
+    click.option("--raw", is_flag=True, help="With --format, print bytes unescaped if stdout is no terminal."),
     click.option(
         "--decode",
         type=click.Choice([*PARTS, MM2]),
@@ -327,13 +320,20 @@ decoding_options = options(
     click.option("--key-message", metavar="NAME", help="Protobuf message of keys. [default the first]"),
     click.option("--message", "value_message", metavar="NAME", help="Protobuf message of values. [default the first]"),
     click.option("--strict", is_flag=True, help="Stop at a key or value that can't be decoded."),
+    s3_options,
 )
 
 
-@dataclass(frozen=True)
-class DecodingRequest:
-    """The values of `decoding_options`."""
+@dataclass(frozen=True, kw_only=True)
+class RecordRequest:
+    """The values of the options that `cat` and `find` share: which records to print, how, and decoded by what."""
 
+    times: Window
+    restore_point: str
+    limit: int | None
+    output: str | None
+    template: str | None
+    raw: bool
     decode: tuple[str, ...]
     key_schema: str | None
     value_schema: str | None
@@ -341,8 +341,39 @@ class DecodingRequest:
     value_message: str | None
     strict: bool
 
-    def decoding(self, frame: Frame) -> Decoding:
-        """Make the decoding. Raises `UsageError` for a contradiction, an invalid schema file or a missing library."""
+    @property
+    def whole_lines(self) -> bool:
+        return self.template is None or self.template.endswith(r"\n")
+
+    def window(self, address: TopicAddress | None) -> Window:
+        return self.times if address is None else self.times.at_offsets(address.start, address.end)
+
+    def open(self, frame: Frame, address: TopicAddress | None) -> OpenedArchive:
+        topic = address.topic if address is not None else None
+        return open_archive_at(frame, self.restore_point, self.times.to_time, topic)
+
+    def show(self, frame: Frame) -> tuple[Show, Decoding]:
+        """Return the function that prints a record, and the decoding before it.
+
+        Raises `UsageError` for a contradiction, an invalid schema file, a missing library, and raw bytes on a
+        terminal."""
+        show, decoding = self._show(frame), self._decoding(frame)
+        if decoding.active and self.output == "hex" and not frame.reporter.json:
+            raise UsageError("--output hex does not decode", "decode with --output text or json")
+        return show, decoding
+
+    def _show(self, frame: Frame) -> Show:
+        if self.template is None:
+            if self.raw:
+                raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
+            return _documents(frame.reporter) if frame.reporter.json else SHOWS[self.output or "text"]
+        if self.output is not None or frame.reporter.json:
+            raise UsageError("--format excludes --output and --json", "give one of the three")
+        if self.raw and sys.stdout.isatty():
+            raise UsageError("--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe")
+        return as_format(self.template, raw=self.raw)
+
+    def _decoding(self, frame: Frame) -> Decoding:
         files = {"key": (self.key_schema, self.key_message), "value": (self.value_schema, self.value_message)}
         decoders: dict[str, Decoder] = {}
         for part, (file, message) in files.items():
@@ -364,75 +395,14 @@ class DecodingRequest:
         return Decoding(decoders, self.strict, mm2)
 
 
-def report_undecoded(decoding: Decoding, reporter: Reporter) -> None:
-    """Print how many keys and values were not decoded, and why."""
-    for part in PARTS:
-        of = f"of {decoding.seen[part]:,} {part}s"
-        if decoding.failed[part]:
-            reporter.warning(
-                f"{decoding.failed[part]:,} {of} could not be decoded and are used undecoded; "
-                f"the first: {decoding.reasons[part]}"
-            )
-        if decoding.bare[part]:
-            reporter.note(f"{decoding.bare[part]:,} {of} name no schema and are used undecoded")
+def _documents(reporter: Reporter) -> Show:
+    """Print records as JSON lines. After the first one, errors go to stderr alone: their document is not a record."""
 
+    def show(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+        reporter.documents += 1
+        return as_json(tp, row, parts)
 
-# Open an archive and select records.
-
-
-T = TypeVar("T")
-
-
-class OpenedArchive(NamedTuple):
-    store: Store
-    catalogue: Catalogue
-
-
-def open_archive_at(frame: Frame, restore_point: str, to_time: int | None, topic: str | None) -> OpenedArchive:
-    """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
-    store = cached_archive_store(frame)
-    catalogue = browse.catalogue(store, restore_point, topic, to_time)
-    if catalogue.choice is not None:
-        frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
-        show_window(catalogue.choice, frame.reporter)
-    for warning in catalogue.warnings:
-        frame.reporter.warning(warning)
-    return OpenedArchive(store if catalogue.restore_point is not None else JavaFolder(store), catalogue)
-
-
-@dataclass(frozen=True)
-class RecordRequest:
-    """The values of the options that `cat` and `find` share."""
-
-    restore_point: str
-    times: Window
-    limit: int | None
-    style: Style
-    decoding: DecodingRequest
-
-    def show(self, frame: Frame) -> tuple[Show, Decoding]:
-        """Return the function that prints a record, and the decoding before it."""
-        show, decoding = self.style.show(frame), self.decoding.decoding(frame)
-        if decoding.active and self.style.output == "hex" and not frame.reporter.json:
-            raise UsageError("--output hex does not decode", "decode with --output text or json")
-        return show, decoding
-
-    def window(self, address: TopicAddress | None) -> Window:
-        return self.times if address is None else self.times.at_offsets(address.start, address.end)
-
-    def open(self, frame: Frame, address: TopicAddress | None) -> OpenedArchive:
-        topic = address.topic if address is not None else None
-        return open_archive_at(frame, self.restore_point, self.times.to_time, topic)
-
-
-record_options = options(
-    state_options,
-    click.option("--from-time", metavar="TIME", help="Records from this time on, inclusive."),
-    click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."),
-    style_options,
-    decoding_options,
-    s3_options,
-)
+    return show
 
 
 def with_record_request(command: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -440,21 +410,22 @@ def with_record_request(command: Callable[..., int | None]) -> Callable[..., int
 
     @functools.wraps(command)
     def run(frame: Frame, /, **given: Any) -> int | None:
-        style, decoding = _pop_fields(Style, given), _pop_fields(DecodingRequest, given)
-        times = times_of(given.pop("from_time"), given.pop("to_time"))
-        request = _pop_fields(RecordRequest, given, times=times, style=style, decoding=decoding)
+        times = _times_of(given.pop("from_time"), given.pop("to_time"))
+        names = [field.name for field in fields(RecordRequest) if field.name != "times"]
+        request = RecordRequest(times=times, **{name: given.pop(name) for name in names})
         return command(frame, request, **given)
 
     return run
 
 
-def _pop_fields(kind: Callable[..., T], given: dict[str, Any], **more: object) -> T:
-    """Make a `kind` of `more` and of its fields in `given`, and remove these from `given`."""
-    names = [f.name for f in fields(kind) if f.name not in more]  # type: ignore[arg-type]
-    return kind(**{name: given.pop(name) for name in names}, **more)
+def _times_of(from_time: str | None, to_time: str | None) -> Window:
+    """Return the window between two times, both included.
 
-
-def partitions_of(catalogue: Catalogue, address: TopicAddress) -> Iterable[ArchivedPartition]:
-    if address.partition is not None:
-        return [catalogue.partition(address.topic, address.partition)]
-    return [p for topic in catalogue.topics if topic.name == address.topic for p in topic.partitions]
+    Raises `UsageError` for an invalid time and for an empty window."""
+    start = moment_of("--from-time", from_time, up=True)
+    end = moment_of("--to-time", to_time)
+    if start is not None and end is not None and start > end:
+        raise UsageError(
+            f"--from-time {from_time} is later than --to-time {to_time}", "give the earlier time as --from-time"
+        )
+    return Window(from_time=start, to_time=end)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +19,7 @@ import msgspec
 from kbackup.archive import layout
 from kbackup.archive.catalog.seen import SeenCatalog
 from kbackup.archive.identity import check_archive_id
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.frame import Frame, interrupt_by, signal_handler
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Config
 from kbackup.errors import KbackupError
@@ -30,51 +31,17 @@ from kbackup.util.system import cache_folder
 if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession, Starting
 
-
 log = logging.getLogger(__name__)
-
-
-def cached_archive_store(frame: Frame, address: str | None = None) -> Store:
-    """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
-    config = frame.config
-    folder = cache_folder() if config.metadata_cache else None
-    key = config.encryption.key or ""
-    metadata = folder / "archives" if folder is not None else None
-    store = open_store(
-        address or frame.archive, config.s3, key, metadata, config.archive_id, key_class=layout.key_class
-    )
-    counted.archive(store.url)
-    check_archive_id(store, config.archive_id)
-    check_seen(frame, store)
-    return store
-
-
-def check_seen(frame: Frame, store: Store, *, commits: bool = False) -> None:
-    """Compare the newest catalog with the newest that this machine has read.
-
-    A command that `commits` stores the number of the newest catalog at its end."""
-    folder = cache_folder() if frame.config.metadata_cache else None
-    if folder is None:
-        return
-    seen = SeenCatalog(store, folder / "seen")
-    seen.check(frame.accept_rollback)
-
-    def remember() -> None:
-        try:
-            seen.remember()
-        except KbackupError as error:
-            log.info("can't read the number of the newest catalog: %s", error)
-
-    if commits:
-        click.get_current_context().call_on_close(remember)
-
-
-# Open the stores and the Spark session of a command.
-
 
 _MOST_ENDS = 3
 """So many ends of Spark's JVM within an hour end a command that goes on."""
 _HOUR = 3600.0
+
+
+def cached_archive_store(frame: Frame, address: str | None = None) -> Store:
+    """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
+    folder = cache_folder() if frame.config.metadata_cache else None
+    return _open_archive(frame, address or frame.archive, metadata=folder / "archives" if folder is not None else None)
 
 
 def archive_store(frame: Frame, *, lost: bool = False) -> Store:
@@ -86,22 +53,43 @@ def archive_store(frame: Frame, *, lost: bool = False) -> Store:
 
 def archive_store_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
     """Open the store of the archive at an address, as `archive_store` does."""
+    return _open_archive(frame, address, lost=lost, commits=True)
+
+
+def _open_archive(
+    frame: Frame, address: str, *, metadata: Path | None = None, lost: bool = False, commits: bool = False
+) -> Store:
+    """Open an archive; compare its newest catalog with the newest that this machine has read.
+
+    A command that `commits` stores the number of the newest catalog at its end."""
     config = frame.config
-    store = open_store(
-        address, config.s3, config.encryption.key or "", archive_id=config.archive_id, key_class=layout.key_class
-    )
+    key = config.encryption.key or ""
+    store = open_store(address, config.s3, key, metadata, config.archive_id, key_class=layout.key_class)
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
-    check_seen(frame, store, commits=True)
+    folder = cache_folder() if config.metadata_cache else None
+    if folder is None:
+        return store
+    seen = SeenCatalog(store, folder / "seen")
+    seen.check(frame.accept_rollback)
+
+    def remember() -> None:
+        try:
+            seen.remember()
+        except KbackupError as error:
+            log.info("can't read the number of the newest catalog: %s", error)
+
+    if commits:
+        click.get_current_context().call_on_close(remember)
     return store
 
 
-def state_store(frame: Frame, store: Store) -> Store:
-    """Open the store for plans, offset maps and reports of restores and flows: the archive's, unless set."""
+def state_store(frame: Frame, store: Store | None = None) -> Store:
+    """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
     config = frame.config
-    if not config.restore.state:
-        return store
-    return open_store(config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
+    if config.restore.state:
+        return open_store(config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
+    return store if store is not None else archive_store(frame)
 
 
 def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
@@ -111,21 +99,18 @@ def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
         frame.reporter.doing(f"connecting to the {role} cluster at {servers}")
 
 
-def delta_config(config: Config, *urls: str | None) -> Config:
-    """Return the configuration with Spark's settings for Delta tables at `urls`; unchanged without tables."""
-    tables = tuple(filter(None, urls))
-    if not tables:
+def delta_config(config: Config, url: str | None) -> Config:
+    """Return the configuration with Spark's settings for Delta tables at `url`; unchanged without tables."""
+    if not url:
         return config
     from kbackup.spark.delta import session_conf
 
-    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, tables))
+    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, (url,)))
     return msgspec.structs.replace(config, spark=spark)
 
 
 @contextmanager
-def spark_session(
-    config: Config, *, at_once: bool = False, reporter: Reporter | None = None
-) -> Iterator[Callable[[], SparkSession]]:
+def spark_session(config: Config, *, at_once: bool = False, reporter: Reporter) -> Iterator[Callable[[], SparkSession]]:
     """Provide a function that returns the Spark session, and stop the session at the end.
 
     The session starts at the first call, which waits and notes that on `reporter`. With `at_once` it starts now, while
@@ -145,8 +130,7 @@ def spark_session(
                         f"Spark's JVM has ended {_MOST_ENDS} times within an hour",
                         "find out why, for instance in the kernel's log of killed processes: it may lack memory",
                     )
-                if reporter is not None:
-                    reporter.warning("Spark's JVM has ended: another session starts")
+                reporter.warning("Spark's JVM has ended: another session starts")
             if not started:
                 from kbackup.spark.session import ALLOW_PLAIN_SECRETS, Starting
 
@@ -158,49 +142,28 @@ def spark_session(
 
     def session() -> SparkSession:
         starting = start()
-        if reporter is not None and not starting.ready:
+        if not starting.ready:
             reporter.doing("starting Spark")
         return starting()
 
-    def cancel() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def cancel(number: int, stack: FrameType | None) -> None:
         # a job runs on, and its callers wait, until it is cancelled
         for starting in started:
             if starting.session is not None:
                 with suppress(Exception):  # Ctrl-C may have ended the JVM
                     starting.session.sparkContext.cancelAllJobs()
+        interrupt_by(before, stack)
 
     if at_once:
         start()
     try:
-        with _on_interrupt(cancel):
+        with signal_handler(cancel, signal.SIGINT):
             yield session
     finally:
         for starting in started:
             starting.leave()
-
-
-@contextmanager
-def _on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
-    """Call `cancel` at Ctrl-C, before the previous handler. Only a main thread receives signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        cancel()
-        if callable(before):
-            before(number, frame)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-# Stop long-running commands at SIGTERM and SIGINT.
 
 
 GRACE = 25.0
@@ -209,29 +172,19 @@ GRACE = 25.0
 
 @contextmanager
 def stop_at_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
-    """Ask `stop` at SIGTERM and SIGINT. A second signal, or the end of `grace` seconds, interrupts the work.
-
-    Only a main thread receives signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupt = signal.getsignal(signal.SIGINT)
+    """Ask `stop` at SIGTERM and SIGINT. A second signal, or the end of `grace` seconds, interrupts the work."""
+    before = signal.getsignal(signal.SIGINT)
     grace_timer = threading.Timer(grace, os.kill, (os.getpid(), signal.SIGINT))
     grace_timer.daemon = True
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if not stop.asked:
-            stop.ask()
-            grace_timer.start()
-        else:
-            if callable(interrupt):
-                interrupt(signal.SIGINT, frame)
-            raise KeyboardInterrupt  # a shell ignores SIGINT for jobs in the background
+    def on_signal(number: int, stack: FrameType | None) -> None:
+        if stop.asked:
+            interrupt_by(before, stack)
+        stop.ask()
+        grace_timer.start()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with signal_handler(on_signal, signal.SIGINT, signal.SIGTERM):
+            yield
     finally:
         grace_timer.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -6,7 +6,7 @@ from typing import Any
 
 from kbackup.archive.query.groups import GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview
-from kbackup.cli.init.command import InitReport
+from kbackup.cli.init import InitReport
 from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.check import CheckReport

@@ -170,6 +170,7 @@ _TWO = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from kbackup.cli.common.frame import FlagValues, load_config
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import spark_session
 
 together = Barrier(4)
@@ -178,7 +179,7 @@ def ask(_):
     together.wait()
     return session()
 
-with spark_session(load_config(FlagValues()).config) as session, ThreadPoolExecutor(4) as pool:
+with spark_session(load_config(FlagValues()).config, reporter=Reporter()) as session, ThreadPoolExecutor(4) as pool:
     assert len({id(each) for each in pool.map(ask, range(4))}) == 1
 """
 

@@ -1,9 +1,13 @@
-"""The frame: exit codes of every error, what is said where, signals, and what is not imported."""
+"""The command line: exit codes, what is printed where, signals, completion, help, and what is not imported."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +17,12 @@ import click
 import pytest
 
 from kbackup import cli, errors
+from kbackup.cli import main
 from kbackup.cli.common.frame import EXIT_CODES, Frame, pass_frame
 from kbackup.cli.common.options import common_options
+from kbackup.config import KEYS, VARIABLES
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
+from tests.support.loaded_modules import loaded_modules
 
 Run = Callable[[Callable[[Frame], int | None]], int]
 
@@ -190,3 +197,272 @@ def test_help_names_commands_and_codes(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     for text in [*cli.COMMANDS, *map(str, EXIT_CODES)]:
         assert f"\n  {text} " in out
+
+
+# Processes of kbackup: signals, interrupts, closed pipes, and their imports.
+
+
+HEAVY = {"pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "numpy"}
+
+
+def test_sigterm_handler_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    cli.main(["--version"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+_SLEEP = """
+import sys, time, types, click
+from kbackup import cli
+@click.command()
+def command():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+cli.COMMANDS["it"] = ("it", "")
+sys.modules["kbackup.cli.it"] = types.SimpleNamespace(command=command)
+sys.exit(cli.main(["it"]))
+"""
+
+
+@pytest.mark.exhaustive(keep=1)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_a_run_with_its_cleaning_up(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _SLEEP], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "cleaned up\n", "kbackup: interrupted\n")
+
+
+def test_a_reader_that_leaves_is_no_internal_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kbackup", "config", "--keys"], stdout=-1, stderr=-1, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert (process.returncode, said) == (1, "")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["config", "--show"], ["config", "--json"]])
+@pytest.mark.exhaustive(keep=1)
+def test_nothing_heavy_is_imported(args: list[str], tmp_path: Path) -> None:
+    assert not HEAVY & loaded_modules(*args, cwd=tmp_path, env={})
+
+
+_INTERRUPTED = """
+import os, runpy, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("kbackup", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["click", "kbackup.cli.common.output"])
+def test_an_interrupt_while_modules_load_ends_in_its_code(number: int, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, module, str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kbackup: interrupted\n")
+
+
+_NATIVE = """
+import atexit, sys
+from kbackup import cli
+import kbackup.__main__
+
+class Late:
+    def __del__(self):
+        print("modules are taken down")
+
+def run():
+    kbackup.late = Late()
+    atexit.register(print, "cleaned up")
+    return 7
+
+cli.main = run
+sys.exit(kbackup.__main__.main())
+"""
+
+
+def test_a_process_ends_before_its_modules_are_taken_down() -> None:
+    """With the exit code, after what is registered for the exit: threads of native libraries may call Python."""
+    done = subprocess.run([sys.executable, "-c", _NATIVE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "cleaned up\n", "")
+
+
+def test_the_installed_command_is_the_module_s() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"kbackup": "kbackup.__main__:main"}
+
+
+# The completion of commands and options in bash, and the scripts of all shells.
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PATH with the command kbackup."""
+    folder = tmp_path_factory.mktemp("bin")
+    file = folder / "kbackup"
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m kbackup "$@"\n')
+    file.chmod(0o755)
+    return folder
+
+
+_SCRIPT = """
+source <(kbackup completion bash)
+declare -a COMPREPLY
+for line in "$@"; do
+    read -ra COMP_WORDS <<<"$line"
+    [[ $line == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    COMPREPLY=()
+    function=$(complete -p kbackup | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+    $function kbackup
+    echo "${COMPREPLY[*]}"
+done
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_options_and_choices(commands: Path) -> None:
+    lines = ["kbackup ba", "kbackup groups ", "kbackup help groups a", "kbackup restore --into-e"]
+    lines += ["kbackup cat --output ", "kbackup backup --isolation-level read_c", "kbackup no-such --x"]
+    done = subprocess.run(
+        ["bash", "--norc", "-c", _SCRIPT, "bash", *lines],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={"PATH": f"{commands}:/usr/bin:/bin"},
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "backup",
+        "show plan apply undo",
+        "apply",
+        "--into-existing",
+        "text json hex",
+        "read_committed",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_call_kbackup_by_its_variable(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert f"_KBACKUP_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "tcsh"]) == 2
+    assert "tcsh" in capsys.readouterr().err
+
+
+def test_commands_are_completed_without_their_modules(commands: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kbackup"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"COMP_WORDS": "kbackup r", "COMP_CWORD": "1", cli.COMPLETION_VARIABLE: "bash_complete"},
+    )
+    assert done.stdout.split() == [f"plain,{name}" for name in cli.COMMANDS if name.startswith("r")]
+    assert "kbackup.cli.restore" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ([], "Usage: kbackup [OPTIONS] COMMAND"),
+        (["backup"], "Usage: kbackup backup [OPTIONS]"),
+        (["groups", "plan"], "Usage: kbackup groups plan [OPTIONS]"),
+    ],
+)
+def test_help_shows_what_the_option_shows(words: list[str], usage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help", *words]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(usage)
+    assert cli.main([*words, "--help"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["restor"], "no such command: restor; did you mean restore?"),
+        (["groups", "plans"], "plans"),
+        (["backup", "now"], "kbackup backup has no command now\nhint: run 'kbackup help backup'"),
+    ],
+)
+def test_help_of_a_command_that_is_not_there(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["help", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KBACKUP_TARGET_CLIENT_ID", "mine")
+    Path("kbackup.toml").write_text('archive = "s3://b"\n[backup]\nsegment_bytes = "1MiB"\n')
+    Path("p").write_text("max.poll.records=1\n")
+
+
+@pytest.mark.usefixtures("_configured")
+def test_every_value_says_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--show", "--master", "local[1]", "--set", "backup.topics=a,b"]) == 0
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert ["archive", "s3://b", "file kbackup.toml"] in lines
+    assert ["backup.segment_bytes", "1MiB", "file kbackup.toml"] in lines
+    assert ["target.client.id", "mine", "environment KBACKUP_TARGET_CLIENT_ID"] in lines
+    assert ["spark.master", "local[1]", "flag --master"] in lines
+    topics = next(line for line in lines if line[0] == "backup.topics")
+    assert " ".join(" ".join(topics).split()) == "backup.topics a, b flag --set"
+    assert ["backup.split_records", "4000000", "default"] in lines
+
+
+@pytest.mark.usefixtures("_configured")
+def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KBACKUP_SOURCE_CONFIG", "p")
+    assert main(["config", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    settings = {setting["key"]: setting for setting in document["settings"]}
+    assert settings["backup.segment_bytes"] == {
+        "key": "backup.segment_bytes",
+        "value": 1 << 20,
+        "origin": {"kind": "file", "name": "kbackup.toml"},
+    }
+    assert settings["restore.restore_id"]["value"] is None
+    assert document["notes"] == ["p: max.poll.records is left out: kbackup joins no consumer group"]
+
+
+@pytest.mark.usefixtures("_configured")
+def test_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--keys"]) == 0
+    out = capsys.readouterr().out
+    for key in KEYS.values():
+        assert f"\n{key.path} " in out
+        assert key.doc in out
+    assert main(["config", "--keys", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [key["key"] for key in told["keys"]] == list(KEYS)
+    assert told["variables"] == VARIABLES

@@ -1,17 +1,24 @@
-"""Shared options set keys, and nothing else."""
+"""Options set keys, command lines set what they were written for, and one name selects a restore point."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from kbackup.archive.query.selection import Selection, exact_entry
+from kbackup.cli import COMMANDS, cli
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
+    command_line,
     common_options,
     key_options,
     s3_options,
@@ -19,8 +26,11 @@ from kbackup.cli.common.options import (
     spark_options,
     target_options,
 )
+from kbackup.cli.restore import command
 from kbackup.config import KEYS, Config, Loaded, SettingOrigin
+from kbackup.config.models import Restore
 from kbackup.errors import UsageError
+from tests.support.command_lines import parsed_command
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +132,109 @@ def test_words_of_a_choice_may_be_given_at_once(arguments: tuple[str, ...]) -> N
 def test_words_that_are_no_choice() -> None:
     with pytest.raises(UsageError, match="is not a list of acls, configs, quotas, users"):
         loaded("--settings", "acls,topics", target=True)
+
+
+# One name selects a restore point and one a time, in every command; former names keep working.
+
+
+RENAMED = {"--backup": "--restore-point", "--at": "--to-time"}
+
+
+def _commands(group: click.Group, context: click.Context, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    for part in group.list_commands(context):
+        command = group.get_command(context, part)
+        assert command is not None
+        path = f"{name} {part}".strip()
+        yield path, command
+        if isinstance(command, click.Group):
+            yield from _commands(command, click.Context(command), path)
+
+
+EVERY = dict(_commands(cli, click.Context(cli)))
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [param for param in command.params if isinstance(param, click.Option)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_former_names_set_the_same_parameter(name: str) -> None:
+    command = EVERY[name]
+    context = click.Context(command)
+    for former, present in RENAMED.items():
+        assert all(former not in option.opts for option in _options(command))
+        for option in _options(command):
+            if present in option.opts:
+                assert option.name is not None
+                assert command.make_parser(context).parse_args([former, "1"])[0][option.name] == "1"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_help_and_completion_leave_out_former_names(name: str) -> None:
+    command = EVERY[name]
+    context = click.Context(command, info_name=name)
+    words = command.get_help(context).replace(",", " ").split()
+    completed = [item.value for item in command.shell_complete(context, "--")]
+    assert not {*RENAMED} & {*words, *completed}
+
+
+def test_which_commands_select() -> None:
+    def having(option: str) -> set[str]:
+        return {name for name, command in EVERY.items() if any(option in o.opts for o in _options(command))}
+
+    read = {"info", "ls", "cat", "find", "groups show", "groups plan", "groups apply"}
+    assert having("--to-time") == read | {"restore", "verify", "drill"}
+    assert having("--restore-point") == having("--to-time") | {"copy", "migrate verify", "migrate bootstrap"}
+    assert {*COMMANDS} <= {*EVERY}
+
+
+# Written command lines set what they were written for, whatever names and values there are.
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+"""Names of groups: any text that a document in JSON holds."""
+
+
+@given(NAMES, NAMES, NAMES)
+@example("--json", "-x", "$${env:HOME}")
+@example("${env:HOME}", "${file:/etc/passwd}", "=ls")
+@example("/a/", "/(/", "//")
+@example("", " ", "a=b")
+@example("'\"`$(reboot)\\", "!!", "\0\n\r\u202e")
+def test_a_command_line_sets_any_names(selected: str, source: str, target: str) -> None:
+    settings = {"restore.groups": [exact_entry(selected)], "restore.map_group": {source: target}}
+    line = command_line(command, settings, "--dry-run")
+    assert line.isprintable()
+    words = shlex.split(line)
+    assert words[:3] == ["kbackup", "restore", "--dry-run"]
+    restore = parsed_command(words).restore
+    assert restore.map_group == {source: target}
+    chosen = Selection.of(restore.groups, ())
+    assert chosen.matches(selected)
+    assert not chosen.matches(selected + "x")
+    assert chosen.matches(source) == (source == selected)
+
+
+def test_a_command_line_sets_every_kind_of_value() -> None:
+    settings: dict[str, object] = {
+        "archive": "s3://my-backups/kafka",
+        "restore.restore_point": 41,
+        "restore.topics": ["orders", "/pay.*/"],
+        "restore.map": {"orders": "again"},
+        "restore.no_groups": True,
+    }
+    line = command_line(command, settings)
+    assert line == (
+        "kbackup restore --archive s3://my-backups/kafka --restore-point 41 --topic orders --topic '/pay.*/' "
+        "--map orders=again --no-groups"
+    )
+    config = parsed_command(shlex.split(line))
+    assert config.archive == "s3://my-backups/kafka"
+    assert config.restore == Restore(
+        restore_point=41, topics=("orders", "/pay.*/"), map={"orders": "again"}, no_groups=True
+    )
+
+
+def test_a_value_that_can_not_be_shown_is_refused() -> None:
+    with pytest.raises(UsageError, match="--topic has a character that can't be shown"):
+        command_line(command, {"restore.topics": ["gro\u202eup"]})

@@ -1,17 +1,25 @@
-"""Tables, fields, documents and notes that commands print."""
+"""What commands print: tables, documents, notes, logs and progress; names of others steer no terminal."""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from unittest import mock
 
+import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kbackup.cli.common.output import Column, Reporter, human_age
-from kbackup.errors import KbackupError
-from kbackup.util.text import shorten
+from kbackup import cli
+from kbackup.cli.common.output import Column, Progress, Reporter, ShownProgress, configure_logging, human_age
+from kbackup.errors import ClusterError, CorruptError, KbackupError
+from kbackup.util.text import human_count, human_duration, human_size, printable, printable_lines, shorten
 from kbackup.util.times import ms_of
 from tests.support.terminals import Terminal
 
@@ -165,3 +173,309 @@ def test_quiet_silences_notes_alone(capsys: pytest.CaptureFixture[str]) -> None:
         reporter.warning("careful\x00")
         reporter.line("data")
     assert capsys.readouterr() == ("data\ndata\n", "note\nwarning: careful\\x00\nwarning: careful\\x00\n")
+
+
+# Logs, numbers and texts that commands print.
+
+
+@pytest.fixture
+def _logging() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("kbackup")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:], level, our_level = before
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+@pytest.mark.usefixtures("_logging")
+@pytest.mark.parametrize(
+    ("verbose", "expected"),
+    [
+        (0, {"kbackup.x WARNING", "botocore WARNING"}),
+        (1, {"kbackup.x WARNING", "kbackup.x INFO", "botocore WARNING"}),
+        (2, {"kbackup.x WARNING", "kbackup.x INFO", "kbackup.x DEBUG", "botocore WARNING", "botocore INFO"}),
+    ],
+)
+def test_logging(verbose: int, expected: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(verbose)
+    configure_logging(verbose)
+    for name in ("kbackup.x", "botocore"):
+        for level in (logging.WARNING, logging.INFO, logging.DEBUG):
+            logging.getLogger(name).log(level, "topic \x1b[2J")
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert len(lines) == len(expected)
+    assert {f"{line.split()[3].rstrip(':')} {line.split()[2]}" for line in lines} == expected
+    assert all(line.endswith(": topic \\x1b[2J") for line in lines)
+
+
+def test_human_numbers() -> None:
+    assert [human_size(size) for size in (0, 1023, 1536, 5 << 30, 1 << 60)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5.0 GiB",
+        "1024.0 PiB",
+    ]
+    assert [human_count(number) for number in (0, 1234567, 12_345_678, 5e9, 2e12)] == [
+        "0",
+        "1,234,567",
+        "12.3M",
+        "5.0G",
+        "2.0T",
+    ]
+    assert [human_duration(seconds) for seconds in (0.4, 59, 65, 3725)] == ["0s", "59s", "1m05s", "1h02m"]
+
+
+def test_printable() -> None:
+    assert printable("plain é 漢") == "plain é 漢"
+    assert printable("\x1b\n\x00\u202e\ud800") == "\\x1b\\n\\x00\\u202e\\ud800"
+
+
+# Progress that commands show, with and without a terminal.
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("backup", 1000, 1 << 20, clock=clock) as progress:
+        for second in range(1, 22):
+            clock.now = second
+            progress.advance(records=10, nbytes=10240)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "backup: 100 of 1,000 records, 100.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m32s left",
+        "backup: 200 of 1,000 records, 200.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m22s left",
+    ]
+
+
+def test_progress_may_be_silent_and_without_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("it", None, None, shown=False, clock=clock) as progress:
+        clock.now = 20
+        progress.advance(records=40)
+    assert capsys.readouterr() == ("", "")
+    assert progress.status() == "40 records, 0 B, 2 records/s, 0 B/s"
+
+
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with Reporter().progress("[restore]", records=10) as progress:
+        progress.advance(records=5)
+    assert "[restore]" in screen.getvalue()
+    assert "5 of 10 records" in screen.getvalue()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_bar_and_time_left_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, clock = Terminal(), Clock()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with Progress("run", 2_000_000, 3 << 30, clock=clock) as progress:
+        clock.now = 100.0
+        progress.advance(records=1_234_567, nbytes=1 << 30)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]", plain) if "left" in line]
+    assert lines
+    for line in lines:
+        assert len(line) <= columns
+        assert line.startswith(f"run {'━' * 6}")
+        assert line.endswith(", 3m20s left" if columns > 60 else "3m20s left")
+        assert "…" not in line
+        assert ("1,234,567 of 2,000,000 records" in line) == (columns > 60)
+        assert ("12,346 records/s" in line) == (columns > 80)
+
+
+def test_activity_is_printed_on_terminals_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Reporter().doing("starting Spark")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    Reporter().doing("starting\x07 Spark")
+    Reporter(quiet=True).doing("nothing")
+    assert screen.getvalue() == "starting\\x07 Spark\n"
+
+
+@pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])
+def test_output_beside_a_bar_is_unchanged(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither shown on stderr in place of stdout, nor cut into lines of the terminal's width."""
+    bar = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", bar)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    with Reporter().progress("searched", records=2) as progress:
+        for _ in range(2):
+            with progress.hidden():
+                print("wide " * 20)
+            progress.advance(records=1)
+        shown = len(bar.getvalue())
+        with progress.hidden(restart=False):
+            print("no line feed", end="")
+        progress.advance(records=0)
+        if screen.isatty():
+            assert "searched" not in bar.getvalue()[shown:].rpartition("\x1b[2K")[2]
+    assert screen.getvalue() == ("wide " * 20 + "\n") * 2 + "no line feed"
+    assert "wide" not in bar.getvalue()
+    assert "searched" in bar.getvalue()
+
+
+def test_a_job_is_shown_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with ShownProgress(Reporter()) as listener:
+        listener.phase("connect")
+        listener.phase("copy")
+        listener.progress(3, 1024, 10)
+        listener.progress(7, 2048, 10)
+        listener.phase("commit")
+    text = screen.getvalue()
+    assert "copy" in text
+    assert "7 of 10 records, 2.0 KiB" in text
+    assert "connect" not in text
+    assert "commit" not in text
+
+
+# Names are other people's: whatever stands in them, no terminal is steered, a line is one line, JSON stays JSON.
+
+
+EVIL = (
+    "\x1b]0;owned\x07\x1b[2J",
+    "a\nkbackup: all is well",
+    "a\r\x1b[1Adone",
+    "\x9b31mC1",
+    "pay\u202eslip",
+    "\u2028\u2029\x85\x0b\x0c",
+    "half \ud800 a pair \udc9b",
+    "tab\tand\x00nul\x7f",
+    "=cmd|' /C calc'!A0",
+    "[red]markup[/red]",
+    "%s %(message)s {0}",
+)
+# every character, and those that matter more often than chance has them
+names = st.text() | st.text(st.sampled_from("".join(EVIL)), max_size=20) | st.sampled_from(EVIL)
+STEERING = st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp"], codec=None), min_size=1)
+
+
+def harmless(text: str) -> bool:
+    """Nothing but what is seen, and line feeds."""
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@contextmanager
+def screens() -> Iterator[tuple[io.StringIO, io.StringIO]]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        yield out, err
+
+
+@given(names | STEERING)
+def test_printable_is_printable_and_loses_nothing(name: str) -> None:
+    assert printable(name).isprintable()
+    assert printable(name) == name or not name.isprintable()
+    assert harmless(printable_lines(name))
+    assert printable_lines(name).count("\n") == name.count("\n")
+
+
+@given(names)
+@example("\n".join(EVIL))
+def test_each_of_a_reporters_ways_is_one_line(name: str) -> None:
+    reporter = Reporter()
+    ways: list[Callable[[], None]] = [
+        lambda: reporter.line(name),
+        lambda: reporter.note(name),
+        lambda: reporter.warning(name),
+        lambda: reporter.fields([("topic", name)]),
+        lambda: print(Progress(name, 1, 1).label),
+    ]
+    for way in ways:
+        with screens() as (out, err):
+            way()
+        said = out.getvalue() + err.getvalue()
+        assert said.endswith("\n")
+        assert said[:-1].isprintable()
+
+
+@given(st.lists(st.tuples(names, st.integers(), names), max_size=5))
+def test_a_table_has_a_line_a_row(rows: list[tuple[str, int, str]]) -> None:
+    with screens() as (out, _):
+        Reporter().table(("topic", "records", "group"), rows)
+    assert harmless(out.getvalue())
+    assert out.getvalue().count("\n") == len(rows) + 1
+
+
+@given(st.lists(names, min_size=1, max_size=3))
+def test_a_table_on_a_terminal_takes_names_as_they_are(rows: list[str]) -> None:
+    screen = Terminal()
+    with mock.patch.object(sys, "stdout", screen), mock.patch.dict("os.environ", {"TERM": "dumb"}):
+        Reporter().table(("topic",), [(name,) for name in rows])
+    assert harmless(screen.getvalue())
+
+
+@given(st.dictionaries(names, names | st.lists(names)))
+def test_a_document_is_json_that_steers_nothing(document: dict[str, object]) -> None:
+    with screens() as (out, _):
+        reporter = Reporter(json=True)
+        reporter.document(document)
+        reporter.finish(0)
+    assert harmless(out.getvalue())
+    # two halves of a pair are one character to JSON
+    assert json.loads(out.getvalue()) == json.loads(json.dumps({**document, "exit_code": 0}))
+
+
+@given(names, names)
+def test_an_error_has_no_line_that_looks_like_another(message: str, hint: str) -> None:
+    with screens() as (out, err), failing(CorruptError(f"topic {message}", f"look at {hint}")):
+        assert cli.main(["verify", "--json"]) == CorruptError.exit_code
+    assert harmless(err.getvalue())
+    begins = [line for line in err.getvalue().splitlines() if not line.startswith("  ")]
+    assert [line.partition(" ")[0] for line in begins] == ["kbackup:", "hint:"]
+    said = json.loads(out.getvalue())["error"]["message"]
+    assert said == json.loads(json.dumps(f"topic {message}"))
+
+
+def test_a_traceback_steers_nothing() -> None:
+    with screens() as (_, err), failing(ClusterError("".join(EVIL))):
+        cli.main(["verify", "--debug"])
+    assert "Traceback" in err.getvalue()
+    assert harmless(err.getvalue())
+
+
+@contextmanager
+def failing(error: Exception) -> Iterator[None]:
+    """Every command ends with `error`."""
+
+    @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+    def command() -> None:
+        raise error
+
+    with mock.patch.object(cli.LazyGroup, "get_command", return_value=command):
+        yield
+
+
+@pytest.mark.usefixtures("_logging")
+@pytest.mark.parametrize("name", EVIL)
+def test_a_log_line_is_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging()
+    logging.getLogger("kbackup.x").warning("group %s is gone", name)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert harmless(said)
+    error = ClusterError(name)
+    logging.getLogger("kbackup.x").error("it failed", exc_info=error)
+    assert harmless(capsys.readouterr().err)

@@ -18,7 +18,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
-from kbackup.cli.drill.page import drill_page
+from kbackup.cli.drill import drill_page
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError
 from kbackup.jobs.drill import job

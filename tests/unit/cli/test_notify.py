@@ -1,4 +1,4 @@
-"""The results of commands reach a webhook, and a failed delivery changes no result."""
+"""Notifications: what is sent of which result, what is tried again, and that no message shows the URL."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive.models import Loss, Totals
 from kbackup.cli import main
-from kbackup.cli.common.notify import RequestBody, Webhook, notification_of
-from kbackup.errors import CorruptError, UsageError
+from kbackup.cli.backup import RoundReporter
+from kbackup.cli.common.frame import FlagValues, Frame, load_config
+from kbackup.cli.common.notify import Notifier, RequestBody, UndeliveredError, Webhook, notification_of
+from kbackup.cli.common.output import Reporter
+from kbackup.config import Setting, SettingOrigin
+from kbackup.errors import CorruptError, UnreachableError, UsageError
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.store import open_store
+from kbackup.util.times import now
 from tests.support.archives import make_archive
 from tests.support.verifications import SEGMENT
 from tests.support.webhook import FakeWebhook, webhook
@@ -151,3 +158,116 @@ def test_no_output_shows_the_secrets(root: Path, fake: FakeWebhook, tmp_path: Pa
     assert "notify.headers.Authorization" in out + err
     for secret in ("T0K3N", "s3cret", "hush"):
         assert secret not in out + err
+
+
+# Long-running commands notify of incidents, and not of each round.
+
+
+DOWN = UnreachableError("the source can't be reached", "check the network")
+
+
+def rounds(fake: FakeWebhook, **keys: object) -> RoundReporter:
+    settings = {"notify.url": fake.url, "notify.on": "failure,loss,success", **keys}
+    flags = [Setting(path, value, SettingOrigin("flag", "--set")) for path, value in settings.items()]
+    loaded = load_config(FlagValues(settings=flags))
+    return RoundReporter(Frame(loaded, Reporter(), notifier=Notifier(loaded.config, "backup")), None)
+
+
+def with_losses(*messages: str) -> BackupReport:
+    losses = tuple(Loss(kind="retention", topic="orders", message=message) for message in messages)
+    totals = Totals(topics=1, partitions=1, segments=1, records=1, bytes=1, stored_bytes=1, groups=0)
+    return BackupReport(7, 6, now(), "s3://b/a", totals, (), losses, ())
+
+
+def sent(fake: FakeWebhook) -> list[tuple[str, str]]:
+    return [(request.json["event"], request.json["summary"]) for request in fake.requests]
+
+
+def test_failed_rounds_are_one_incident(fake: FakeWebhook) -> None:
+    reporter = rounds(fake)
+    for _ in range(2):
+        reporter.well()
+        reporter.failed(DOWN, 1)
+        reporter.failed(DOWN, 2)
+    reporter.well()
+    reporter.well()
+    failed = ("failure", "the source can't be reached; check the network")
+    assert sent(fake) == [failed, ("success", "the rounds succeed again")] * 2
+
+
+def test_losses_of_a_round_are_sent(fake: FakeWebhook) -> None:
+    rounds(fake).committed(with_losses("offsets 1 to 2 are lost", "offsets 3 to 4 are lost"))
+    rounds(fake).committed(with_losses())
+    rounds(fake, **{"backup.allow_loss": True}).committed(with_losses("offsets 5 to 6 are lost"))
+    assert sent(fake) == [("loss", "loss: offsets 1 to 2 are lost")]
+    document = fake.requests[0].json
+    assert (len(document["warnings"]), document["report"]["restore_point"]) == (2, 7)
+
+
+# Deliveries to a webhook: what is sent, what is tried again, and that no message shows the URL.
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Webhook, "pause", 0.01)
+
+
+def failure(hook: Webhook, seconds: float = 5) -> str:
+    hook.seconds = seconds
+    with pytest.raises(UndeliveredError) as raised:
+        hook.deliver("{}")
+    return str(raised.value)
+
+
+def test_a_delivery_has_body_and_headers() -> None:
+    with webhook() as fake:
+        Webhook(fake.url, {"X-Token": "t"}).deliver('{"a": 1}')
+    (request,) = fake.requests
+    assert (request.path, request.json) == ("/hook/T0K3N?key=s3cret", {"a": 1})
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.headers["X-Token"] == "t"
+
+
+def test_a_user_in_the_url_becomes_a_header() -> None:
+    with webhook() as fake:
+        Webhook(fake.url.replace("//", "//me:p%40ss@"), {}).deliver("{}")
+    assert fake.requests[0].headers["Authorization"] == "Basic bWU6cEBzcw=="
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    with webhook(503, 429) as fake:
+        Webhook(fake.url, {}).deliver("{}")
+    assert len(fake.requests) == 3
+
+
+@pytest.mark.parametrize("code", [400, 404, 302])
+def test_a_refusal_is_final(code: int) -> None:
+    with webhook(code) as fake:
+        assert f"it answered HTTP {code}; check notify.url" in failure(Webhook(fake.url, {}))
+    assert len(fake.requests) == 1
+
+
+def test_attempts_end_in_time() -> None:
+    with webhook(*[500] * 1000) as fake:
+        assert "HTTP 500" in failure(Webhook(fake.url, {}), 0.05)
+    assert len(fake.requests) > 1
+
+
+def test_no_message_shows_the_url() -> None:
+    with webhook() as fake:
+        url = fake.url
+    messages = [
+        failure(Webhook(url, {}), 0.02),
+        failure(Webhook(url, {"X-Token": "s3cret\nInjected: yes"})),
+        failure(Webhook(url.replace("127.0.0.1", "no-such-host.invalid"), {}), 0.02),
+    ]
+    assert not [m for m in messages if "T0K3N" in m or "s3cret" in m]
+
+
+@pytest.mark.parametrize(
+    "url", ["hooks.example.com/T0K3N", "ftp://host/T0K3N", "https://", "https://host:T0K3N/", "https://[T0K3N"]
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(UsageError, match=r"notify\.url is not the URL of a webhook") as raised:
+        Webhook(url, {})
+    assert "T0K3N" not in str(raised.value)

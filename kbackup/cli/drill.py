@@ -1,0 +1,248 @@
+"""`kbackup drill`: restore for practice, compare the result with the archive, and report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.archive import layout
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import archive_command, key_options, name_options, point_key_option, target_options
+from kbackup.cli.common.output import Reporter, ShownProgress
+from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
+from kbackup.cli.verify import difference_text, selection_options, show_comparison, show_option
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.jobs.drill.report import DrillReport, count_drill, store_report
+from kbackup.store import Store
+from kbackup.util.text import human_count, human_duration, human_size, kafka_command, plural
+from kbackup.util.times import human_time
+
+if TYPE_CHECKING:
+    from kbackup.jobs.compare.report import AgainstReport
+
+
+@archive_command(
+    "drill",
+    target_options,
+    point_key_option,
+    selection_options,
+    key_options("restore.topic_config"),
+    name_options("restore.groups"),
+    key_options("restore.no_groups", "restore.replication_factor", "restore.transactions", "restore.state"),
+    click.option(
+        "--prefix",
+        metavar="TEXT",
+        help="Prefix of scratch topics and groups. No other topic or group may have it. "
+        "[default drill-<date>-<random>.]",
+    ),
+    click.option(
+        "--report",
+        "folder",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Also write the report to this folder: <id>.json and <id>.html.",
+    ),
+    click.option("--keep", is_flag=True, help="Keep the scratch topics and groups on the target."),
+    click.option("--on-source", is_flag=True, help="Allow the backed-up cluster as the target."),
+    show_option,
+    argument=True,
+    spark=True,
+)
+def command(frame: Frame, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int) -> int:
+    """Restore a restore point for practice, compare the result with the archive, and report.
+
+    Records go to scratch topics, groups to scratch groups; both are deleted at the end, also after an error or Ctrl-C.
+    The archive gets the report as drills/<id>/report.json and report.html. Ends with exit code 3 when anything differs
+    or could not be deleted.
+    """
+    config, reporter = frame.config, frame.reporter
+    store = archive_store(frame)
+    state = state_store(frame, store)
+    if folder is not None:  # made before the drill: an error must not come after hours of work
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"folder {folder} can't be made: {error.strerror}", "give another --report") from error
+
+    def publish(report: DrillReport) -> None:
+        _publish(report, folder, state, reporter)
+
+    show_connecting(frame, "target")
+    with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
+        from kbackup.jobs.drill.job import Drill, drill  # while the JVM starts
+
+        options = Drill(config.restore, prefix, keep, on_source, show)
+        report = drill(options, config.target, store, state, session, shown, publish)
+    count_drill(report)
+    _show(report, state, reporter)
+    reporter.document(report)
+    if report.error is not None:
+        return report.error.exit_code
+    return EXIT_LOSS if report.findings else EXIT_OK
+
+
+def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: Reporter) -> None:
+    from kbackup.archive.models import dump
+
+    page = drill_page(report)
+    if folder is not None:
+        (folder / f"{report.drill_id}.html").write_text(page, encoding="utf-8")
+        (folder / f"{report.drill_id}.json").write_bytes(dump(report))
+    try:
+        store_report(state, report, page)
+    except KbackupError as error:
+        if report.error is None:
+            raise
+        # the error that ended the drill gives the exit code
+        reporter.warning(f"the report could not be stored: {error}")
+
+
+def _deletions(report: DrillReport) -> list[str]:
+    """Return the commands that delete the topics and groups which are still on the target."""
+    names = [*report.kept, *report.left]
+    groups = [name.removeprefix("group ").partition(": ")[0] for name in names if name.startswith("group ")]
+    commands = []
+    if any(name.startswith("topic") for name in names):
+        pattern = report.prefix.replace(".", r"\.") + ".*"
+        commands.append(kafka_command("kafka-topics", report.target, "--delete", "--topic", pattern))
+    if groups:
+        options = [word for group in groups for word in ("--group", group)]
+        commands.append(kafka_command("kafka-consumer-groups", report.target, "--delete", *options))
+    return commands
+
+
+def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
+    if report.comparison is not None:
+        show_comparison(report.comparison, reporter)
+    shown = set(report.comparison.findings) if report.comparison is not None else set()
+    for finding in report.findings:
+        if finding not in shown:
+            reporter.warning(finding)
+    for name in report.kept:
+        reporter.note(f"kept: {name}")
+    for command in _deletions(report):
+        reporter.note(f"to delete what the drill left: {command}")
+    if report.error is not None:
+        reporter.warning(f"the drill ended with an error: {report.error.message}")
+        if report.error.hint:
+            reporter.note(f"hint: {report.error.hint}")
+    address = f"{state.url.rstrip('/')}/{layout.drill_key(report.drill_id, layout.PAGE)}"
+    reporter.line(f"drill {report.drill_id} {report.result}; its report: {address}")
+
+
+# The page of a report.
+
+
+_MOST = 200  # rows of a table
+_FOOTNOTE = (
+    "Every record that was restored was read back and compared with the archive: how many there are, their order, "
+    "and of each one key, value, headers and timestamp; then the offsets of the consumer groups. The topics were "
+    "restored under names of their own, with settings under which nothing expires or changes; no other topic and "
+    "no real group was touched."
+)
+
+
+def drill_page(report: DrillReport) -> str:
+    """Return the report as one HTML page without scripts and without other files, for screen and paper.
+
+    Names of the report can't become markup."""
+    from kbackup.util.html import templates
+
+    environment = templates("kbackup.cli")
+    environment.filters |= {"size": human_size, "count": human_count, "duration": human_duration, "moment": _moment}
+    compared = report.comparison
+    return environment.get_template("drill.html.j2").render(
+        report=report,
+        compared=compared,
+        sentence=_sentence(report),
+        data_as_of=_moment(report.restore_point_at) if report.restore_point_at else "-",
+        data_note=_data_note(report),
+        restore_seconds=_restore_seconds(report),
+        topics=sorted(compared.topics, key=lambda t: (t.ok, t.source)) if compared else [],
+        groups=_groups(compared) if compared else [],
+        groups_note=_groups_note(compared),
+        differences=[
+            (f"{partition.topic}-{partition.partition}", difference_text(each))
+            for partition in (compared.partitions if compared else ())
+            for each in partition.differences
+        ],
+        details=_details(report),
+        footnote=_FOOTNOTE,
+        most=_MOST,
+    )
+
+
+def _moment(rfc3339: str) -> str:
+    """Return '2026-01-31 01:02 UTC' for '2026-01-31T01:02:03.456Z'; other text is returned unchanged."""
+    try:
+        return datetime.fromisoformat(rfc3339).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return rfc3339
+
+
+def _sentence(report: DrillReport) -> str:
+    if report.result == "interrupted":
+        return "The drill was interrupted before it came to its end. It says nothing about the backup."
+    if report.error is not None:
+        return f"The drill could not be carried through: {report.error.message}."
+    compared = report.comparison
+    if report.result == "passed" and compared is not None:
+        return (
+            f"The backup was restored and is what the archive holds: {plural(compared.records, 'record')} in "
+            f"{plural(len(compared.topics), 'topic')}, compared one by one."
+        )
+    if report.losses:
+        places = plural(len(report.losses), "place")
+        return f"The archive has lost records of what was restored, in {places}: see below."
+    if compared is not None and not compared.findings:
+        return "All records came back, but something else went wrong: see below."
+    return "Not everything came back as it is in the archive: see below."
+
+
+def _data_note(report: DrillReport) -> str:
+    parts = [f"restore point {report.restore_point}"] if report.restore_point else []
+    if report.data_age is not None:
+        parts.append(f"{human_duration(report.data_age)} old when the drill began")
+    if report.choice is not None and report.choice.to_time is not None:
+        parts.append(f"records up to {human_time(report.choice.to_time)}")
+    return ", ".join(parts)
+
+
+def _restore_seconds(report: DrillReport) -> float | None:
+    seconds = [s for name, s in report.seconds.items() if name.startswith("restore: ")]
+    return sum(seconds) if seconds or report.restored_records else None
+
+
+def _groups(compared: AgainstReport) -> list[dict[str, object]]:
+    results: defaultdict[str, list[bool]] = defaultdict(list)
+    for check in compared.groups:
+        results[check.source_group].append(check.ok)
+    names = sorted(results, key=lambda name: (all(results[name]), name))
+    return [{"name": name, "offsets": len(results[name]), "ok": all(results[name])} for name in names]
+
+
+def _groups_note(compared: AgainstReport | None) -> str:
+    if compared is None:
+        return "the drill ended before"
+    wrong = sum(not check.ok for check in compared.groups)
+    return f"{plural(len(compared.groups), 'offset')}, {'all' if not wrong else f'{wrong:,} not'} where they belong"
+
+
+def _details(report: DrillReport) -> Iterable[tuple[str, str]]:
+    yield "drill", report.drill_id
+    yield "began", report.started_at
+    yield "ended", report.ended_at
+    for name, words in (("verify", "comparing took"), ("clean up", "deleting took")):
+        if name in report.seconds:
+            yield words, human_duration(report.seconds[name])
+    yield "archive", report.archive
+    yield "archive id", report.archive_id
+    yield "damaged restore points", ", ".join(map(str, report.damaged)) or "none"
+    yield "restored into", f"cluster {report.target_cluster_id} at {report.target}"
+    yield "as topics and groups", f"{report.prefix}*"
+    yield "versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())
