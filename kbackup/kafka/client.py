@@ -35,9 +35,6 @@ def admin_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     return own or properties
 
 
-# Which right is missing where a cluster denies something, in the words of `kafka-acls`.
-
-
 _PROGRESS = "Write on transactional ids and Read on groups that begin with kbackup-"
 _NEEDED = {
     "describing topic": "Describe on the topic",
@@ -72,19 +69,8 @@ _NEEDED = {
     "deleting an ACL": "Alter on the cluster",
     "setting": "AlterConfigs on the cluster",
 }
-"""By how what was being done begins, the longer before the shorter."""
-
-
-def needed(doing: str) -> str:
-    """Return the rights that an action needs: '' if they are not known."""
-    right = next((right for begins, right in _NEEDED.items() if doing.startswith(begins)), "")
-    return f" (it takes {right})" if right else ""
-
-
-# Building librdkafka clients and saying what went wrong with them.
-#
-# Clients are made inside the process and task that uses them, never before a fork. Addresses in messages come
-# from `bootstrap.servers`; no other property is ever shown.
+"""The right that is missing where a cluster denies something, in the words of `kafka-acls`: by how what was being done
+begins, the longer before the shorter."""
 
 
 log = logging.getLogger("kbackup.librdkafka")
@@ -139,7 +125,12 @@ _FORBIDDEN = {
 
 
 class Connection:
-    """The cluster that a client is connected to, and librdkafka's last error about it; makes errors of kbackup."""
+    """The cluster that a client is connected to, and librdkafka's last error about it; makes clients and errors of
+    kbackup.
+
+    Clients are made inside the process and task that uses them, never before a fork. Addresses in messages come from
+    `bootstrap.servers`; no other property is ever shown.
+    """
 
     def __init__(self, properties: Properties, role: str) -> None:
         others = without_admin(properties)
@@ -165,11 +156,8 @@ class Connection:
 
     def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
         """Return the settings in librdkafka's own form: text alone, and no callback."""
-        return {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in self.config(extra).items()
-            if not callable(value)
-        }
+        values = {name: value for name, value in self.config(extra).items() if not callable(value)}
+        return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in values.items()}
 
     def heard(self, error: KafkaError) -> None:
         """Remember the client's last error. Why the last broker is gone is more use than that all are."""
@@ -198,8 +186,10 @@ class Connection:
         if hint := _why_not_let_in(error):
             return UnreachableError(f"{self.address} denied access{when}: {error.str()}", hint)
         if error.code() in _FORBIDDEN:
+            right = next((right for begins, right in _NEEDED.items() if doing.startswith(begins)), "")
+            takes = f" (it takes {right})" if right else ""
             return UnreachableError(
-                f"{self.address} denied access{when}: {error.str()}{needed(doing)}",
+                f"{self.address} denied access{when}: {error.str()}{takes}",
                 "give its user that right: infra/docs/security.md has the list",
             )
         if error.code() in _UNREACHABLE:
@@ -238,7 +228,11 @@ class Connection:
 
     def admin(self) -> AdminClient:
         if self.tokens is not None:
-            self._try_tokens(self.tokens)
+            # once, before the first client: it would wait ten seconds for a token that does not come
+            try:
+                self.tokens(self.properties.get("sasl.oauthbearer.config", ""))
+            except Exception:  # noqa: BLE001 (it is the user's function)
+                raise self._no_token() from None  # what it raised may hold what a token is made from
         with self._building():
             return AdminClient(self.config(_STEADY), logger=log)
 
@@ -261,13 +255,6 @@ class Connection:
                 f"[{self.role}] has a property librdkafka can't use: {raised.args[0].str()}",
                 "see librdkafka's CONFIGURATION.md for names and values",
             ) from raised
-
-    def _try_tokens(self, tokens: Tokens) -> None:
-        """Once, before the first client: it would wait ten seconds for a token that does not come."""
-        try:
-            tokens(self.properties.get("sasl.oauthbearer.config", ""))
-        except Exception:  # noqa: BLE001 (it is the user's function)
-            raise self._no_token() from None  # what it raised may hold what a token is made from
 
 
 def _why_not_let_in(error: KafkaError) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, UnreachableError
@@ -46,8 +47,7 @@ _TUNING = {
 
 
 class Vanished(NamedTuple):
-    """Records that were deleted at the source after they were planned and before they were read: [start,
-    end)."""
+    """Records that were deleted at the source after they were planned and before they were read: [start, end)."""
 
     tp: TopicPartition
     start: int
@@ -101,7 +101,8 @@ class RangeReader:
             for result in self._source.take():
                 tp = result.tp
                 if tp is None:
-                    self._check_client(result.report)
+                    if result.report is not None and result.report.error.fatal():
+                        raise self._connection.error(result.report.error, "a read")
                 elif requested := waiting.get(tp):
                     if result.block is not None:
                         useful = True
@@ -129,10 +130,6 @@ class RangeReader:
         if code in _GONE or not error.retriable() or error.fatal():
             raise self._connection.error(error, f"reading {requested}")
         return False
-
-    def _check_client(self, report: Report | None) -> None:
-        if report is not None and report.error.fatal():
-            raise self._connection.error(report.error, "a read")
 
     def _skip_vanished(self, requested: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
         """Note the loss where the log now starts past our offset, and continue at its start."""
@@ -167,12 +164,6 @@ class RangeReader:
             f"{self._connection.address} gave nothing for {self._timeout:.0f} s while reading {some}{said}",
             "check that it is running and can be reached from here",
         )
-
-
-# Validate leader epochs: ask whether a log was truncated since a record was read from it (KIP-320).
-#
-# The broker keeps where each leader epoch ended, also where compaction took the records. librdkafka asks for that
-# (OffsetForLeaderEpoch) when a partition is assigned at an offset with a leader epoch, before its first fetch.
 
 
 _BATCH = 500  # partitions that are assigned together
@@ -211,23 +202,22 @@ class Validation(NamedTuple):
 def validate_epochs(
     properties: Properties, positions: Mapping[TopicPartition, EpochPosition], group: str, timeout: float
 ) -> Validation:
-    """Ask the source cluster whether each log still has `positions`.
+    """Ask the source cluster whether each log still has `positions`, or was truncated since (KIP-320).
 
+    The broker keeps where each leader epoch ended, also where compaction took the records. librdkafka asks for that
+    (OffsetForLeaderEpoch) when a partition is assigned at an offset with a leader epoch, before its first fetch.
     `timeout` bounds the whole, in seconds. A broker without the API (before Kafka 2.1) counts as one that confirms.
     """
     if not positions:
         return Validation(frozenset(), frozenset())
     connection = Connection(properties, "source")
-    consumer = connection.consumer(_VALIDATION_TUNING | {"group.id": group})
     until = time.monotonic() + timeout
     answers: dict[TopicPartition, bool] = {}
-    try:
-        with connection.errors("validating leader epochs"):
-            asked = list(positions.items())
-            for at in range(0, len(asked), _BATCH):
-                answers |= _validate_batch(consumer, dict(asked[at : at + _BATCH]), until)
-    finally:
-        consumer.close()
+    asked = list(positions.items())
+    tuning = _VALIDATION_TUNING | {"group.id": group}
+    with connection.errors("validating leader epochs"), closing(connection.consumer(tuning)) as consumer:
+        for at in range(0, len(asked), _BATCH):
+            answers |= _validate_batch(consumer, dict(asked[at : at + _BATCH]), until)
     truncated = frozenset(tp for tp, cut in answers.items() if cut)
     return Validation(truncated, frozenset(positions.keys() - answers.keys()))
 
@@ -240,20 +230,12 @@ def _validate_batch(
     answers: dict[TopicPartition, bool] = {}
     while len(answers) < len(positions) and time.monotonic() < until:
         for message in consumer.consume(len(positions), _WAIT):
-            answers |= {tp: cut for tp, cut in _answer(message) if tp in positions}
+            topic, partition, error = message.topic(), message.partition(), message.error()
+            if topic is None or partition is None or (tp := TopicPartition(topic, partition)) not in positions:
+                continue
+            if error is None or error.code() == KafkaError._PARTITION_EOF:
+                answers[tp] = False  # librdkafka fetches only after the validation of the epoch has succeeded
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                # otherwise the position is out of range: the validation has succeeded, and retention took the record
+                answers[tp] = _TRUNCATED in error.str()
     return answers
-
-
-def _answer(message: Message) -> Iterator[tuple[TopicPartition, bool]]:
-    """Yield whether a log was truncated, by a record, the log's end or an error.
-
-    librdkafka fetches only after the validation of the epoch has succeeded.
-    """
-    topic, partition, error = message.topic(), message.partition(), message.error()
-    if topic is None or partition is None:
-        return
-    if error is None or error.code() == KafkaError._PARTITION_EOF:
-        yield TopicPartition(topic, partition), False
-    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-        # otherwise the position is out of range: the validation has succeeded, and retention took the record
-        yield TopicPartition(topic, partition), _TRUNCATED in error.str()

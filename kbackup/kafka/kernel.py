@@ -37,10 +37,16 @@ def selected_kernel() -> Kernel:
     asked = os.environ.get(VARIABLE, "")
     if asked not in {"", "native", "python"}:
         raise UsageError(f"{VARIABLE} is {asked!r}", "set native or python, or unset the variable")
-    kernel = Kernel("python", _ASKED) if asked == "python" else _native()
-    if asked == "native" and kernel.name != "native":
-        raise UsageError(f"{VARIABLE} asks for the native kernel: {kernel.why}", _HINT)
-    return kernel
+    if asked == "python":
+        return Kernel("python", _ASKED)
+    try:
+        from kbackup.kafka.native import version
+    except ImportError as error:
+        why = f"the native one does not load ({error})"
+        if asked == "native":
+            raise UsageError(f"{VARIABLE} asks for the native kernel: {why}", _HINT) from error
+        return Kernel("python", why)
+    return Kernel("native", f"librdkafka {version}")
 
 
 def load() -> None:
@@ -57,14 +63,6 @@ def say(kernels: Iterable[Kernel]) -> None:
     words = ", ".join(f"the {each.name} kernel: {each.why}" for each in found)
     if words:
         log.log(logging.WARNING if slow else logging.INFO, "records passed through %s", words)
-
-
-def _native() -> Kernel:
-    try:
-        from kbackup.kafka.native import version
-    except ImportError as error:
-        return Kernel("python", f"the native one does not load ({error})")
-    return Kernel("native", f"librdkafka {version}")
 
 
 def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:

@@ -62,14 +62,6 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-# Target offsets of records, as runs of consecutive offsets; and their proof where delivery reports lack them.
-#
-# librdkafka reports a batch that it sent again as delivered, but without offsets, where the broker had taken it the
-# first time. What is certain then: the records of one partition and one producer lie in its log in the order in which
-# they were sent. So between two records whose offsets are known, exactly as many offsets as records leave one
-# arrangement; with more offsets than records, the broker is asked which of them hold records.
-
-
 UNKNOWN = -1
 """The target of a run whose records were delivered, but without their offsets in the broker's answer."""
 
@@ -120,7 +112,13 @@ def join(parts: Sequence[Runs]) -> Runs:
 
 def resolve(runs: Runs, floor: int | None, ask: Ask) -> Runs:
     """Return the runs with every target known, or raise `NotProvenError`. `runs` are one partition's; all its records
-    lie at `floor` or after it (None: unknown)."""
+    lie at `floor` or after it (None: unknown).
+
+    librdkafka reports a batch that it sent again as delivered, but without offsets, where the broker had taken it the
+    first time. What is certain then: the records of one partition and one producer lie in its log in the order in
+    which they were sent. So between two records whose offsets are known, exactly as many offsets as records leave one
+    arrangement; with more offsets than records, the broker is asked which of them hold records.
+    """
     unknown = np.flatnonzero(runs.target < 0)
     if not len(unknown):
         return runs
@@ -155,9 +153,6 @@ def _placed(unknown: Runs, lower: int | None, upper: int | None, ask: Ask) -> Ru
     return runs_of(np.concatenate([np.arange(s, s + n, dtype=np.int64) for s, n in ranges]), targets)
 
 
-# The protocol by which `BlockProducer` sends records: compiled or in Python.
-
-
 CAUSED_BY_ANOTHER = {KafkaError._INVALID_DIFFERENT_RECORD, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _PART_OF_A_BATCH = "Failed to append record because it was part of a batch"
 """librdkafka's words, where one record of a batch was refused: all have that one's code then."""
@@ -188,11 +183,10 @@ class CommittedProgress(NamedTuple):
 
 def cause(lost: Sequence[Undelivered]) -> Undelivered | None:
     """Return the one that took the others with it."""
-    return next((each for each in lost if not _caused_by_another(each.error)), lost[0] if lost else None)
-
-
-def _caused_by_another(error: KafkaError) -> bool:
-    return error.code() in CAUSED_BY_ANOTHER or error.str().startswith(_PART_OF_A_BATCH)
+    for each in lost:
+        if each.error.code() not in CAUSED_BY_ANOTHER and not each.error.str().startswith(_PART_OF_A_BATCH):
+            return each
+    return lost[0] if lost else None
 
 
 class Outlet(Protocol):
@@ -250,13 +244,6 @@ class Outlet(Protocol):
         ...
 
 
-# The connections of a producer: its first one, and those of a producer that has lost every broker.
-#
-# A broker that stops leaves itself out of its last answers for metadata. Where it is the only one, librdkafka then
-# knows no broker at all, and asks nobody for one: a producer stood still until its messages and its abort had timed
-# out.
-
-
 _SILENCE = 10.0  # s
 _CONNECTION = 10.0  # s
 
@@ -275,7 +262,10 @@ def await_connection(client: int, timeout: float) -> None:
 class Bootstrap:
     """Add the bootstrap servers to a client again while its queue stays as long as it was.
 
-    A client that has brokers removes the added ones with its next metadata."""
+    A broker that stops leaves itself out of its last answers for metadata. Where it is the only one, librdkafka then
+    knows no broker at all, and asks nobody for one: a producer stood still until its messages and its abort had timed
+    out. A client that has brokers removes the added ones with its next metadata.
+    """
 
     def __init__(self, servers: str, add: Callable[[bytes], object]) -> None:
         self._servers = servers.encode()

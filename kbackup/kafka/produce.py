@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError, UnreachableError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import Connection, Properties
-from kbackup.kafka.groups.calls import CommittedOffset, GroupCalls
+from kbackup.kafka.groups.calls import GroupCalls
 from kbackup.kafka.kernel_protocol import (
     CAUSED_BY_ANOTHER,
     CommittedProgress,
@@ -29,29 +30,10 @@ from kbackup.kafka.retry import COORDINATOR_NOT_READY, in_time
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
 from kbackup.util.system import attempts
 
-_NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
-OFFSETS_SECONDS = 60.0  # s, for progress to be read, or to be added to a transaction
-
-
 _COORDINATOR = 30.0  # s, for one to become ready
 _PAUSE = 0.3  # s, before it is asked again
-
-
-def committed_progress(consumer: Consumer, group: str, partitions: Sequence[TopicPartition]) -> list[CommittedOffset]:
-    """Return the committed offsets of the progress group for `partitions`.
-
-    Repeats the request while the coordinator is not ready, or still ends a transaction.
-    """
-    for _ in attempts(_COORDINATOR, _PAUSE):
-        ((_, answer),) = GroupCalls(consumer, OFFSETS_SECONDS).committed([group], partitions, stable=True)
-        if not isinstance(answer, KafkaError):
-            return answer
-        if answer.code() not in _NOT_YET:
-            break
-    raise KafkaException(answer)
-
-
-# The properties of a producer of record blocks.
+_NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
+OFFSETS_SECONDS = 60.0  # s, for progress to be read, or to be added to a transaction
 
 
 TUNING: dict[str, Any] = {
@@ -85,9 +67,6 @@ TRANSACTIONAL = {
 }
 
 
-# Ask a broker which offsets of a partition hold records.
-
-
 _TUNING = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -103,49 +82,34 @@ _WAIT = 0.1  # s
 def record_offsets(
     connection: Connection, group: str, tp: TopicPartition, start: int, end: int | None, timeout: float
 ) -> Int64Array:
-    """Return the offsets of records in [start, end), also of open and aborted transactions.
+    """Ask the broker which offsets in [start, end) hold records, also of open and aborted transactions.
 
     `end` None: the current end of the log.
     """
-    with connection.errors(f"reading back {tp}"):
-        consumer = connection.consumer(_TUNING | {"group.id": group})
-        try:
-            return _read(connection, consumer, tp, start, end, timeout)
-        finally:
-            consumer.close()
-
-
-def _read(
-    connection: Connection, consumer: Consumer, tp: TopicPartition, start: int, end: int | None, timeout: float
-) -> Int64Array:
-    if end is None:
-        _, end = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=timeout)
-    offsets: list[int] = []
-    until = time.monotonic() + timeout
-    if start >= end:
-        return np.empty(0, np.int64)
-    consumer.assign([KafkaTopicPartition(*tp, start)])
-    while time.monotonic() < until:
-        for message in consumer.consume(_BATCH, _WAIT):
-            error, offset = message.error(), message.offset()
-            if error is None and offset is not None and offset < end:
-                offsets.append(offset)
-            elif error is not None and error.code() != KafkaError._PARTITION_EOF and not error.retriable():
-                raise KafkaException(error)
-            if offset is not None and offset >= end - (error is None):
-                return np.array(offsets, np.int64)
+    with (
+        connection.errors(f"reading back {tp}"),
+        closing(connection.consumer(_TUNING | {"group.id": group})) as consumer,
+    ):
+        if end is None:
+            _, end = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=timeout)
+        offsets: list[int] = []
+        until = time.monotonic() + timeout
+        if start >= end:
+            return np.empty(0, np.int64)
+        consumer.assign([KafkaTopicPartition(*tp, start)])
+        while time.monotonic() < until:
+            for message in consumer.consume(_BATCH, _WAIT):
+                error, offset = message.error(), message.offset()
+                if error is None and offset is not None and offset < end:
+                    offsets.append(offset)
+                elif error is not None and error.code() != KafkaError._PARTITION_EOF and not error.retriable():
+                    raise KafkaException(error)
+                if offset is not None and offset >= end - (error is None):
+                    return np.array(offsets, np.int64)
     raise UnreachableError(
         f"{connection.address} did not give back {tp} from offset {start} to {end} in {timeout:.0f} s",
         "check that it is running and can be reached from here",
     )
-
-
-# Producing record blocks to their partitions, exactly once, with the broker's word on where each record
-# went.
-#
-# A producer belongs to one unit of a restore and carries its transactional id: a second one with the same id
-# fences the first. Progress is the next source offset of each partition, committed to a group of the target in
-# the transaction that carries the records, so that it is true or absent, never ahead or behind.
 
 
 FENCED_RESTORE = ("another restore with the same id has taken over", "let that one finish; this one wrote nothing more")
@@ -159,6 +123,10 @@ _READ_BACK = 60.0  # s
 
 class BlockProducer:
     """Sends record blocks. `transactional_id` None: idempotent, without transactions or progress. Close it after use.
+
+    A producer belongs to one unit of a restore and carries its transactional id: a second one with the same id fences
+    the first. Progress is the next source offset of each partition, committed to a group of the target in the
+    transaction that carries the records, so that it is true or absent, never ahead or behind.
 
     `largest` is the size of the largest record to come, in bytes: the queue has room for two of them. `fenced` is the
     message and the hint for the case that another producer with the same id has taken over. `outlet` is
@@ -207,14 +175,19 @@ class BlockProducer:
         """Fence whoever had this id before, end its transaction, and return the progress it left."""
         if not self._transactional:
             return {}
+        settings = {"group.id": self._group, "enable.auto.commit": False}
         with self._errors("starting transactions"):
             self._outlet.init(_TIMEOUT)
-            consumer = self._connection.consumer({"group.id": self._group, "enable.auto.commit": False})
-            try:
-                committed = committed_progress(consumer, self._group, partitions)
+            with closing(self._connection.consumer(settings)) as consumer:
+                # the coordinator may not be ready yet, or still ends a transaction
+                for _ in attempts(_COORDINATOR, _PAUSE):
+                    calls = GroupCalls(consumer, OFFSETS_SECONDS)
+                    ((_, committed),) = calls.committed([self._group], partitions, stable=True)
+                    if not isinstance(committed, KafkaError) or committed.code() not in _NOT_YET:
+                        break
+                if isinstance(committed, KafkaError):
+                    raise KafkaException(committed)
                 self._outlet.join(consumer)
-            finally:
-                consumer.close()
         # a note is written with the NUL byte behind it that confluent-kafka wants
         return {c.tp: CommittedProgress(c.offset, c.metadata.rstrip("\0")) for c in committed}
 
@@ -245,17 +218,36 @@ class BlockProducer:
                 f"{self._connection.address} did not take {undelivered} records in {_TIMEOUT:.0f} s",
                 "check that all brokers are running",
             )
-        resolved = {tp: self._resolved(tp, runs) for tp, runs in self._outlet.taken().items()}
+        resolved = {}
+        for tp, runs in self._outlet.taken().items():
+            ask = partial(record_offsets, self._connection, self._group, tp, timeout=_READ_BACK)
+            try:
+                resolved[tp] = resolve(runs, self._next.get(tp), ask)
+            except NotProvenError as error:
+                raise ClusterError(
+                    f"the broker did not report the offset of each record of {tp}; the transaction is not committed",
+                    _RETRY_HINT,
+                ) from error
         self._next |= {tp: runs.next for tp, runs in resolved.items()}
         return resolved
 
     def commit(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
-        """End the transaction: the records since the last commit and their progress become visible
-        together."""
+        """End the transaction: the records since the last commit and their progress become visible together.
+
+        Progress is added with a timeout of our own: librdkafka's does not hold when the group's coordinator leaves the
+        cluster meanwhile (its issue 5511). This producer is then abandoned with its call still waiting; the next
+        producer fences it.
+        """
         if not self._open:
             return
         with self._errors("committing a transaction"):
-            self._add_progress(progress)
+            if not in_time(partial(self._outlet.send_progress, progress, OFFSETS_SECONDS), OFFSETS_SECONDS + 10):
+                self._open, self._given_up = False, True
+                raise ClusterError(
+                    f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s; "
+                    "the transaction is not committed",
+                    _RETRY_HINT,
+                )
             self._outlet.commit(_TIMEOUT)
         self._open = False
 
@@ -269,20 +261,6 @@ class BlockProducer:
             self._outlet.begin()
         self._open, self._began = True, time.monotonic()
 
-    def _add_progress(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
-        """Add progress to the transaction, with a timeout of our own.
-
-        librdkafka's own timeout does not hold when the group's coordinator leaves the cluster meanwhile (its issue
-        5511). This producer is then abandoned with its call still waiting; the next producer fences it.
-        """
-        if not in_time(partial(self._outlet.send_progress, progress, OFFSETS_SECONDS), OFFSETS_SECONDS + 10):
-            self._open, self._given_up = False, True
-            raise ClusterError(
-                f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s; "
-                "the transaction is not committed",
-                _RETRY_HINT,
-            )
-
     def abort(self) -> None:
         self._open = False
         try:
@@ -291,16 +269,6 @@ class BlockProducer:
             if not raised.args[0].fatal():  # a fenced producer has nothing left to abort
                 raise self._connection.error(raised.args[0], "aborting a transaction") from raised
 
-    def _resolved(self, tp: TopicPartition, runs: Runs) -> Runs:
-        ask = partial(record_offsets, self._connection, self._group, tp, timeout=_READ_BACK)
-        try:
-            return resolve(runs, self._next.get(tp), ask)
-        except NotProvenError as error:
-            raise ClusterError(
-                f"the broker did not report the offset of each record of {tp}; the transaction is not committed",
-                _RETRY_HINT,
-            ) from error
-
     def _check(self) -> None:
         """Raise an error for a record that was not delivered, of any partition."""
         lost = self._outlet.lost()
@@ -308,28 +276,31 @@ class BlockProducer:
             raise self._undelivered(lost)
 
     def _undelivered(self, lost: Undelivered) -> Exception:
-        return self._failed(
-            self._cause(lost.error), f"delivering the record of {lost.tp} from source offset {lost.source}"
-        )
-
-    def _cause(self, error: KafkaError) -> KafkaError:
-        """Return the error that failed the transaction, where `error` only follows from it.
+        """Return the error that failed the transaction, where the record's error only follows from it.
 
         A failed transaction drops its queued records; the next transaction call reports the cause. Beginning a
         transaction within another has no other effect.
         """
+        error = lost.error
         if self._open and error.code() in CAUSED_BY_ANOTHER:
             try:
                 self._outlet.begin()
             except KafkaException as raised:
-                cause: KafkaError = raised.args[0]
-                return error if cause.code() == KafkaError._STATE else cause
-        return error
+                if raised.args[0].code() != KafkaError._STATE:
+                    error = raised.args[0]
+        return self._failed(error, f"delivering the record of {lost.tp} from source offset {lost.source}")
 
     def _failed(self, error: KafkaError, doing: str) -> Exception:
         last = self._connection.last
         if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
-            return self._aborted() or FencedError(*self._fenced)
+            took = time.monotonic() - self._began
+            if not self._open or took < TRANSACTION_SECONDS:
+                return FencedError(*self._fenced)
+            return ClusterError(  # the coordinator aborts a transaction that is open for too long
+                f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
+                f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s); nothing of it is committed",
+                _RETRY_HINT,
+            )
         if error.code() == KafkaError.INVALID_RECORD:
             return ClusterError(
                 f"{self._connection.address} failed {doing}: {error.str()}",
@@ -338,29 +309,10 @@ class BlockProducer:
             )
         return self._connection.error(error, doing)
 
-    def _aborted(self) -> ClusterError | None:
-        """Return the error of a transaction that was open for too long, which the coordinator aborts; else None."""
-        took = time.monotonic() - self._began
-        if not self._open or took < TRANSACTION_SECONDS:
-            return None
-        return ClusterError(
-            f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
-            f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s); nothing of it is committed",
-            _RETRY_HINT,
-        )
-
-    def _errors(self, doing: str) -> _Errors:
-        return _Errors(self, doing)
-
-
-class _Errors:
-    """Turns what confluent-kafka raises inside into kbackup's errors."""
-
-    def __init__(self, producer: BlockProducer, doing: str) -> None:
-        self._producer, self._doing = producer, doing
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KafkaException):
-            raise self._producer._failed(error.args[0], self._doing) from error
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        """Turn what confluent-kafka raises inside into kbackup's errors."""
+        try:
+            yield
+        except KafkaException as raised:
+            raise self._failed(raised.args[0], doing) from raised

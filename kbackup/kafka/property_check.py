@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ctypes import c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from importlib.machinery import PathFinder
@@ -36,12 +36,19 @@ class Tokens:
     def __init__(self, name: str, role: str) -> None:
         self.name = name
         self.failure = ""
-        self._function = _find(name, role)
+        module, _, function = name.partition(":")
+        hint = f"name an importable module:function that returns {_SHAPE}"
+        try:
+            self._function = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(f"[{role}] {CALLBACK} = {name!r} can't be found: {error}", hint) from error
+        if not callable(self._function):
+            raise UsageError(f"[{role}] {CALLBACK} = {name!r} is no function", hint)
 
     def __call__(self, config: str) -> OAuthToken:
         """Raises what the function raises, and `ValueError` for what is no token."""
         try:
-            token = self._token(config)
+            token = _token_of(self._function(config))
         except Exception as error:
             words = str(error).replace(config, "…") if config else str(error)
             self.failure = f"{self.name} raised {type(error).__name__}: {words}"
@@ -49,37 +56,19 @@ class Tokens:
         self.failure = ""
         return token
 
-    def _token(self, config: str) -> OAuthToken:
-        answer = self._function(config)
-        try:
-            token = OAuthToken(*answer)
-            fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
-            remaining = float(token.expires) - time.time()
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise ValueError(f"its answer is not {_SHAPE}")
-        if remaining <= 0:
-            raise ValueError(f"its token expired {-remaining:.0f} s ago")
-        return token
 
-
-def _find(name: str, role: str) -> Callable[[str], Any]:
-    module, _, function = name.partition(":")
-    hint = f"name an importable module:function that returns {_SHAPE}"
+def _token_of(answer: Any) -> OAuthToken:
     try:
-        callback = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"[{role}] {CALLBACK} = {name!r} can't be found: {error}", hint) from error
-    if not callable(callback):
-        raise UsageError(f"[{role}] {CALLBACK} = {name!r} is no function", hint)
-    return callback  # type: ignore[no-any-return]  # it is whatever the user has written
-
-
-# Checks client properties by librdkafka's own rules. No client is made, and nothing connects.
-#
-# The library is loaded from the file that confluent-kafka brings: to import that package takes five times as long,
-# and most commands that read a configuration need no cluster.
+        token = OAuthToken(*answer)
+        fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
+        remaining = float(token.expires) - time.time()
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(f"its answer is not {_SHAPE}")
+    if remaining <= 0:
+        raise ValueError(f"its token expired {-remaining:.0f} s ago")
+    return token
 
 
 COMMON = (
@@ -96,18 +85,23 @@ _NOT_CHECKED = {CALLBACK, "plugin.library.paths"}
 """kbackup's own, and one whose check would load foreign code."""
 
 _TEXT = 512  # bytes for librdkafka's words
-_UNKNOWN, _INVALID = -2, -1  # rd_kafka_conf_res_t
+
+
+Kind = Literal["unknown name", "invalid value"]
+_KINDS: dict[int, Kind] = {-2: "unknown name", -1: "invalid value"}
+"""By `rd_kafka_conf_res_t`."""
 
 
 class PropertyRefusal(NamedTuple):
     """`words` are librdkafka's; they may show the value."""
 
-    kind: Literal["unknown name", "invalid value"]
+    kind: Kind
     words: str
 
 
 def refusal(name: str, value: str) -> PropertyRefusal | None:
-    """Return librdkafka's objection to a property; None if it accepts the property."""
+    """Return librdkafka's objection to a property by its own rules; None if it accepts the property. No client is made,
+    and nothing connects."""
     if name in _NOT_CHECKED:
         return None
     library = _library()
@@ -117,14 +111,14 @@ def refusal(name: str, value: str) -> PropertyRefusal | None:
         result = library.rd_kafka_conf_set(conf, name.encode(), value.encode(), words, _TEXT)
     finally:
         library.rd_kafka_conf_destroy(conf)
-    if result not in (_UNKNOWN, _INVALID):
-        return None
-    kind: Literal["unknown name", "invalid value"] = "unknown name" if result == _UNKNOWN else "invalid value"
-    return PropertyRefusal(kind, words.value.decode(errors="replace").strip())
+    kind = _KINDS.get(result)
+    return PropertyRefusal(kind, words.value.decode(errors="replace").strip()) if kind is not None else None
 
 
 @cache
 def _library() -> Any:
+    """Load the library from the file that confluent-kafka brings: to import that package takes five times as long, and
+    most commands that read a configuration need no cluster."""
     package = find_spec("confluent_kafka")
     binding = PathFinder.find_spec("cimpl", package.submodule_search_locations) if package is not None else None
     assert binding is not None  # noqa: S101 (kbackup requires confluent-kafka)

@@ -42,9 +42,6 @@ def in_time(call: Callable[[], object], seconds: float) -> bool:
     return Waiting(call).ended(seconds)
 
 
-# Ask a cluster again while it is not ready to answer: a leader, coordinator or controller was just elected.
-
-
 TIMEOUT = 30.0  # s, for an admin request, and for an election
 _PROPAGATION = 10.0  # s, until every broker knows a new topic; a deleted topic takes as long to be refused
 _PAUSE = 0.3  # s, before the cluster is asked again

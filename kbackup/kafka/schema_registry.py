@@ -64,8 +64,22 @@ class CachedRegistry:
 
     def __init__(self, options: RegistryOptions) -> None:
         self.url = options.url
+        files = {
+            "ssl.ca.location": options.ca_bundle,
+            "ssl.certificate.location": options.client_certificate,
+            "ssl.key.location": options.client_key,
+            "ssl.key.password": options.client_key_password,
+        }
+        properties: dict[str, object] = {name: value for name, value in files.items() if value}
+        properties |= {"url": options.url, "timeout": _SECONDS, "max.retries": _TRIES_AGAIN, "retries.wait.ms": 500}
+        if options.user:
+            properties["basic.auth.user.info"] = f"{options.user}:{options.password}"
+        if options.token:
+            properties |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": options.token}
+            # which cluster behind a shared address it is: Confluent Cloud's, and to the client a must
+            properties["bearer.auth.logical.cluster"] = ""
         try:
-            self._client = SchemaRegistryClient(_properties(options))
+            self._client = SchemaRegistryClient(properties)
         except (OSError, ValueError) as error:  # a file that is not there, or no certificate
             raise UsageError(
                 f"the schema registry's certificates can't be used: {error}",
@@ -131,22 +145,3 @@ class CachedRegistry:
         return UnreachableError(
             f"what answers at {self.url} is no schema registry", "check schema_registry.url, its path too"
         )
-
-
-def _properties(options: RegistryOptions) -> dict[str, object]:
-    """Return the options by the client's names."""
-    files = {
-        "ssl.ca.location": options.ca_bundle,
-        "ssl.certificate.location": options.client_certificate,
-        "ssl.key.location": options.client_key,
-        "ssl.key.password": options.client_key_password,
-    }
-    properties: dict[str, object] = {name: value for name, value in files.items() if value}
-    properties |= {"url": options.url, "timeout": _SECONDS, "max.retries": _TRIES_AGAIN, "retries.wait.ms": 500}
-    if options.user:
-        properties["basic.auth.user.info"] = f"{options.user}:{options.password}"
-    if options.token:
-        properties |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": options.token}
-        # which cluster behind a shared address it is: Confluent Cloud's, and to the client a must
-        properties["bearer.auth.logical.cluster"] = ""
-    return properties

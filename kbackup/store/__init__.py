@@ -25,8 +25,11 @@ def open_store(
     `key` (`encryption.key`) decrypts and encrypts its objects. With `archive_id`, data keys of other archives are
     refused. `cache` is the folder for objects that a bucket listed.
     """
-    plain = _plain_store(url, options, key_class or write_once)
-    store = _cached(plain, cache, options) if cache is not None and url.startswith("s3://") else plain
+    store = plain = _plain_store(url, options, key_class or write_once)
+    if cache is not None and url.startswith("s3://"):
+        from kbackup.store.wrappers import CachedStore, Shelf
+
+        store = CachedStore(plain, Shelf(cache), options.endpoint_url if options is not None else "")
     if not key:
         return store
     if key_class is None:
@@ -36,6 +39,17 @@ def open_store(
 
     # the keyring reads from the bucket, not from the cache: a deleted key must not come back
     return CryptStore(store, Keyring(plain, key, archive_id=archive_id), key_class)
+
+
+def _plain_store(url: str, options: S3Options | None, key_class: KeyClasses) -> Store:
+    location = parse_url(url)
+    if isinstance(location, BucketAddress):
+        from kbackup.store.s3 import S3Store
+
+        return S3Store(location.name, location.prefix, options or S3Options(), url, key_class)
+    from kbackup.store.file import FileStore
+
+    return FileStore(location, url, key_class)
 
 
 def for_writing(store: Store) -> Store:
@@ -48,20 +62,3 @@ def for_writing(store: Store) -> Store:
     from kbackup.store.crypt import CryptStore
 
     return store.for_writing() if isinstance(store, CryptStore) else store
-
-
-def _cached(store: Store, folder: Path, options: S3Options | None) -> Store:
-    from kbackup.store.wrappers import CachedStore, Shelf
-
-    return CachedStore(store, Shelf(folder), options.endpoint_url if options is not None else "")
-
-
-def _plain_store(url: str, options: S3Options | None, key_class: KeyClasses) -> Store:
-    location = parse_url(url)
-    if isinstance(location, BucketAddress):
-        from kbackup.store.s3 import S3Store
-
-        return S3Store(location.name, location.prefix, options or S3Options(), url, key_class)
-    from kbackup.store.file import FileStore
-
-    return FileStore(location, url, key_class)

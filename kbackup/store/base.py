@@ -7,7 +7,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
@@ -17,10 +16,15 @@ if TYPE_CHECKING:
     from kbackup.types import Bytes
 
 
+Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
+
+MAX_KEY_BYTES = 1024
+CHUNK = 1 << 20
+"""The most bytes that `open_range` and `fill` yield at once."""
 HINT = "write s3://bucket/prefix, file:///path or a path"
+SHORTER = "restore it from a bucket version or a copy: it is shorter than the archive says"
+_KEY_HINT = "use a relative path in UTF-8, without empty, '.' or '..' names"
 _SCHEME = re.compile(r"(s3[an]?|file|gs|https?|hdfs|abfss?):", re.IGNORECASE)
-
-
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
 
@@ -35,8 +39,8 @@ class BucketAddress(NamedTuple):
 class Address(NamedTuple):
     """The normalized location of a store's objects: two spellings of one location are equal.
 
-    `server` is an S3 endpoint as `server_of` names it, '' for directories. `path` has the bucket and the names in its
-    prefix, or the names in the resolved path.
+    `server` is host and port of an S3 endpoint, 'aws' for all of AWS, '' for directories. `path` has the bucket and the
+    names in its prefix, or the names in the resolved path.
     """
 
     server: str
@@ -77,52 +81,16 @@ def parse_url(url: str) -> BucketAddress | Path:
         ) from error
 
 
-def address_of_directory(path: Path) -> Address:
-    """Return the address of `path`; symbolic links and '..' are followed as far as the path exists."""
-    return Address("", path.resolve().parts)
-
-
 def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
-    return Address(server_of(endpoint), (bucket, *filter(None, prefix.split("/"))))
-
-
-def server_of(endpoint: str) -> str:
-    """Return host and port of an S3 endpoint. AWS is one server: a bucket has the same name in every region."""
+    """Return the address of `prefix`. AWS is one server: a bucket has the same name in every region."""
     url = urlsplit(endpoint)
     host = url.hostname or ""
     if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
-        return "aws"
-    port = url.port or _PORTS.get(url.scheme, 0)
-    return f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
-
-
-# The store: a flat space of immutable-or-replaced byte objects under '/'-separated keys.
-#
-# Semantics, stated once; `tests/contract` runs them on every implementation.
-#
-# - Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024
-#   bytes) holds. A key is never also the folder of another one ('a' beside 'a/b'): S3 can, a directory can't.
-#   What a store holds under other names (folder markers of web consoles, sockets) is no object: it is neither
-#   listed nor read.
-# - Every write is atomic: a reader sees the old object, the new one or none, never a part.
-# - A method that returned has made its write durable.
-# - `NotFoundError`, `AlreadyExistsError`, `PreconditionError`, `DeniedError` mean what they say.
-#   `UnreachableError`: the store could not be asked at all or answered nothing useful after the retries.
-#   `OutcomeUnknownError`: a write was sent, no answer came and reading back did not tell: it may have taken
-#   effect, or may yet do so.
-# - A key is written by `put`, or by `put_new` and `replace`: a `put` or a `delete` at the very moment of a
-#   `replace` may be lost.
-# - An `etag` is an opaque version of an object: equal etags of a key mean equal bytes.
-# - Implementations are thread-safe and can be pickled (clients are made lazily in the process that uses them).
-
-
-Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
-
-MAX_KEY_BYTES = 1024
-CHUNK = 1 << 20
-"""The most bytes that `open_range` and `fill` yield at once."""
-SHORTER = "restore it from a bucket version or a copy: it is shorter than the archive says"
-_KEY_HINT = "use a relative path in UTF-8, without empty, '.' or '..' names"
+        server = "aws"
+    else:
+        port = url.port or _PORTS.get(url.scheme, 0)
+        server = f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
+    return Address(server, (bucket, *filter(None, prefix.split("/"))))
 
 
 def view_of(data: Buffer) -> memoryview:
@@ -175,30 +143,25 @@ class Failed(NamedTuple):
 
 
 class Upload(ABC):
-    """A streamed create-if-absent of unknown size; nothing is visible before `commit` returned.
-
-    A context manager: leaving it without `commit` aborts and leaves nothing behind.
-    """
+    """A streamed create-if-absent of unknown size; nothing is visible before `commit` returned. Leaving its context
+    without `commit` aborts and leaves nothing behind."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         abort_upload(self, error)
 
     @abstractmethod
     def write(self, data: Buffer) -> None:
-        """Take `data` over, uncopied where it is large: it must not change until the upload has ended or has
-        dropped its references to it, which it does as soon as the store has acknowledged that part (so memory
-        that its last reference frees is a safe buffer). Bounded memory: waits while parts are in flight."""
+        """Take `data` over, uncopied where it is large: it must not change until the upload has ended or has dropped
+        its references to it, which it does as soon as the store has acknowledged that part (so memory that its last
+        reference frees is a safe buffer). Bounded memory: waits while parts are in flight."""
 
     @abstractmethod
     def commit(self) -> tuple[int, int]:
-        """Publish; returns (size in bytes, CRC-64/NVME of all bytes). `AlreadyExistsError` if the key is
-        taken (by other bytes, when an answer had been lost on the way). Nothing can be written or committed
-        afterwards."""
+        """Publish; returns (size in bytes, CRC-64/NVME of all bytes). `AlreadyExistsError` if the key is taken (by
+        other bytes, when an answer had been lost on the way). Nothing can be written or committed afterwards."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -215,10 +178,26 @@ def check_whole(name: str, size: int, largest: int) -> None:
 
 
 class Store(Protocol):
-    @property
-    def url(self) -> str:
-        """Return the address of the store as the user wrote it, without secrets."""
-        ...
+    """A flat space of immutable-or-replaced byte objects under '/'-separated keys. `url` is its address as the user
+    wrote it, without secrets. Semantics, stated once; `tests/contract` runs them on every implementation:
+
+    - Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024
+      bytes) holds. A key is never also the folder of another one ('a' beside 'a/b'): S3 can, a directory can't.
+      What a store holds under other names (folder markers of web consoles, sockets) is no object: it is neither
+      listed nor read.
+    - Every write is atomic: a reader sees the old object, the new one or none, never a part.
+    - A method that returned has made its write durable.
+    - `NotFoundError`, `AlreadyExistsError`, `PreconditionError`, `DeniedError` mean what they say.
+      `UnreachableError`: the store could not be asked at all or answered nothing useful after the retries.
+      `OutcomeUnknownError`: a write was sent, no answer came and reading back did not tell: it may have taken
+      effect, or may yet do so.
+    - A key is written by `put`, or by `put_new` and `replace`: a `put` or a `delete` at the very moment of a
+      `replace` may be lost.
+    - An `etag` is an opaque version of an object: equal etags of a key mean equal bytes.
+    - Implementations are thread-safe and can be pickled (clients are made lazily in the process that uses them).
+    """
+
+    url: str
 
     @property
     def address(self) -> Address:
@@ -227,20 +206,20 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes:
         """Return a whole object; `CorruptError` for one that is larger than its kind (`KeyClass`) ever is."""
-        ...
+        return self.get_with_etag(key)[0]
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]: ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Return exactly `length` bytes from `start`; `CorruptError` if the object is shorter. Length 0 makes no
         request."""
-        ...
+        return b"".join(self.open_range(key, start, length))
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """Yield the bytes of `get_range` in chunks of at most `CHUNK` bytes, all from one version of the object.
 
-        Memory is bounded. After a dropped connection, reading resumes at the next byte. Errors come with the chunk
-        that they prevent.
+        Memory is bounded. After a dropped connection, reading resumes at the next byte. Errors come with the chunk that
+        they prevent.
         """
         ...
 
@@ -253,8 +232,8 @@ class Store(Protocol):
         ...
 
     def put_new(self, key: str, data: Buffer) -> str:
-        """Create; `AlreadyExistsError` if the key is taken (by other bytes, when an answer had been lost
-        on the way)."""
+        """Create; `AlreadyExistsError` if the key is taken (by other bytes, when an answer had been lost on the
+        way)."""
         ...
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
@@ -267,13 +246,13 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix` (a plain string, not a folder) and is greater than
-        `start_after`, in UTF-8 binary order of keys, lazily."""
+        """Objects whose key starts with `prefix` (a plain string, not a folder) and is greater than `start_after`, in
+        UTF-8 binary order of keys, lazily."""
         ...
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        """Yield the distinct next names after `prefix` ('' or ending in '/'), for keys with more names to
-        come, in the order of those keys ('a-b' before 'a', since 'a-b/' is less than 'a/')."""
+        """Yield the distinct next names after `prefix` ('' or ending in '/'), for keys with more names to come, in the
+        order of those keys ('a-b' before 'a', since 'a-b/' is less than 'a/')."""
         ...
 
     def stat(self, key: str) -> ObjectInfo: ...
@@ -284,15 +263,14 @@ class Store(Protocol):
         ...
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key,
-        but does where the store can't be asked at all. It may be called again."""
+        """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key, but does
+        where the store can't be asked at all. It may be called again."""
         ...
 
 
 def encryption_of(store: Store) -> str | None:
     """Return the name of the store's encryption (`formats/encryption.md`); None if it does not encrypt."""
-    encryption: str | None = getattr(store, "encryption", None)
-    return encryption
+    return getattr(store, "encryption", None)
 
 
 def abort_upload(upload: Upload, error: BaseException | None) -> None:

@@ -4,6 +4,7 @@ silently."""
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 
 from kbackup.errors import AlreadyExistsError, PreconditionError, StoreError
 from kbackup.store.base import Store
@@ -11,12 +12,23 @@ from kbackup.store.base import Store
 
 def check_conditional_writes(store: Store, folder: str) -> None:
     """Create, replace and remove a small object under `folder`; `StoreError` if a condition is ignored."""
+
+    def must_refuse(condition: str, refusal: type[StoreError], write: Callable[[], str]) -> None:
+        try:
+            write()
+        except refusal:
+            return
+        raise StoreError(
+            f"{store.url} ignores conditional writes ({condition})",
+            "use a store that honours them: two writers could overwrite each other's objects",
+        )
+
     key = f"{folder}/probe-{secrets.token_hex(8)}"
     first = store.put_new(key, b"1")
     try:
-        _must_refuse_create(store, key)
+        must_refuse("If-None-Match", AlreadyExistsError, lambda: store.put_new(key, b"333"))
         store.replace(key, b"22", first)
-        _must_refuse_replace(store, key, first)
+        must_refuse("If-Match", PreconditionError, lambda: store.replace(key, b"4444", first))
     finally:
         failed = store.delete([key])
     if failed:
@@ -34,26 +46,3 @@ def store_time(store: Store, folder: str) -> float:
         return next(entry.modified for entry in store.list(key) if entry.key == key)
     finally:
         store.delete([key])
-
-
-def _must_refuse_create(store: Store, key: str) -> None:
-    try:
-        store.put_new(key, b"333")
-    except AlreadyExistsError:
-        return
-    raise _ignored(store, "If-None-Match")
-
-
-def _must_refuse_replace(store: Store, key: str, etag: str) -> None:
-    try:
-        store.replace(key, b"4444", etag)
-    except PreconditionError:
-        return
-    raise _ignored(store, "If-Match")
-
-
-def _ignored(store: Store, condition: str) -> StoreError:
-    return StoreError(
-        f"{store.url} ignores conditional writes ({condition})",
-        "use a store that honours them: two writers could overwrite each other's objects",
-    )

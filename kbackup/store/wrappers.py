@@ -1,11 +1,11 @@
-"""A store over another one, which answers everything; what differs, a subclass overrides."""
+"""Stores over other stores: writes kept in memory, guarded by a check, and reads from a cache on this machine."""
 
 from __future__ import annotations
 
 import builtins
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,29 +14,20 @@ from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, Uploa
 from kbackup.util.system import check_own, make_own, read_own, write_own
 
 
-class DelegatingStore:
-    """`Store` over `inner`."""
+class DelegatingStore(Store):
+    """`Store` over `inner`, which answers everything; what differs, a subclass overrides."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
+        self.url = inner.url
         self.encryption = encryption_of(inner)
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
     @property
     def address(self) -> Address:
         return self.inner.address
 
-    def get(self, key: str) -> bytes:
-        return self.inner.get(key)
-
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         return self.inner.get_with_etag(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self.inner.get_range(key, start, length)
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         return self.inner.open_range(key, start, length)
@@ -56,42 +47,41 @@ class DelegatingStore:
     def checksum(self, key: str) -> int | None:
         return self.inner.checksum(key)
 
+    def before_write(self, keys: Sequence[str]) -> None:
+        """Called before each write or deletion of `keys`."""
+
     def put(self, key: str, data: Buffer) -> str:
+        self.before_write([key])
         return self.inner.put(key, data)
 
     def put_new(self, key: str, data: Buffer) -> str:
+        self.before_write([key])
         return self.inner.put_new(key, data)
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
+        self.before_write([key])
         return self.inner.replace(key, data, etag)
 
     def upload(self, key: str) -> Upload:
+        self.before_write([key])
         return self.inner.upload(key)
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        return self.inner.delete(keys)
-
-
-# A store that keeps every write in memory: a dry run does all that the real run does, and writes nothing.
+        deleted = [*keys]
+        self.before_write(deleted)
+        return self.inner.delete(deleted)
 
 
 class DryStore(DelegatingStore):
-    """`Store` over `inner`: reads see what was written to this store. Uploads are refused."""
+    """`Store` over `inner` that keeps every write in memory: a dry run does all that the real run does, and writes
+    nothing. Reads see what was written to this store. Uploads are refused."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self._written: dict[str, bytes] = {}
 
-    def get(self, key: str) -> bytes:
-        return self.get_with_etag(key)[0]
-
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        if key in self._written:
-            return self._written[key], "dry"
-        return self.inner.get_with_etag(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return b"".join(self.open_range(key, start, length))
+        return (self._written[key], "dry") if key in self._written else self.inner.get_with_etag(key)
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if key in self._written:
@@ -113,7 +103,8 @@ class DryStore(DelegatingStore):
         return "dry"
 
     def put_new(self, key: str, data: Buffer) -> str:
-        if self._exists(key):
+        with suppress(NotFoundError):
+            self.stat(key)
             raise AlreadyExistsError(f"object {key} exists already")
         return self.put(key, data)
 
@@ -128,51 +119,17 @@ class DryStore(DelegatingStore):
             self._written.pop(key, None)
         return []
 
-    def _exists(self, key: str) -> bool:
-        try:
-            self.stat(key)
-        except NotFoundError:
-            return False
-        return True
-
-
-# A store that calls a check before each write: a writer whose lease is lost stops at its next write.
-
 
 class GuardedStore(DelegatingStore):
-    """`Store` over `inner`. `check` raises what ends the writer; reads pass without a check."""
+    """`Store` over `inner`. `check` is called before each write and raises what ends the writer: one whose lease is
+    lost stops at its next write."""
 
     def __init__(self, inner: Store, check: Callable[[], None]) -> None:
         super().__init__(inner)
         self.check = check
 
-    def put(self, key: str, data: Buffer) -> str:
+    def before_write(self, keys: Sequence[str]) -> None:
         self.check()
-        return super().put(key, data)
-
-    def put_new(self, key: str, data: Buffer) -> str:
-        self.check()
-        return super().put_new(key, data)
-
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        self.check()
-        return super().replace(key, data, etag)
-
-    def upload(self, key: str) -> Upload:
-        self.check()
-        return super().upload(key)
-
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        self.check()
-        return super().delete(keys)
-
-
-# A store that caches objects on this machine for the next command, each by the etag of its version.
-#
-# The store alone decides which version is current. A listed object has the etag of its listing. For any other object
-# the store is asked for the etag, or for the object itself if it is small. So a deleted object never comes back, and
-# an old version never stands for a new one. Objects of an encrypted archive are cached encrypted: this wrapper
-# belongs below the wrapper that decrypts.
 
 
 LIMIT_BYTES = 256 << 20
@@ -186,7 +143,14 @@ _HASH = 32
 
 
 class CachedStore(DelegatingStore):
-    """`Store` over `inner`. `identity` distinguishes stores that have the same URL."""
+    """`Store` over `inner` that caches objects on this machine for the next command, each by the etag of its version.
+    `identity` distinguishes stores that have the same URL.
+
+    The store alone decides which version is current. A listed object has the etag of its listing. For any other object
+    the store is asked for the etag, or for the object itself if it is small. So a deleted object never comes back, and
+    an old version never stands for a new one. Objects of an encrypted archive are cached encrypted: this wrapper
+    belongs below the wrapper that decrypts.
+    """
 
     def __init__(self, inner: Store, shelf: Shelf, identity: str = "") -> None:
         super().__init__(inner)
@@ -194,32 +158,19 @@ class CachedStore(DelegatingStore):
         self._identity = f"{identity}\n{inner.url}"
         self._listed: dict[str, str] = {}
 
-    def get(self, key: str) -> bytes:
-        return self.get_with_etag(key)[0]
-
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        etag = self._listed.get(key) or self._unlisted(key)
-        if etag is None:
-            data, current = self.inner.get_with_etag(key)
-            if len(data) >= ASK_BYTES:
-                self._shelf.put(self._name(key, ""), current.encode())
-                self._shelf.put(self._name(key, current), data)
-            return data, current
-        cached = self._shelf.get(self._name(key, etag))
-        if cached is not None:
+        etag = self._listed.get(key, "")
+        if not etag and is_key(key) and self._shelf.get(self._name(key, "")) is not None:
+            etag = self.inner.stat(key).etag
+            self._shelf.put(self._name(key, ""), etag.encode())
+        if etag and (cached := self._shelf.get(self._name(key, etag))) is not None:
             return cached, etag
         data, current = self.inner.get_with_etag(key)
-        if current == etag:
-            self._shelf.put(self._name(key, etag), data)
+        if large := not etag and len(data) >= ASK_BYTES:
+            self._shelf.put(self._name(key, ""), current.encode())
+        if large or current == etag != "":
+            self._shelf.put(self._name(key, current), data)
         return data, current
-
-    def _unlisted(self, key: str) -> str | None:
-        """Ask for the current etag of an object that was not listed; None if no version of the object is cached."""
-        if not is_key(key) or self._shelf.get(self._name(key, "")) is None:
-            return None
-        etag = self.inner.stat(key).etag
-        self._shelf.put(self._name(key, ""), etag.encode())
-        return etag or None
 
     def _name(self, key: str, etag: str) -> str:
         return hashlib.sha256("\n".join((self._identity, key, etag)).encode()).hexdigest()
@@ -230,27 +181,9 @@ class CachedStore(DelegatingStore):
                 self._listed[entry.key] = entry.etag
             yield entry
 
-    def put(self, key: str, data: Buffer) -> str:
-        self._listed.pop(key, None)
-        return self.inner.put(key, data)
-
-    def put_new(self, key: str, data: Buffer) -> str:
-        self._listed.pop(key, None)
-        return self.inner.put_new(key, data)
-
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        self._listed.pop(key, None)
-        return self.inner.replace(key, data, etag)
-
-    def upload(self, key: str) -> Upload:
-        self._listed.pop(key, None)
-        return self.inner.upload(key)
-
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        deleted = [*keys]
-        for key in deleted:
+    def before_write(self, keys: Sequence[str]) -> None:
+        for key in keys:
             self._listed.pop(key, None)
-        return self.inner.delete(deleted)
 
 
 class Shelf:
@@ -293,20 +226,17 @@ class Shelf:
         self._size = None if self._size is None else self._size + added
         if self._size is not None and self._size <= self._limit:
             return
-        files = [(status.st_mtime, status.st_size, path) for path, status in self._files()]
+        files = []
+        for path in self._folder.glob("??/*"):
+            with suppress(FileNotFoundError):  # another process was faster
+                status = path.lstat()
+                files.append((status.st_mtime, status.st_size, path))
         self._size = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if self._size <= self._limit:
                 return
             path.unlink(missing_ok=True)
             self._size -= size
-
-    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for path in self._folder.glob("??/*"):
-            try:
-                yield path, path.lstat()
-            except FileNotFoundError:
-                continue  # another process was faster
 
 
 def _head(name: str, data: bytes) -> bytes:

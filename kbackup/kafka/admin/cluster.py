@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
     ResourceType,
-    TopicDescription,
 )
 from confluent_kafka.cimpl import NewPartitions
 
@@ -28,11 +27,25 @@ from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin_protocol.session import AdminSession, admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
 from kbackup.kafka.groups.admin import GroupAdmin
-from kbackup.kafka.retry import CONTROLLER_NOT_READY, LEADER_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready
+from kbackup.kafka.retry import (
+    CONTROLLER_NOT_READY,
+    LEADER_NOT_READY,
+    TIMEOUT,
+    Answers,
+    NotReady,
+    answered,
+    ask_until_ready,
+)
 from kbackup.kafka.security_types import Untold
 from kbackup.types import TopicPartition
 
 _ONE_OF_MANY = 10.0  # s, for a broker that others can answer for
+_TOPICS_AT_ONCE = 500  # topics in one request
+_PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
+_REFRESH = 10.0  # s
+_BATCH = 2000  # names or partitions in one admin request
+
+_DESCRIBE_NOT_READY = {code: s for code, s in LEADER_NOT_READY.items() if code != KafkaError.UNKNOWN_TOPIC_OR_PART}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +110,32 @@ class BrokerAdmin:
         }
 
 
-def any_broker_configs(connection: Connection, admin: AdminClient) -> dict[str, str]:
-    """Return every config of the first broker that answers, without those that are not set, or secret."""
-
-    def ask(items: list[str]) -> Answers[str, Any]:
-        with connection.errors("listing brokers"):
-            brokers = sorted(admin.list_topics(timeout=TIMEOUT).brokers)
-        answer: Any = KafkaError(KafkaError._NOENT)
-        for broker in brokers:
-            resource = ConfigResource(ResourceType.BROKER, str(broker))
-            (future,) = admin.describe_configs([resource], request_timeout=_ONE_OF_MANY).values()
-            _, answer = answered("", future)
-            if not isinstance(answer, KafkaError) or answer.code() not in LEADER_NOT_READY:
-                break  # no other broker would say anything else
-        yield items[0], answer
-
-    doing = "reading configs of brokers"
-    answers, refused = ask_until_ready([doing], ask, LEADER_NOT_READY)
-    for error in refused.values():
-        raise connection.error(error, doing)
-    return {entry.name: entry.value for entry in answers[doing].values() if entry.value is not None}
+Item = TypeVar("Item", str, TopicPartition)
+Request = Callable[[list[Item]], Mapping[Any, Future[Any]]]
+"""Sends one admin request for some items, and returns the future of each by confluent-kafka's name for the item."""
 
 
-# Changes to many topics at once: create them, add partitions, set configs.
+def _ask(
+    items: Iterable[Item],
+    request: Request[Item],
+    not_ready: NotReady,
+    refresh: Callable[[], object] = lambda: None,
+    size: int = _BATCH,
+) -> tuple[dict[Item, Any], dict[Item, KafkaError]]:
+    """Return each item's answer, and the error of each item that was refused; `size` items go into one request."""
 
+    def ask(waiting: list[Item]) -> Answers[Any, Any]:
+        ordered = sorted(waiting)
+        for at in range(0, len(ordered), size):
+            for key, future in request(ordered[at : at + size]).items():
+                if isinstance(key, ConfigResource):
+                    yield answered(key.name, future)
+                elif isinstance(key, KafkaTopicPartition):
+                    yield answered(TopicPartition(key.topic, key.partition), future)
+                else:
+                    yield answered(key, future)
 
-_TOPICS_AT_ONCE = 500  # topics in one request
+    return ask_until_ready(items, ask, not_ready, refresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +147,8 @@ class TopicToCreate:
 
 
 class TopicAdmin:
-    """Each method maps the topics that the brokers refused to the reason, and raises where no broker answers."""
+    """Changes many topics at once. Each method maps the topics that the brokers refused to the reason, and raises where
+    no broker answers."""
 
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection
@@ -144,44 +158,39 @@ class TopicAdmin:
         """Create topics. A topic that exists already counts as created: another process was faster."""
         named = {topic.name: topic for topic in topics}
 
-        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
-            new = [_new_topic(named[name]) for name in names]
+        def request(names: list[str]) -> Mapping[str, Future[Any]]:
+            asked = [named[name] for name in names]
+            new = [NewTopic(t.name, t.partitions, t.replication_factor, config=dict(t.configs)) for t in asked]
             return self._admin.create_topics(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
 
-        return self._change(named, ask, "creating topic", KafkaError.TOPIC_ALREADY_EXISTS)
+        return self._reasons("creating topic", named, request, KafkaError.TOPIC_ALREADY_EXISTS)
 
     def add_partitions(self, totals: Mapping[str, int]) -> dict[str, str]:
         """Raise each topic's number of partitions to the total given."""
 
-        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+        def request(names: list[str]) -> Mapping[str, Future[Any]]:
             new = [NewPartitions(name, totals[name]) for name in names]
             return self._admin.create_partitions(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
 
-        return self._change(totals, ask, "adding partitions to topic")
+        return self._reasons("adding partitions to topic", totals, request)
 
     def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, str]:
         """Set configs of topics; None removes one, so that the default of the brokers holds."""
 
-        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
-            resources = [_alteration(name, changes[name]) for name in names]
-            futures = self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT)
-            return {resource.name: future for resource, future in futures.items()}
+        def request(names: list[str]) -> Mapping[Any, Future[Any]]:
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+            for resource in resources:
+                for config, value in changes[resource.name].items():
+                    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+                    resource.add_incremental_config(ConfigEntry(config, value, incremental_operation=operation))
+            return self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT)
 
-        return self._change(changes, ask, "setting configs of topic")
+        return self._reasons("setting configs of topic", changes, request)
 
-    def _change(
-        self,
-        names: Iterable[str],
-        ask: Callable[[list[str]], Mapping[str, Future[Any]]],
-        doing: str,
-        harmless: int | None = None,
+    def _reasons(
+        self, doing: str, names: Iterable[str], request: Request[str], harmless: int | None = None
     ) -> dict[str, str]:
-        def ask_in_batches(waiting: list[str]) -> Answers[str, None]:
-            for at in range(0, len(waiting), _TOPICS_AT_ONCE):
-                futures = ask(waiting[at : at + _TOPICS_AT_ONCE])
-                yield from (answered(*asked) for asked in futures.items())
-
-        _, refused = ask_until_ready(names, ask_in_batches, CONTROLLER_NOT_READY)
+        _, refused = _ask(names, request, CONTROLLER_NOT_READY, size=_TOPICS_AT_ONCE)
         reasons: dict[str, str] = {}
         for name, error in refused.items():
             explained = self.connection.error(error, f"{doing} {name}")
@@ -190,33 +199,6 @@ class TopicAdmin:
             if error.code() != harmless:
                 reasons[name] = explained.message
         return reasons
-
-
-def _new_topic(topic: TopicToCreate) -> NewTopic:
-    return NewTopic(topic.name, topic.partitions, topic.replication_factor, config=dict(topic.configs))
-
-
-def _alteration(name: str, configs: Mapping[str, str | None]) -> ConfigResource:
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    for config, value in configs.items():
-        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        resource.add_incremental_config(ConfigEntry(config, value, incremental_operation=operation))
-    return resource
-
-
-# A cluster as the admin API shows it: topics, offsets, configs; and the changes a restore makes.
-#
-# Its consumer groups: `kafka.groups`; its ACLs, users and dynamic configs: `security`, and `admin_protocol` for what
-# confluent-kafka has no call for.
-
-
-_PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
-_REFRESH = 10.0  # s
-_BATCH = 2000  # names or partitions in one admin request
-
-_DESCRIBE_NOT_READY = {code: s for code, s in LEADER_NOT_READY.items() if code != KafkaError.UNKNOWN_TOPIC_OR_PART}
-
-Item = TypeVar("Item", str, TopicPartition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +218,8 @@ class Cluster:
     """The admin side of one cluster. Every method raises `UnreachableError` or `ClusterError` naming it.
 
     `groups` are its consumer groups, `security` its ACLs, users and dynamic configs, `topic_admin` changes many topics
-    at once."""
+    at once; `admin_protocol` has what confluent-kafka has no call for.
+    """
 
     def __init__(self, properties: Properties, role: str) -> None:
         self.connection = Connection(admin_properties(properties), role)
@@ -269,29 +252,27 @@ class Cluster:
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """Descriptions of `names` (default: all that may be seen); a topic that is not there is left out."""
+
+        def request(batch: list[str]) -> Mapping[Any, Future[Any]]:
+            return self._admin.describe_topics(TopicCollection(batch), request_timeout=TIMEOUT)
+
         names = self.topic_names() if names is None else names
-        answers, refused = ask_until_ready(names, self._describe, _DESCRIBE_NOT_READY, self._refresh)
+        answers, refused = _ask(names, request, _DESCRIBE_NOT_READY, self._refresh)
         for name, error in refused.items():
             if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise self.connection.error(error, f"describing topic {name}")
-        return {
-            name: Topic(
+        topics = {}
+        for name, described in sorted(answers.items()):
+            partitions = sorted(described.partitions, key=lambda p: p.id)
+            topics[name] = Topic(
                 name=name,
                 id=str(described.topic_id or ""),
                 internal=bool(described.is_internal),
-                partitions=tuple(sorted(p.id for p in described.partitions)),
-                replication_factor=max((len(p.replicas) for p in described.partitions), default=0),
-                replicas=tuple(
-                    tuple(node.id for node in p.replicas) for p in sorted(described.partitions, key=lambda p: p.id)
-                ),
+                partitions=tuple(p.id for p in partitions),
+                replication_factor=max((len(p.replicas) for p in partitions), default=0),
+                replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
             )
-            for name, described in sorted(answers.items())
-        }
-
-    def _describe(self, names: list[str]) -> Answers[str, TopicDescription]:
-        for batch in _batched(names):
-            futures = self._admin.describe_topics(TopicCollection(batch), request_timeout=TIMEOUT)
-            yield from (answered(*asked) for asked in futures.items())
+        return topics
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the configs set on each topic itself, without sensitive values."""
@@ -311,16 +292,14 @@ class Cluster:
         }
 
     def _topic_entries(self, names: Iterable[str]) -> list[tuple[str, Any]]:
-        answers, refused = ask_until_ready(names, self._describe_configs, LEADER_NOT_READY, self._refresh)
+        def request(batch: list[str]) -> Mapping[Any, Future[Any]]:
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
+            return self._admin.describe_configs(resources, request_timeout=TIMEOUT)
+
+        answers, refused = _ask(names, request, LEADER_NOT_READY, self._refresh)
         for name, error in refused.items():
             raise self.connection.error(error, f"reading configs of topic {name}")
         return sorted(answers.items(), key=lambda answer: answer[0])
-
-    def _describe_configs(self, topics: list[str]) -> Answers[str, Any]:
-        for batch in _batched(topics):
-            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
-            futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT)
-            yield from (answered(resource.name, future) for resource, future in futures.items())
 
     def all_topic_configs(self, name: str) -> dict[str, str]:
         """Return every config of a topic, defaults included."""
@@ -328,8 +307,26 @@ class Cluster:
         return {entry.name: entry.value for entry in entries.values() if entry.value is not None}
 
     def broker_configs(self) -> dict[str, str]:
-        """Return every config of the first broker that answers, defaults included; what new topics will inherit."""
-        return any_broker_configs(self.connection, self._admin)
+        """Return every config of the first broker that answers, defaults included, without those that are not set, or
+        secret; what new topics will inherit."""
+
+        def ask(items: list[str]) -> Answers[str, Any]:
+            with self.connection.errors("listing brokers"):
+                brokers = sorted(self._admin.list_topics(timeout=TIMEOUT).brokers)
+            answer: Any = KafkaError(KafkaError._NOENT)
+            for broker in brokers:
+                resource = ConfigResource(ResourceType.BROKER, str(broker))
+                (future,) = self._admin.describe_configs([resource], request_timeout=_ONE_OF_MANY).values()
+                _, answer = answered("", future)
+                if not isinstance(answer, KafkaError) or answer.code() not in LEADER_NOT_READY:
+                    break  # no other broker would say anything else
+            yield items[0], answer
+
+        doing = "reading configs of brokers"
+        answers, refused = ask_until_ready([doing], ask, LEADER_NOT_READY)
+        for error in refused.values():
+            raise self.connection.error(error, doing)
+        return {entry.name: entry.value for entry in answers[doing].values() if entry.value is not None}
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
@@ -349,14 +346,11 @@ class Cluster:
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, ListOffsetsResultInfo]:
-        def ask(asked: list[TopicPartition]) -> Answers[TopicPartition, ListOffsetsResultInfo]:
-            for batch in _batched(asked):
-                request = {KafkaTopicPartition(tp.topic, tp.partition): spec for tp in batch}
-                futures = self._admin.list_offsets(request, isolation_level=isolation, request_timeout=TIMEOUT)
-                for of, future in futures.items():
-                    yield answered(TopicPartition(of.topic, of.partition), future)
+        def request(batch: list[TopicPartition]) -> Mapping[Any, Future[Any]]:
+            asked = {KafkaTopicPartition(tp.topic, tp.partition): spec for tp in batch}
+            return self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT)
 
-        answers, refused = ask_until_ready(partitions, ask, LEADER_NOT_READY, self._refresh)
+        answers, refused = _ask(partitions, request, LEADER_NOT_READY, self._refresh)
         for tp, error in refused.items():
             raise self.connection.error(error, f"asking for offsets of {tp}")
         return answers
@@ -369,14 +363,13 @@ class Cluster:
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str], dry_run: bool = False
     ) -> None:
-        def ask(names: list[str]) -> Answers[str, None]:
+        def request(names: list[str]) -> Mapping[str, Future[Any]]:
             topics = [NewTopic(n, partitions, replication_factor, config=dict(configs)) for n in names]
-            futures = self._admin.create_topics(
+            return self._admin.create_topics(
                 topics, operation_timeout=TIMEOUT, request_timeout=TIMEOUT, validate_only=dry_run
             )
-            yield from (answered(*asked) for asked in futures.items())
 
-        _, refused = ask_until_ready([name], ask, CONTROLLER_NOT_READY)
+        _, refused = _ask([name], request, CONTROLLER_NOT_READY)
         for error in refused.values():
             raise self.connection.error(error, f"creating topic {name}")
 
@@ -384,21 +377,13 @@ class Cluster:
         """Delete topics and return, by topic, '' or why the broker refused. A missing topic counts as deleted, and
         brokers may list a deleted topic for some time yet."""
 
-        def ask(topics: list[str]) -> Answers[str, None]:
-            for batch in _batched(topics):
-                futures = self._admin.delete_topics(batch, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
-                yield from (answered(*asked) for asked in futures.items())
+        def request(topics: list[str]) -> Mapping[str, Future[Any]]:
+            return self._admin.delete_topics(topics, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
 
-        deleted, refused = ask_until_ready(names, ask, CONTROLLER_NOT_READY)
+        deleted, refused = _ask(names, request, CONTROLLER_NOT_READY)
         return dict.fromkeys(deleted, "") | {
             name: ""
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             else self.connection.error(error, f"deleting topic {name}").message
             for name, error in refused.items()
         }
-
-
-def _batched(items: Iterable[Item]) -> Iterator[list[Item]]:
-    ordered = sorted(items)
-    for at in range(0, len(ordered), _BATCH):
-        yield ordered[at : at + _BATCH]

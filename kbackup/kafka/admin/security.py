@@ -65,8 +65,13 @@ class SecurityAdmin:
         answer = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), doing)
         if isinstance(answer, Untold):
             return answer
-        if not answer and AclOperation.DESCRIBE_CONFIGS in rights and not self._authorizer():
-            return Untold("not there", f"{self.connection.address} has no authorizer")
+        if not answer and AclOperation.DESCRIBE_CONFIGS in rights:
+            brokers = self.brokers()
+            if not isinstance(brokers, Untold):
+                (future,) = self._describe([ConfigResource(ResourceType.BROKER, str(brokers[0]))]).values()
+                configs = self._ask(future, f"reading configs of broker {brokers[0]}")
+                if not isinstance(configs, Untold) and not configs["authorizer.class.name"].value:
+                    return Untold("not there", f"{self.connection.address} has no authorizer")
         rules = sorted(map(acl_of, answer), key=astuple)
         strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
         return [r for r in rules if r not in set(strange)], [r.words for r in strange]
@@ -97,8 +102,8 @@ class SecurityAdmin:
         brokers = self.brokers()
         if isinstance(brokers, Untold):
             return brokers
-        asked = [(str(b), self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
         own, of_all = (ConfigSource.DYNAMIC_BROKER_CONFIG.value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value)
+        asked = [(str(b), self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
         settings: set[DynamicConfig] = set()
         for broker, futures in asked:
             (future,) = futures.values()
@@ -110,7 +115,7 @@ class SecurityAdmin:
                 for e in entries.values()
                 if e.source in (own, of_all)
             }
-        return sorted(settings, key=_by_name)
+        return sorted(settings, key=lambda setting: (setting.owner, setting.name))
 
     def group_configs(self, groups: Iterable[str]) -> list[DynamicConfig] | Untold:
         """Return the configs set on `groups`."""
@@ -120,14 +125,18 @@ class SecurityAdmin:
             resources = [ConfigResource(ResourceType.GROUP, name) for name in names[at : at + _BATCH]]
             for resource, future in self._describe(resources).items():
                 entries = self._ask(future, f"reading configs of group {resource.name}")
+                if isinstance(entries, Untold) and entries.reason == "not supported":
+                    # a cluster with ZooKeeper, or old brokers, call the request malformed
+                    why = f"{self.connection.address} has no group configs: its brokers are too old, or use ZooKeeper"
+                    return Untold(entries.reason, why)
                 if isinstance(entries, Untold):
-                    return self._without_group_configs(entries)
+                    return entries
                 settings += [
                     DynamicConfig(resource.name, e.name, None if e.is_sensitive else e.value)
                     for e in entries.values()
                     if e.source == ConfigSource.GROUP_CONFIG.value
                 ]
-        return sorted(settings, key=_by_name)
+        return sorted(settings, key=lambda setting: (setting.owner, setting.name))
 
     def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         """Make each; '' or why it was refused."""
@@ -147,14 +156,6 @@ class SecurityAdmin:
     def set_group_config(self, group: str, name: str, value: str | None) -> str:
         return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
 
-    def _without_group_configs(self, untold: Untold) -> Untold:
-        """Say so of a cluster with ZooKeeper or of old brokers, which call the request malformed."""
-        if untold.reason != "not supported":
-            return untold
-        return Untold(
-            untold.reason, f"{self.connection.address} has no group configs: its brokers are too old, or use ZooKeeper"
-        )
-
     def _rights(self, doing: str) -> set[AclOperation] | Untold:
         """Return the operations on the cluster that are granted to us, Describe among them."""
         asked = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT)
@@ -166,27 +167,14 @@ class SecurityAdmin:
             return Untold.of(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing, self.connection)
         return rights
 
-    def _authorizer(self) -> bool:
-        """Return True when a broker reports an authorizer, and when no broker reports anything."""
-        brokers = self.brokers()
-        if isinstance(brokers, Untold):
-            return True
-        (future,) = self._describe([ConfigResource(ResourceType.BROKER, str(brokers[0]))]).values()
-        entries = self._ask(future, f"reading configs of broker {brokers[0]}")
-        return isinstance(entries, Untold) or bool(entries["authorizer.class.name"].value)
-
     def _set(self, resource: ConfigResource, name: str, value: str | None, of: str) -> str:
         operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        entry = ConfigEntry(name, value, incremental_operation=operation)
-        resource.add_incremental_config(entry)
+        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=operation))
         (future,) = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT).values()
         return _refusal(self._ask(future, f"setting {name} {of}"))
 
     def _describe(self, resources: list[ConfigResource]) -> Mapping[ConfigResource, Future[Any]]:
-        described: Mapping[ConfigResource, Future[Any]] = self._admin.describe_configs(
-            resources, request_timeout=TIMEOUT
-        )
-        return described
+        return self._admin.describe_configs(resources, request_timeout=TIMEOUT)
 
     def _ask(self, future: Future[Any], doing: str) -> Any:
         """Return the answer, or `Untold`."""
@@ -200,7 +188,3 @@ class SecurityAdmin:
 
 def _refusal(answer: object) -> str:
     return answer.why if isinstance(answer, Untold) else ""
-
-
-def _by_name(setting: DynamicConfig) -> tuple[str, str]:
-    return setting.owner, setting.name

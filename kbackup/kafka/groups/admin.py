@@ -22,6 +22,16 @@ from kbackup.kafka.groups.calls import AT_ONCE, CommittedOffset, GroupCalls
 from kbackup.kafka.retry import COORDINATOR_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready, list_until_ready
 
 OFFSETS_TOPIC = "__consumer_offsets"
+OTHER = "other"
+"""The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
+
+_NO_SUCH_GROUP = "brokers list it, and have no group of that name: librdkafka cuts a name at a NUL byte"
+
+_COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
+_ENTRY_BYTES = 100  # of an offset without names and metadata, generously
+_GROUP = "kbackup-groups"
+"""The group of a consumer that only asks about others: librdkafka wants one, and nothing is ever committed to it."""
+_GONE = KafkaError.GROUP_ID_NOT_FOUND
 
 
 def probe_groups(partitions: int) -> list[str]:
@@ -43,15 +53,6 @@ def partition_of(group: str, partitions: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed) % partitions
 
 
-# The groups that brokers list, of whatever kind, and the brokers and groups that the listing lacks.
-
-
-OTHER = "other"
-"""The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
-
-_NO_SUCH_GROUP = "brokers list it, and have no group of that name: librdkafka cuts a name at a NUL byte"
-
-
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
     """`type` is classic, consumer or `OTHER`, in lower case as `state`, which is '' for others."""
@@ -61,72 +62,13 @@ class GroupInfo:
     state: str
 
 
-class GroupListing:
-    """Raises `UnreachableError` or `ClusterError` if no broker answers."""
-
-    def __init__(self, connection: Connection, admin: AdminClient, calls: GroupCalls) -> None:
-        self._connection = connection
-        self._admin = admin
-        self._calls = calls
-
-    def ask(self) -> tuple[dict[str, GroupInfo], dict[str, KafkaError]]:
-        """Ask every broker once. Coordinators are asked before: one that is not ready lists less than it has."""
-        errors = self._coordinator_errors()
-        named, missing = self._calls.names()
-        listing = self._connection.result(
-            self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
-        )
-        errors += [*(listing.errors or []), *filter(None, [missing])]
-        reasons = {error.str(): error for error in errors}
-        failed = {f"(listing {number})": error for number, error in enumerate(reasons.values(), 1)}
-        groups = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
-        for group in named:
-            known = groups.get(group.group)
-            if group.error is not None and group.error.code() in COORDINATOR_NOT_READY:
-                failed[group.group] = group.error
-            elif known is None:
-                classic = bool(group.protocol_type)
-                groups[group.group] = GroupInfo(
-                    group.group, "classic" if classic else OTHER, group.state.lower() if classic else ""
-                )
-            elif known.type == "classic" and group.state == "Dead":
-                failed[group.group] = KafkaError(KafkaError._INVALID_ARG, _NO_SUCH_GROUP)
-        return groups, failed
-
-    def _coordinator_errors(self) -> list[KafkaError]:
-        """Return the errors of coordinators that are not ready. A user without Describe on the groups or on
-        `OFFSETS_TOPIC` gets none."""
-        asked = self._admin.describe_topics(TopicCollection([OFFSETS_TOPIC]), request_timeout=TIMEOUT)
-        topic = self._connection.result(asked[OFFSETS_TOPIC], f"describing topic {OFFSETS_TOPIC}", _unseen)
-        answers = self._calls.committed(probe_groups(len(topic.partitions) if topic is not None else 0))
-        errors = [answer for _, answer in answers if isinstance(answer, KafkaError)]
-        return [error for error in errors if error.code() in COORDINATOR_NOT_READY]
-
-
-def _unseen(error: KafkaError) -> bool:
-    """Return whether a topic does not exist (no group has committed yet), or may not be seen."""
-    return error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-
-
-def _name(value: Any) -> str:
-    return "" if value is None else str(value.name).lower()
-
-
-# Consumer groups as the admin API shows them, and what may be changed of them.
-#
-# Requests for many groups go out together, a bounded number at a time; those whose coordinator is just being
-# elected or is loading are asked again for a while.
-
-
-_COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
-_ENTRY_BYTES = 100  # of an offset without names and metadata, generously
-_GROUP = "kbackup-groups"
-"""The group of a consumer that only asks about others: librdkafka wants one, and nothing is ever committed to it."""
-_GONE = KafkaError.GROUP_ID_NOT_FOUND
-
-
 class GroupAdmin:
-    """Raises `UnreachableError` or `ClusterError` if no group can be read; an error of one group is returned."""
+    """Consumer groups as the admin API shows them, and what may be changed of them. Raises `UnreachableError` or
+    `ClusterError` if no group can be read; an error of one group is returned.
+
+    Requests for many groups go out together, a bounded number at a time; those whose coordinator is just being elected
+    or is loading are asked again for a while.
+    """
 
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection
@@ -146,10 +88,44 @@ class GroupAdmin:
         """Return every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
         list theirs have a number for a name."""
         with self._calls() as calls:
-            listing = GroupListing(self.connection, self._admin, calls)
-            found, failed = list_until_ready(listing.ask, COORDINATOR_NOT_READY)
+            found, failed = list_until_ready(lambda: self._ask_every_broker(calls), COORDINATOR_NOT_READY)
         listed = [info for name, info in sorted(found.items()) if name not in failed]
         return listed, {name: error.str() for name, error in failed.items()}
+
+    def _ask_every_broker(self, calls: GroupCalls) -> tuple[dict[str, GroupInfo], dict[str, KafkaError]]:
+        """Ask every broker once. Coordinators are asked before: one that is not ready lists less than it has."""
+        errors = self._coordinator_errors(calls)
+        named, missing = calls.names()
+        listing = self.connection.result(
+            self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
+        )
+        errors += [*(listing.errors or []), *filter(None, [missing])]
+        reasons = {error.str(): error for error in errors}
+        failed = {f"(listing {number})": error for number, error in enumerate(reasons.values(), 1)}
+        groups = {
+            g.group_id: GroupInfo(g.group_id, *(v.name.lower() if v is not None else "" for v in (g.type, g.state)))
+            for g in listing.valid
+        }
+        for group in named:
+            known = groups.get(group.group)
+            if group.error is not None and group.error.code() in COORDINATOR_NOT_READY:
+                failed[group.group] = group.error
+            elif known is None:
+                kind = ("classic", group.state.lower()) if group.protocol_type else (OTHER, "")
+                groups[group.group] = GroupInfo(group.group, *kind)
+            elif known.type == "classic" and group.state == "Dead":
+                failed[group.group] = KafkaError(KafkaError._INVALID_ARG, _NO_SUCH_GROUP)
+        return groups, failed
+
+    def _coordinator_errors(self, calls: GroupCalls) -> list[KafkaError]:
+        """Return the errors of coordinators that are not ready. A user without Describe on the groups or on
+        `OFFSETS_TOPIC` gets none."""
+        unseen = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)  # no group has committed yet
+        asked = self._admin.describe_topics(TopicCollection([OFFSETS_TOPIC]), request_timeout=TIMEOUT)[OFFSETS_TOPIC]
+        topic = self.connection.result(asked, f"describing topic {OFFSETS_TOPIC}", lambda error: error.code() in unseen)
+        answers = calls.committed(probe_groups(len(topic.partitions) if topic is not None else 0))
+        errors = [answer for _, answer in answers if isinstance(answer, KafkaError)]
+        return [error for error in errors if error.code() in COORDINATOR_NOT_READY]
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
         """Return every committed offset by group, and the reasons why other groups could not be read."""

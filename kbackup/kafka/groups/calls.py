@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import count
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Producer, cimpl
@@ -25,6 +26,11 @@ TEXT = 512
 
 ANY_API = 0
 
+AT_ONCE = 200
+"""Requests under way: those that wait longer in librdkafka than its timeout would fail."""
+
+_POLL_MS = 1000
+
 _RELEASE = "2"
 """Of confluent-kafka. Reading the pointer of another release's client could end the process: nothing is tried."""
 
@@ -37,6 +43,10 @@ class CommittedOffset:
     offset: int
     leader_epoch: int | None
     metadata: str
+
+
+Answer = list[CommittedOffset] | KafkaError
+"""The offsets of a group (none after a change), or why the request was refused."""
 
 
 class _Partition(ctypes.Structure):
@@ -133,17 +143,24 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+def bind(library: Any, signatures: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> str:
+    """Declare results and arguments of functions; return the name of one that the library lacks, or ''."""
+    for name, (result, arguments) in signatures.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            return name
+        function.restype, function.argtypes = result, arguments
+    return ""
+
+
 def _load() -> Any:
     """Load the library. `UsageError` if its release is not one whose objects and functions are known."""
     if version("confluent-kafka").partition(".")[0] != _RELEASE:
         raise _unknown_release("keeps its clients in a way that is not known")
     library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
-    for name, (result, arguments) in _SIGNATURES.items():
-        try:
-            function = getattr(library, name)
-        except AttributeError:
-            raise _unknown_release(f"brings a librdkafka without {name}") from None
-        function.restype, function.argtypes = result, arguments
+    if missing := bind(library, _SIGNATURES):
+        raise _unknown_release(f"brings a librdkafka without {missing}")
     return library
 
 
@@ -194,23 +211,6 @@ def text(words: bytes | None) -> str:
     return (words or b"").decode(errors="replace")
 
 
-# Committed offsets by librdkafka's own functions: reading, setting and deleting those of many groups at once; and the
-# names of all groups there are, of whatever kind.
-#
-# confluent-kafka reads a metadata string to the next NUL byte, which librdkafka does not put behind it: as soon as
-# the string fills its memory, what lies behind is read as well, or fails to be decoded. It has nothing that deletes
-# offsets, and lists no groups but those of consumers.
-
-
-AT_ONCE = 200
-"""Requests under way: those that wait longer in librdkafka than its timeout would fail."""
-
-_POLL_MS = 1000
-
-Answer = list[CommittedOffset] | KafkaError
-"""The offsets of a group (none after a change), or why the request was refused."""
-
-
 class DescribedGroup(NamedTuple):
     """A group as DescribeGroups of the classic protocol knows it: of another protocol, `state` is 'Dead' and
     `protocol_type` is ''. Both are '' if its coordinator answered with an `error`."""
@@ -222,9 +222,13 @@ class DescribedGroup(NamedTuple):
 
 
 class GroupCalls:
-    """The calls over one consumer, which joins nothing (`GroupAdmin` says why).
+    """Committed offsets of many groups at once, and the names of all groups, of whatever kind, over one consumer, which
+    joins nothing (`GroupAdmin` says why). Each call yields an answer a group, in any order.
 
-    Each yields an answer a group, in any order."""
+    confluent-kafka reads a metadata string to the next NUL byte, which librdkafka does not put behind it: as soon as
+    the string fills its memory, what lies behind is read as well, or fails to be decoded. It has nothing that deletes
+    offsets, and lists no groups but those of consumers.
+    """
 
     def __init__(self, owner: Consumer, timeout: float) -> None:
         self._owner = owner  # of the client, which ends with it
@@ -238,13 +242,10 @@ class GroupCalls:
 
         `stable`: refused with UNSTABLE_OFFSET_COMMIT while a transaction that commits offsets is open.
         """
-
-        def asked(group: str) -> Any:
-            return (
-                None if partitions is None else partitions_of([CommittedOffset(tp, 0, None, "") for tp in partitions])
-            )
-
-        return self._call("ListConsumerGroupOffsets", groups, asked, stable)
+        places = None if partitions is None else [CommittedOffset(tp, 0, None, "") for tp in partitions]
+        return self._call(
+            "ListConsumerGroupOffsets", groups, lambda group: None if places is None else partitions_of(places), stable
+        )
 
     def commit(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> Iterator[tuple[str, Answer]]:
         """Set the offsets of groups without members."""
@@ -264,21 +265,19 @@ class GroupCalls:
         self, call: str, groups: Iterable[str], partitions: Callable[[str], Any], stable: bool = False
     ) -> Iterator[tuple[str, Answer]]:
         """Send the requests, at most `AT_ONCE` under way, and yield each group with its answer."""
-        waiting, under_way = deque(groups), dict[int, str]()
+        waiting, under_way, numbers = deque(groups), dict[int, str](), count(1)
         queue = lib.rd_kafka_queue_new(self._client)
         try:
-            number = 0
             while waiting or under_way:
                 while waiting and len(under_way) < AT_ONCE:
                     group = waiting.popleft()
-                    if why := _unusable(group):
+                    if not group or "\0" in group:  # librdkafka can't ask for it
+                        why = "its name has a NUL byte" if group else "its name is empty"
                         yield group, KafkaError(KafkaError._INVALID_ARG, why)
                         continue
-                    number += 1
+                    number = next(numbers)
                     under_way[number] = group
-                    options = self._options(number, stable)
-                    self._send(call, group, partitions(group), options, queue)
-                    lib.rd_kafka_AdminOptions_destroy(options)
+                    self._send(call, number, group, partitions(group), stable, queue)
                 if not under_way:
                     break
                 event = lib.rd_kafka_queue_poll(queue, _POLL_MS)
@@ -290,22 +289,20 @@ class GroupCalls:
         finally:
             lib.rd_kafka_queue_destroy(queue)
 
-    def _options(self, number: int, stable: bool) -> int:
-        options: int = lib.rd_kafka_AdminOptions_new(self._client, ANY_API)
+    def _send(self, call: str, number: int, group: str, partitions: Any, stable: bool, queue: int) -> None:
+        """Takes `partitions` over."""
+        options = lib.rd_kafka_AdminOptions_new(self._client, ANY_API)
         reason = ctypes.create_string_buffer(TEXT)
         lib.rd_kafka_AdminOptions_set_request_timeout(options, int(self._timeout * 1000), reason, TEXT)
         lib.rd_kafka_AdminOptions_set_opaque(options, number)
         if stable:
             lib.rd_kafka_AdminOptions_set_require_stable_offsets(options, 1)
-        return options
-
-    def _send(self, call: str, group: str, partitions: Any, options: int, queue: int) -> None:
-        """Takes `partitions` over."""
         request = getattr(lib, f"rd_kafka_{call}_new")(group.encode(), partitions)
         getattr(lib, f"rd_kafka_{call}")(self._client, (c_void_p * 1)(request), 1, options, queue)
         getattr(lib, f"rd_kafka_{call}_destroy")(request)
         if partitions is not None:
             lib.rd_kafka_topic_partition_list_destroy(partitions)
+        lib.rd_kafka_AdminOptions_destroy(options)
 
     def names(self) -> tuple[list[DescribedGroup], KafkaError | None]:
         """Return every group of every broker; and the error of a broker that did not list its groups."""
@@ -315,23 +312,16 @@ class GroupCalls:
         if not listed:
             return [], error
         try:
-            return [_named(listed.contents.groups[n]) for n in range(listed.contents.group_cnt)], error
+            groups = (listed.contents.groups[n] for n in range(listed.contents.group_cnt))
+            named = [
+                DescribedGroup(
+                    text(g.group), text(g.state), text(g.protocol_type), KafkaError(g.err) if g.err else None
+                )
+                for g in groups
+            ]
+            return named, error
         finally:
             lib.rd_kafka_group_list_destroy(listed)
-
-
-def _named(group: GroupInfoStruct) -> DescribedGroup:
-    error = KafkaError(group.err) if group.err else None
-    return DescribedGroup(text(group.group), text(group.state), text(group.protocol_type), error)
-
-
-def _unusable(group: str) -> str:
-    """Why librdkafka can't ask for a group of that name."""
-    if not group:
-        return "its name is empty"
-    if "\0" in group:
-        return "its name has a NUL byte"
-    return ""
 
 
 def _answer(call: str, event: int) -> Answer:

@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from contextlib import suppress
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, cimpl
+from confluent_kafka import KafkaError, KafkaException
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection, log
+from kbackup.kafka.groups.calls import TEXT, CommittedOffset, bind, partitions_of, text
+from kbackup.kafka.groups.calls import lib as library
 from kbackup.kafka.kernel_protocol import CommittedProgress
-from kbackup.kafka.property_check import OAuthToken
 from kbackup.types import TopicPartition
 
 PRODUCER, CONSUMER = 0, 1
@@ -47,8 +48,6 @@ _OLDEST, _NEWEST = 0x02050000, 0x03000000
 HEADER_NAME_LENGTH = 16
 """Bytes from a header's length to its name: in `rd_kafka_header_s`, which is not in `rdkafka.h`."""
 
-_TEXT = 512
-
 _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_version": (c_int, ()),
     "rd_kafka_version_str": (c_char_p, ()),
@@ -66,35 +65,24 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_oauthbearer_set_token_failure": (c_int, (c_void_p, c_char_p)),
     "rd_kafka_new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
     "rd_kafka_destroy": (None, (c_void_p,)),
-    "rd_kafka_brokers_add": (c_int, (c_void_p, c_char_p)),
     "rd_kafka_set_log_queue": (c_int, (c_void_p, c_void_p)),
     "rd_kafka_sasl_background_callbacks_enable": (c_void_p, (c_void_p,)),
-    "rd_kafka_err2str": (c_char_p, (c_int,)),
     "rd_kafka_last_error": (c_int, ()),
-    "rd_kafka_error_code": (c_int, (c_void_p,)),
-    "rd_kafka_error_string": (c_char_p, (c_void_p,)),
     "rd_kafka_error_is_fatal": (c_int, (c_void_p,)),
     "rd_kafka_error_is_retriable": (c_int, (c_void_p,)),
     "rd_kafka_error_txn_requires_abort": (c_int, (c_void_p,)),
     "rd_kafka_error_destroy": (None, (c_void_p,)),
     "rd_kafka_topic_new": (c_void_p, (c_void_p, c_char_p, c_void_p)),
     "rd_kafka_topic_destroy": (None, (c_void_p,)),
-    "rd_kafka_queue_new": (c_void_p, (c_void_p,)),
     "rd_kafka_queue_get_main": (c_void_p, (c_void_p,)),
-    "rd_kafka_queue_destroy": (None, (c_void_p,)),
-    "rd_kafka_queue_poll": (c_void_p, (c_void_p, c_int)),
     "rd_kafka_event_type": (c_int, (c_void_p,)),
-    "rd_kafka_event_error": (c_int, (c_void_p,)),
-    "rd_kafka_event_error_string": (c_char_p, (c_void_p,)),
     "rd_kafka_event_error_is_fatal": (c_int, (c_void_p,)),
     "rd_kafka_event_log": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
-    "rd_kafka_event_destroy": (None, (c_void_p,)),
     "rd_kafka_event_message_array": (c_size_t, (c_void_p, c_void_p, c_size_t)),
     "rd_kafka_consume_start_queue": (c_int, (c_void_p, c_int32, c_int64, c_void_p)),
     "rd_kafka_consume_stop": (c_int, (c_void_p, c_int32)),
     "rd_kafka_consume_batch_queue": (c_ssize_t, (c_void_p, c_int, c_void_p, c_size_t)),
     "rd_kafka_query_watermark_offsets": (c_int, (c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_int)),
-    "rd_kafka_mem_malloc": (c_void_p, (c_void_p, c_size_t)),
     "rd_kafka_message_destroy": (None, (c_void_p,)),
     "rd_kafka_message_produce_errstr": (c_char_p, (c_void_p,)),
     "rd_kafka_message_timestamp": (c_int64, (c_void_p, c_void_p)),
@@ -116,29 +104,20 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_abort_transaction": (c_void_p, (c_void_p, c_int)),
     "rd_kafka_consumer_group_metadata_new": (c_void_p, (c_char_p,)),
     "rd_kafka_consumer_group_metadata_destroy": (None, (c_void_p,)),
-    "rd_kafka_topic_partition_list_new": (c_void_p, (c_int,)),
-    "rd_kafka_topic_partition_list_add": (c_void_p, (c_void_p, c_char_p, c_int32)),
-    "rd_kafka_topic_partition_list_destroy": (None, (c_void_p,)),
 }
 
 
 def _load() -> Any:
-    """Load the library. `ImportError` if its layout is not the one that is described here."""
-    library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
-    for name, (result, arguments) in _SIGNATURES.items():
-        try:
-            function = getattr(library, name)
-        except AttributeError:
-            raise ImportError(f"this librdkafka has no {name}") from None
-        function.restype, function.argtypes = result, arguments
-    version = library.rd_kafka_version()
-    if not _OLDEST <= version < _NEWEST:
+    """Declare this module's functions. `ImportError` if the library's layout is not the one that is described here."""
+    if missing := bind(library, _SIGNATURES):
+        raise ImportError(f"this librdkafka has no {missing}")
+    if not _OLDEST <= library.rd_kafka_version() < _NEWEST:
         raise ImportError(f"librdkafka {library.rd_kafka_version_str().decode()} is not one of those known")
-    _check_header_names(library)
+    _check_header_names()
     return library
 
 
-def _check_header_names(library: Any) -> None:
+def _check_header_names() -> None:
     """Check that the length of a header's name lies `HEADER_NAME_LENGTH` bytes before the name."""
     name, value = b"a\0bc", b"v"
     headers = library.rd_kafka_headers_new(1)
@@ -168,20 +147,16 @@ def address(name: str) -> int:
     return found
 
 
-def text(words: bytes | None) -> str:
-    return (words or b"").decode(errors="replace")
-
-
 def error_of(code: int, reason: str = "", fatal: bool = False) -> KafkaError:
     """Return the object that confluent-kafka would raise for `code`."""
-    return confluent_kafka.KafkaError(code, reason or text(lib.rd_kafka_err2str(code)), fatal)
+    return KafkaError(code, reason or text(lib.rd_kafka_err2str(code)), fatal)
 
 
 def taken(error: int | None) -> KafkaError | None:
     """Return a `rd_kafka_error_t *` as an object, freed; None for success."""
     if not error:
         return None
-    kafka_error = confluent_kafka.KafkaError(
+    kafka_error = KafkaError(
         lib.rd_kafka_error_code(error),
         text(lib.rd_kafka_error_string(error)),
         bool(lib.rd_kafka_error_is_fatal(error)),
@@ -190,61 +165,6 @@ def taken(error: int | None) -> KafkaError | None:
     )
     lib.rd_kafka_error_destroy(error)
     return kafka_error
-
-
-def fatal_error_of(client: int) -> KafkaError:
-    """Return the error that ended a client for good; librdkafka reports it as `_FATAL` without the cause."""
-    reason = ctypes.create_string_buffer(_TEXT)
-    return error_of(lib.rd_kafka_fatal_error(client, reason, _TEXT), text(reason.value), True)
-
-
-def new_client(kind: int, settings: Mapping[str, str], events: int, on_error: Any, on_token: Any, role: str) -> int:
-    """`rd_kafka_t *`; `UsageError` for a property that can't be used. Its value is never shown. The caller keeps
-    `on_error` (an `ErrorCallback`) and `on_token` (a `TokenCallback`, or None) as long as the client."""
-    reason = ctypes.create_string_buffer(_TEXT)
-    conf = lib.rd_kafka_conf_new()
-    for name, value in settings.items():
-        if lib.rd_kafka_conf_set(conf, name.encode(), value.encode(), reason, _TEXT) != 0:
-            lib.rd_kafka_conf_destroy(conf)
-            raise _unusable(role, f"{name}: {text(reason.value)}" if value not in text(reason.value) else name)
-    lib.rd_kafka_conf_set_events(conf, events)
-    lib.rd_kafka_conf_set_error_cb(conf, on_error)
-    lib.rd_kafka_conf_enable_sasl_queue(conf, 1)  # so that its callbacks can go to a thread of librdkafka's
-    if on_token is not None:
-        lib.rd_kafka_conf_set_oauthbearer_token_refresh_cb(conf, on_token)
-    client: int | None = lib.rd_kafka_new(kind, conf, reason, _TEXT)
-    if not client:
-        lib.rd_kafka_conf_destroy(conf)
-        raise _unusable(role, text(reason.value))
-    return client
-
-
-def set_token(client: int, token: OAuthToken) -> None:
-    """Set a token; raise `ValueError` with librdkafka's message where it is refused."""
-    reason = ctypes.create_string_buffer(_TEXT)
-    pairs = [word.encode() for pair in token.extensions.items() for word in pair]
-    code = lib.rd_kafka_oauthbearer_set_token(
-        client,
-        token.value.encode(),
-        int(token.expires * 1000),
-        token.principal.encode(),
-        (c_char_p * len(pairs))(*pairs),
-        len(pairs),
-        reason,
-        _TEXT,
-    )
-    if code != 0:
-        raise ValueError(text(reason.value))
-
-
-def _unusable(role: str, reason: str) -> UsageError:
-    return UsageError(
-        f"[{role}] has a property librdkafka can't use: {reason}",
-        "see librdkafka's CONFIGURATION.md for names and values",
-    )
-
-
-# One librdkafka client with its errors, which are remembered, and its log lines.
 
 
 _SYSLOG_TO_PYTHON = (50, 50, 50, 40, 30, 20, 20, 10)
@@ -257,19 +177,43 @@ class Handle:
     """
 
     def __init__(self, connection: Connection, kind: int, extra: Mapping[str, Any], events: int = 0) -> None:
+        """`UsageError` for a property that can't be used. Its value is never shown."""
         self.connection = connection
         settings = connection.settings(extra) | {"log.queue": "true"}
-        self._on_error = ErrorCallback(self._remember_error)
-        self._on_token = TokenCallback(self._token_is_due) if connection.tokens is not None else None
-        every = EVENT_ERROR | EVENT_LOG | events
-        self.client = new_client(kind, settings, every, self._on_error, self._on_token, connection.role)
-        lib.rd_kafka_set_log_queue(self.client, None)
-        self.main: int = lib.rd_kafka_queue_get_main(self.client)
+        # both live as long as the client
+        self._on_error = ErrorCallback(
+            lambda client, code, reason, opaque: self._remember(client, error_of(code, text(reason)))
+        )
+        self._on_token = TokenCallback(self._token_is_due)
+        reason = ctypes.create_string_buffer(TEXT)
+        conf = lib.rd_kafka_conf_new()
+        for name, value in settings.items():
+            if lib.rd_kafka_conf_set(conf, name.encode(), value.encode(), reason, TEXT) != 0:
+                lib.rd_kafka_conf_destroy(conf)
+                raise self._unusable(f"{name}: {text(reason.value)}" if value not in text(reason.value) else name)
+        lib.rd_kafka_conf_set_events(conf, EVENT_ERROR | EVENT_LOG | events)
+        lib.rd_kafka_conf_set_error_cb(conf, self._on_error)
+        lib.rd_kafka_conf_enable_sasl_queue(conf, 1)  # so that its callbacks can go to a thread of librdkafka's
+        if connection.tokens is not None:
+            lib.rd_kafka_conf_set_oauthbearer_token_refresh_cb(conf, self._on_token)
+        client: int | None = lib.rd_kafka_new(kind, conf, reason, TEXT)
+        if not client:
+            lib.rd_kafka_conf_destroy(conf)
+            raise self._unusable(text(reason.value))
+        self.client = client
+        lib.rd_kafka_set_log_queue(client, None)
+        self.main: int = lib.rd_kafka_queue_get_main(client)
         if settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "")).upper() == "OAUTHBEARER":
             # nobody polls a client in the middle of a transaction call, and a token may be due
-            failed = taken(lib.rd_kafka_sasl_background_callbacks_enable(self.client))
+            failed = taken(lib.rd_kafka_sasl_background_callbacks_enable(client))
             if failed is not None:
                 raise connection.error(failed, "starting to log in by tokens")
+
+    def _unusable(self, reason: str) -> UsageError:
+        return UsageError(
+            f"[{self.connection.role}] has a property librdkafka can't use: {reason}",
+            "see librdkafka's CONFIGURATION.md for names and values",
+        )
 
     def topic(self, name: str) -> int:
         """Return a new `rd_kafka_topic_t *`; the caller destroys it."""
@@ -288,19 +232,26 @@ class Handle:
             self.heard(event)
             wait = 0
 
-    def _remember_error(self, client: int, code: int, reason: bytes, opaque: int) -> None:
-        self._remember(client, error_of(code, text(reason)))
-
     def _token_is_due(self, client: int, config: bytes, opaque: int) -> None:
+        """Called in a thread of librdkafka's own. What the user's function raises, `tokens.failure` has."""
         assert self.connection.tokens is not None  # noqa: S101 (or nobody would call)
-        try:
-            set_token(client, self.connection.tokens(text(config)))
-        except Exception:  # noqa: BLE001 (it is the user's function, and a frame of C is above: `tokens.failure` says it)
-            lib.rd_kafka_oauthbearer_set_token_failure(client, b"the callback gave none that can be used")
+        with suppress(Exception):  # a frame of C is above
+            token = self.connection.tokens(text(config))
+            pairs = [word.encode() for pair in token.extensions.items() for word in pair]
+            value, principal, expires = token.value.encode(), token.principal.encode(), int(token.expires * 1000)
+            extensions, reason = (c_char_p * len(pairs))(*pairs), ctypes.create_string_buffer(TEXT)
+            code = lib.rd_kafka_oauthbearer_set_token(
+                client, value, expires, principal, extensions, len(pairs), reason, TEXT
+            )
+            if code == 0:
+                return
+        lib.rd_kafka_oauthbearer_set_token_failure(client, b"the callback gave none that can be used")
 
     def _remember(self, client: int, error: KafkaError) -> None:
-        fatal = error.code() == KafkaError._FATAL
-        self.connection.heard(fatal_error_of(client) if fatal else error)
+        if error.code() == KafkaError._FATAL:  # without the cause, which ended the client for good
+            reason = ctypes.create_string_buffer(TEXT)
+            error = error_of(lib.rd_kafka_fatal_error(client, reason, TEXT), text(reason.value), True)
+        self.connection.heard(error)
 
     def heard(self, event: int) -> None:
         """Remember or log an event, and free it."""
@@ -325,76 +276,27 @@ class Handle:
         self.client = 0
 
 
-# librdkafka's transaction calls. They raise confluent-kafka's `KafkaException` and don't hold the GIL.
-#
-# Times are in seconds.
-
-
-class _TopicPartition(ctypes.Structure):
-    """`rd_kafka_topic_partition_t`."""
-
-    _fields_ = (
-        ("topic", ctypes.c_char_p),
-        ("partition", ctypes.c_int32),
-        ("offset", ctypes.c_int64),
-        ("metadata", ctypes.c_void_p),
-        ("metadata_size", ctypes.c_size_t),
-        ("opaque", ctypes.c_void_p),
-        ("error", ctypes.c_int),
-        ("private", ctypes.c_void_p),
-    )
-
-
-def init(client: int, timeout: float) -> None:
-    """Fence the id's earlier producer."""
-    _check(lib.rd_kafka_init_transactions(client, _ms(timeout)))
-
-
-def begin(client: int) -> None:
-    _check(lib.rd_kafka_begin_transaction(client))
-
-
 def send_progress(
     client: int, group: str, progress: Mapping[TopicPartition, CommittedProgress], timeout: float
 ) -> None:
     """Add the progress to the transaction, for a group that has no members."""
-    partitions = lib.rd_kafka_topic_partition_list_new(len(progress))
+    # confluent-kafka writes a note with the NUL byte, and reads up to one
+    offsets = [CommittedOffset(tp, at.next, None, f"{at.note}\0") for tp, at in progress.items()]
+    partitions = partitions_of(offsets, whole=True)
     member = lib.rd_kafka_consumer_group_metadata_new(group.encode())
     try:
-        for tp, at in progress.items():
-            _add(partitions, tp, at)
-        error = lib.rd_kafka_send_offsets_to_transaction(client, partitions, member, _ms(timeout))
+        check(lib.rd_kafka_send_offsets_to_transaction(client, partitions, member, ms(timeout)))
     finally:
         lib.rd_kafka_consumer_group_metadata_destroy(member)
         lib.rd_kafka_topic_partition_list_destroy(partitions)
-    _check(error)
 
 
-def commit(client: int, timeout: float) -> None:
-    """Commit the transaction. All delivery reports must be taken before: the call would wait for them forever."""
-    _check(lib.rd_kafka_commit_transaction(client, _ms(timeout)))
-
-
-def abort(client: int, timeout: float) -> None:
-    """Abort the transaction; another thread must take the delivery reports that this call waits for."""
-    _check(lib.rd_kafka_abort_transaction(client, _ms(timeout)))
-
-
-def _add(partitions: int, tp: TopicPartition, at: CommittedProgress) -> None:
-    made = lib.rd_kafka_topic_partition_list_add(partitions, tp.topic.encode(), tp.partition)
-    entry = _TopicPartition.from_address(made)
-    entry.offset = at.next
-    note = at.note.encode() + b"\0"  # confluent-kafka writes it with the NUL byte, and reads up to one
-    entry.metadata = lib.rd_kafka_mem_malloc(None, len(note))  # it goes with the list, which frees it
-    ctypes.memmove(entry.metadata, note, len(note))
-    entry.metadata_size = len(note)
-
-
-def _check(error: int | None) -> None:
+def check(error: int | None) -> None:
+    """Raise confluent-kafka's `KafkaException` for a `rd_kafka_error_t *`."""
     failure = taken(error)
     if failure is not None:
         raise KafkaException(failure)
 
 
-def _ms(seconds: float) -> int:
+def ms(seconds: float) -> int:
     return int(seconds * 1000)

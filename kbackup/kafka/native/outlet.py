@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer
 
-from kbackup.formats.layout import check, corrupt
+from kbackup.formats import layout
 from kbackup.kafka.client import Connection
+from kbackup.kafka.groups.calls import text
 from kbackup.kafka.kernel_protocol import (
     UNKNOWN,
     Bootstrap,
@@ -26,9 +27,8 @@ from kbackup.kafka.kernel_protocol import (
     join,
     runs_of,
 )
-from kbackup.kafka.native import librdkafka
 from kbackup.kafka.native import produce as kernel
-from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, error_of, lib, text
+from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, check, error_of, lib, ms, send_progress
 from kbackup.kafka.retry import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
@@ -48,11 +48,6 @@ class _Sent:
     offsets: Int64Array
     targets: Int64Array
     runs: Runs | None = None
-
-    def done(self) -> None:
-        self.runs = runs_of(self.offsets, self.targets)
-        self.offsets = self.targets = np.empty(0, np.int64)
-        self.data = None
 
 
 class KernelOutlet:
@@ -83,12 +78,12 @@ class KernelOutlet:
 
     def init(self, timeout: float) -> None:
         await_connection(self._handle.client, timeout)
-        librdkafka.init(self._handle.client, timeout)
+        check(lib.rd_kafka_init_transactions(self._handle.client, ms(timeout)))
 
     def join(self, consumer: Consumer) -> None: ...
 
     def begin(self) -> None:
-        librdkafka.begin(self._handle.client)
+        check(lib.rd_kafka_begin_transaction(self._handle.client))
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         if not len(block.offsets) == len(block.positions) == len(block.lengths):
@@ -111,20 +106,32 @@ class KernelOutlet:
         self.serve(0)
 
     def serve(self, wait: float) -> None:
-        ms = int(wait * 1000)
-        state = self._state
+        wait_ms, state = ms(wait), self._state
         while True:
             ended = kernel.serve(
-                self._handle.main, ms, state, self._table, self._messages, self._finished, self._lost, self._reasons
+                self._handle.main,
+                wait_ms,
+                state,
+                self._table,
+                self._messages,
+                self._finished,
+                self._lost,
+                self._reasons,
             )
-            self._note_lost()
+            # name what the kernel saw undelivered, before its blocks are forgotten
+            for row in range(len(self._undelivered), int(state[kernel.LOST])):
+                code, slot, record = self._lost[row].tolist()
+                error, sent = error_of(code, words_of(self._reasons[row].tobytes())), self._on_the_way[slot]
+                self._undelivered.append(Undelivered(error, sent.tp, int(sent.offsets[record])))
             for slot in self._finished[: state[kernel.FINISHED]].tolist():
-                self._on_the_way.pop(slot).done()
+                done = self._on_the_way.pop(slot)
+                done.runs, done.data = runs_of(done.offsets, done.targets), None
+                done.offsets = done.targets = np.empty(0, np.int64)
                 self._free.append(slot)
             if ended:
                 return
             self._handle.heard(int(state[kernel.EVENT]))
-            ms = 0
+            wait_ms = 0
 
     def _wait(self) -> None:
         """Take the delivery reports that come. While none comes, batches that are not full go out as well."""
@@ -132,12 +139,8 @@ class KernelOutlet:
         self.serve(_WAIT)
         left = lib.rd_kafka_outq_len(self._handle.client)
         if left == queued:
-            self._send_incomplete()
+            lib.rd_kafka_flush(self._handle.client, _FLUSH)
         self._bootstrap.watch(left)
-
-    def _send_incomplete(self) -> None:
-        """Send the batches that still wait for more records."""
-        lib.rd_kafka_flush(self._handle.client, _FLUSH)
 
     def lost(self) -> Undelivered | None:
         return cause(self._undelivered)
@@ -145,7 +148,7 @@ class KernelOutlet:
     def flush(self, timeout: float) -> int:
         until = time.monotonic() + timeout
         while self._on_the_way and time.monotonic() < until:
-            self._send_incomplete()
+            lib.rd_kafka_flush(self._handle.client, _FLUSH)  # sends the batches that still wait for more records
             self._wait()
         return sum(int(self._table[slot, kernel.LEFT]) for slot in self._on_the_way)
 
@@ -154,13 +157,15 @@ class KernelOutlet:
         return {tp: join([s.runs for s in some if s.runs is not None]) for tp, some in order.items()}
 
     def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None:
-        librdkafka.send_progress(self._handle.client, self._group, progress, timeout)
+        send_progress(self._handle.client, self._group, progress, timeout)
 
     def commit(self, timeout: float) -> None:
-        librdkafka.commit(self._handle.client, timeout)
+        # all delivery reports were taken before, or the call would wait for them forever
+        check(lib.rd_kafka_commit_transaction(self._handle.client, ms(timeout)))
 
     def abort(self, timeout: float) -> None:
-        aborting = Waiting(lambda: librdkafka.abort(self._handle.client, timeout))
+        # it waits for delivery reports, which this thread takes meanwhile
+        aborting = Waiting(lambda: check(lib.rd_kafka_abort_transaction(self._handle.client, ms(timeout))))
         while not aborting.ended():
             self._wait()
         self._order, self._undelivered = {}, []
@@ -178,41 +183,26 @@ class KernelOutlet:
     def _register(self, tp: TopicPartition, block: RecordBlock) -> _Sent:
         """Give the block a slot, and set the kernel's state to its first record."""
         if not self._free:
-            self._grow()
+            size = len(self._table)
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            self._finished = np.zeros(2 * size, np.int64)
+            self._free = list(range(size, 2 * size))
         slot, count = self._free.pop(), len(block)
-        targets = np.full(count, UNKNOWN, np.int64)
-        data = np.ascontiguousarray(block.data)
+        data, targets = np.ascontiguousarray(block.data), np.full(count, UNKNOWN, np.int64)
         sent = _Sent(tp, data, np.ascontiguousarray(block.offsets), targets)
         self._on_the_way[slot] = sent
         self._order.setdefault(tp, []).append(sent)
+        if tp.topic not in self._topics:
+            self._topics[tp.topic] = self._handle.topic(tp.topic)
         self._table[slot, kernel.TARGETS], self._table[slot, kernel.LEFT] = targets.ctypes.data, count
         state, arguments = self._state, self._arguments
         state[kernel.ADDRESS], state[kernel.SIZE] = data.ctypes.data, len(data)
         state[kernel.SLOT], state[kernel.NEXT] = slot, 0
-        arguments[kernel.RKT, 1], arguments[kernel.PARTITION, 1] = self._topic(tp.topic), tp.partition
+        arguments[kernel.RKT, 1], arguments[kernel.PARTITION, 1] = self._topics[tp.topic], tp.partition
         return sent
 
-    def _grow(self) -> None:
-        size = len(self._table)
-        self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-        self._finished = np.zeros(2 * size, np.int64)
-        self._free = list(range(size, 2 * size))
 
-    def _topic(self, name: str) -> int:
-        if name not in self._topics:
-            self._topics[name] = self._handle.topic(name)
-        return self._topics[name]
-
-    def _note_lost(self) -> None:
-        """Name what the kernel saw undelivered, before its blocks are forgotten."""
-        for row in range(len(self._undelivered), int(self._state[kernel.LOST])):
-            code, slot, record = self._lost[row].tolist()
-            reason = _words(self._reasons[row].tobytes())
-            sent = self._on_the_way[slot]
-            self._undelivered.append(Undelivered(error_of(code, reason), sent.tp, int(sent.offsets[record])))
-
-
-def _words(reason: bytes) -> str:
+def words_of(reason: bytes) -> str:
     """Return the broker's reason, '' if none can be read. librdkafka frees the reason of a single record once it has
     queued the report, so other bytes may be in its place by now."""
     found = text(reason.split(b"\0", 1)[0])
@@ -220,5 +210,5 @@ def _words(reason: bytes) -> str:
 
 
 def _raise_damage(block: RecordBlock, record: int) -> None:
-    check(block, "record block", 0)
-    raise corrupt("record block", int(block.positions[record]), "a record that is not what its index says")
+    layout.check(block, "record block", 0)
+    raise layout.corrupt("record block", int(block.positions[record]), "a record that is not what its index says")

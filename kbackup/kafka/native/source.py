@@ -13,7 +13,7 @@ import numpy as np
 from kbackup.kafka.client import Connection
 from kbackup.kafka.kernel_protocol import FetchResult, Report
 from kbackup.kafka.native import fill as kernel
-from kbackup.kafka.native.librdkafka import CONSUMER, Handle, error_of, lib
+from kbackup.kafka.native.librdkafka import CONSUMER, Handle, error_of, lib, ms
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.system import BufferPool
 
@@ -52,9 +52,10 @@ class KernelSource:
         kernel.drop(self._messages, self._state)
         self._names = list(ranges)
         self._slots = {tp: slot for slot, tp in enumerate(self._names)}
-        self._table = np.array(
-            [(self._topic(r.topic), r.partition, r.end, r.start) for r in ranges.values()], np.int64
-        ).reshape(-1, 4)
+        for name in {tp.topic for tp in ranges} - self._topics.keys():
+            self._topics[name] = self._handle.topic(name)
+        rows = [(self._topics[r.topic], r.partition, r.end, r.start) for r in ranges.values()]
+        self._table = np.array(rows, np.int64).reshape(-1, 4)
         self._state[kernel.CURRENT] = -1
         self._renew(0)
         for tp, wanted in ranges.items():
@@ -72,13 +73,9 @@ class KernelSource:
 
     def watermarks(self, tp: TopicPartition, timeout: float) -> tuple[int, int]:
         low, high = ctypes.c_int64(), ctypes.c_int64()
+        offsets = ctypes.byref(low), ctypes.byref(high)
         code = lib.rd_kafka_query_watermark_offsets(
-            self._handle.client,
-            tp.topic.encode(),
-            tp.partition,
-            ctypes.byref(low),
-            ctypes.byref(high),
-            int(timeout * 1000),
+            self._handle.client, tp.topic.encode(), tp.partition, *offsets, ms(timeout)
         )
         if code != 0:
             raise self._connection.error(error_of(code), f"asking where {tp} starts")
@@ -98,7 +95,9 @@ class KernelSource:
         elif reason == kernel.END and about is not None:
             yield FetchResult(about, None, True, None)
         elif reason == kernel.REPORT:
-            yield FetchResult(about if state[kernel.ABOUT] >= 0 else None, None, False, self._report())
+            self._handle.listen()
+            report = Report(error_of(int(state[kernel.CODE])), int(state[kernel.OFFSET]))
+            yield FetchResult(about if state[kernel.ABOUT] >= 0 else None, None, False, report)
         elif reason == kernel.BROKEN:
             raise self._connection.error(
                 error_of(int(state[kernel.CODE])),
@@ -114,17 +113,8 @@ class KernelSource:
             lib.rd_kafka_topic_destroy(topic)
         self._handle.close()
 
-    def _report(self) -> Report:
-        self._handle.listen()
-        return Report(error_of(int(self._state[kernel.CODE])), int(self._state[kernel.OFFSET]))
-
-    def _topic(self, name: str) -> int:
-        if name not in self._topics:
-            self._topics[name] = self._handle.topic(name)
-        return self._topics[name]
-
     def _begin(self, tp: TopicPartition, offset: int) -> None:
-        if lib.rd_kafka_consume_start_queue(self._topic(tp.topic), tp.partition, offset, self._queue) != 0:
+        if lib.rd_kafka_consume_start_queue(self._topics[tp.topic], tp.partition, offset, self._queue) != 0:
             raise self._connection.error(error_of(lib.rd_kafka_last_error()), f"starting to read {tp}")
         self._running.add(tp)
 

@@ -10,35 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from awscrt.checksums import crc64nvme
 
 from kbackup.errors import CorruptError, StoreError
-from kbackup.store.base import (
-    SHORTER,
-    Address,
-    Buffer,
-    Failed,
-    ObjectInfo,
-    Store,
-    Upload,
-    abort_upload,
-    check_key,
-    view_of,
-)
-from kbackup.store.crypt.frames import (
-    ENCRYPTED_FRAME,
-    FRAME,
-    HEADER,
-    TAG,
-    Cipher,
-    Header,
-    decode_header,
-    decrypt_frames,
-    encrypt_frames,
-    plain_size,
-    split_frames,
-    stored_size,
-)
+from kbackup.store.base import SHORTER, Buffer, Failed, ObjectInfo, Store, Upload, abort_upload, check_key, view_of
+from kbackup.store.crypt import frames
+from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, HEADER, TAG, Cipher
 from kbackup.store.crypt.keyring import ARCHIVE, KEYS, Keyring
 from kbackup.store.options import KeyClasses
-from kbackup.store.wrappers import GuardedStore
+from kbackup.store.wrappers import DelegatingStore, GuardedStore
 from kbackup.util.system import BufferPool
 
 if TYPE_CHECKING:
@@ -114,7 +91,7 @@ class DecryptingReader:
         count = (end - 1) // FRAME + 1
         at = HEADER + number * ENCRYPTED_FRAME
         length = min(HEADER + count * ENCRYPTED_FRAME, version.stored) - at
-        for frame in split_frames(self._store.open_range(key, at, length)):
+        for frame in frames.split_frames(self._store.open_range(key, at, length)):
             first = number * FRAME
             last = first + len(frame) - TAG
             buffer = room(first, last)
@@ -126,13 +103,13 @@ class DecryptingReader:
     def _read_header(self, key: str) -> _Object:
         info = self._store.stat(key)
         if info.size < HEADER + TAG:
-            decode_header(self._store.get(key), key)
+            frames.decode_header(self._store.get(key), key)
             raise CorruptError(
                 f"file {key} at byte {info.size}: ends within a frame",
                 "restore it from a bucket version or a copy: it was cut or replaced",
             )
-        header = decode_header(self._store.get_range(key, 0, HEADER), key)
-        version = _Object(info.etag, info.size, plain_size(info.size), self._keyring.cipher(header, key))
+        header = frames.decode_header(self._store.get_range(key, 0, HEADER), key)
+        version = _Object(info.etag, info.size, frames.plain_size(info.size), self._keyring.cipher(header, key))
         with self._lock:
             self._objects.pop(key, None)
             while len(self._objects) >= _REMEMBERED:
@@ -141,18 +118,16 @@ class DecryptingReader:
         return version
 
 
-# A streamed create that encrypts. `write` copies its data: the caller may change them as soon as it returned.
-
-
 _POOL = BufferPool(63 * ENCRYPTED_FRAME, keep=12)
 """Four buffers nearly make an upload part of 16 MiB, and at most three such parts are in flight. New memory for each
 frame, or for sixteen, took as much CPU as encrypting them."""
 
 
 class CryptUpload(Upload):
-    """`Upload` into another one. The last frame is known as such at `commit`, so one is held back."""
+    """`Upload` into another one. `write` copies its data: the caller may change them as soon as it returned. The last
+    frame is known as such at `commit`, so one is held back."""
 
-    def __init__(self, inner: Upload, header: Header, cipher: Cipher, name: str) -> None:
+    def __init__(self, inner: Upload, header: frames.Header, cipher: Cipher, name: str) -> None:
         self._inner = inner
         self._cipher = cipher
         self._name = name
@@ -207,7 +182,7 @@ class CryptUpload(Upload):
         self._check_open()
         try:
             self._pass_on()
-            self._inner.write(encrypt_frames(self._cipher, memoryview(self._pending), self._number, last=True))
+            self._inner.write(frames.encrypt_frames(self._cipher, memoryview(self._pending), self._number))
             self._inner.commit()
         except BaseException as error:
             abort_upload(self, error)
@@ -225,11 +200,9 @@ class CryptUpload(Upload):
             raise StoreError(f"the upload of file {self._name} has ended", "start another one")
 
 
-# A store whose objects are encrypted before they reach another one (`formats/encryption.md` has the bytes).
-
-
-class CryptStore:
-    """`Store` over `inner`; sizes and checksums are those of the plain bytes. `keys/` is its own and no key here.
+class CryptStore(DelegatingStore):
+    """`Store` over `inner` (`formats/encryption.md` has the bytes); sizes and checksums are those of the plain bytes.
+    `keys/` is its own and no key here.
 
     An object can be read under its own name alone. An older version, put back under the name, still passes as genuine:
     callers must check what the object should hold.
@@ -239,94 +212,73 @@ class CryptStore:
     """The `encryption` that archive.json names."""
 
     def __init__(self, inner: Store, keyring: Keyring, key_class: KeyClasses) -> None:
+        super().__init__(inner)
+        self.encryption = CryptStore.encryption
+        self.keyring = keyring
         self._key_class = key_class
-        self._inner = inner
-        self._keyring = keyring
         self._reader = DecryptingReader(inner, keyring)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CryptStore, (self._inner, self._keyring, self._key_class)
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @property
-    def address(self) -> Address:
-        return self._inner.address
-
-    @property
-    def keyring(self) -> Keyring:
-        return self._keyring
-
-    @property
-    def inner(self) -> Store:
-        return self._inner
+        return CryptStore, (self.inner, self.keyring, self._key_class)
 
     def for_writing(self) -> CryptStore:
-        return CryptStore(self._inner, self._keyring.for_writing(), self._key_class)
-
-    def get(self, key: str) -> bytes:
-        return self.get_with_etag(key)[0]
+        return CryptStore(self.inner, self.keyring.for_writing(), self._key_class)
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         plain = self._is_plain(key)
-        data, etag = self._inner.get_with_etag(key)
+        data, etag = self.inner.get_with_etag(key)
         if key == ARCHIVE:
-            self._keyring.saw_archive(data)
+            self.keyring.saw_archive(data)
         return data if plain else self._decrypt(key, data), etag
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return b"".join(self.open_range(key, start, length))
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if self._is_plain(key):
-            yield from self._inner.open_range(key, start, length)
+            yield from self.inner.open_range(key, start, length)
         elif length > 0:
             yield from self._reader.chunks(key, start, length)
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         if self._is_plain(key):
-            yield from self._inner.fill(key, start, into)
+            yield from self.inner.fill(key, start, into)
         elif into:
             yield from self._reader.fill(key, start, into)
 
     def put(self, key: str, data: Buffer) -> str:
-        return self._inner.put(key, self._encrypt(key, data))
+        return self.inner.put(key, self._encrypt(key, data))
 
     def put_new(self, key: str, data: Buffer) -> str:
-        return self._inner.put_new(key, self._encrypt(key, data))
+        return self.inner.put_new(key, self._encrypt(key, data))
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
-        return self._inner.replace(key, self._encrypt(key, data), etag)
+        return self.inner.replace(key, self._encrypt(key, data), etag)
 
     def upload(self, key: str) -> Upload:
         if self._is_plain(key):
-            return self._inner.upload(key)
-        header, cipher = self._keyring.new_cipher(key)
-        return CryptUpload(self._inner.upload(key), header, cipher, key)
+            return self.inner.upload(key)
+        header, cipher = self.keyring.new_cipher(key)
+        return CryptUpload(self.inner.upload(key), header, cipher, key)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        for info in self._inner.list(prefix, start_after):
+        for info in self.inner.list(prefix, start_after):
             if not info.key.startswith(KEYS):
                 yield self._seen(info)
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         if prefix.startswith(KEYS):
             return
-        for name in self._inner.list_dirs(prefix):
+        for name in self.inner.list_dirs(prefix):
             if f"{prefix}{name}/" != KEYS:
                 yield name
 
     def stat(self, key: str) -> ObjectInfo:
         self._is_plain(key)
-        return self._seen(self._inner.stat(key))
+        return self._seen(self.inner.stat(key))
 
     def checksum(self, key: str) -> int | None:
         """Return None for encrypted objects: the store's checksum is of the encrypted bytes."""
         if self._is_plain(key):
-            return self._inner.checksum(key)
-        self._inner.stat(key)
+            return self.inner.checksum(key)
+        self.inner.stat(key)
         return None
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
@@ -339,10 +291,10 @@ class CryptStore:
                 else:
                     yield key
 
-        return self._inner.delete(ours()) + failed
+        return self.inner.delete(ours()) + failed
 
     def _seen(self, info: ObjectInfo) -> ObjectInfo:
-        return info if self._key_class(info.key).plain else info._replace(size=plain_size(info.size))
+        return info if self._key_class(info.key).plain else info._replace(size=frames.plain_size(info.size))
 
     def _is_plain(self, key: str) -> bool:
         """Return True if objects of that name are not encrypted; `StoreError` for a reserved name."""
@@ -353,20 +305,17 @@ class CryptStore:
     def _encrypt(self, key: str, data: Buffer) -> Buffer:
         if self._is_plain(key):
             return data
-        header, cipher = self._keyring.new_cipher(key)
-        return header.encode() + encrypt_frames(cipher, view_of(data), 0, last=True)
+        header, cipher = self.keyring.new_cipher(key)
+        return header.encode() + frames.encrypt_frames(cipher, view_of(data), 0)
 
     def _decrypt(self, key: str, data: bytes) -> bytes:
-        header = decode_header(data, key)
-        cipher = self._keyring.cipher(header, key)
-        return bytes(decrypt_frames(cipher, memoryview(data)[HEADER:], key))
+        header = frames.decode_header(data, key)
+        cipher = self.keyring.cipher(header, key)
+        return bytes(frames.decrypt_frames(cipher, memoryview(data)[HEADER:], key))
 
 
 def _reserved(key: str) -> StoreError:
     return StoreError(f"key {key!r} can't be used", f"use another folder than '{KEYS}', which holds data keys")
-
-
-# Read encrypted objects as they are stored, and check them on the way: copies keep the encrypted bytes.
 
 
 def stored(store: Store) -> Store:
@@ -383,7 +332,7 @@ def _crypt(store: Store) -> CryptStore | None:
 
 def size_of(store: Store, plain: int) -> int:
     """Return the size in `store` of an object that holds `plain` bytes."""
-    return stored_size(plain) if _crypt(store) is not None else plain
+    return frames.stored_size(plain) if _crypt(store) is not None else plain
 
 
 def read_chunks(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]]:
@@ -397,11 +346,12 @@ def read_chunks(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Bu
             yield chunk, chunk
         return
     head = crypt.inner.get_range(key, 0, HEADER)
-    header = decode_header(head, key)
+    header = frames.decode_header(head, key)
     cipher = crypt.keyring.cipher(header, key)
     yield head, b""
     remaining = plain
-    for number, frame in enumerate(split_frames(crypt.inner.open_range(key, HEADER, stored_size(plain) - HEADER))):
+    stored_chunks = crypt.inner.open_range(key, HEADER, frames.stored_size(plain) - HEADER)
+    for number, frame in enumerate(frames.split_frames(stored_chunks)):
         decrypted = memoryview(bytearray(len(frame) - TAG))
         remaining -= len(decrypted)
         cipher.decrypt(number, remaining == 0, frame, decrypted)

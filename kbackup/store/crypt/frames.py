@@ -117,15 +117,15 @@ def _nonce(number: int, last: bool) -> bytes:
     return number.to_bytes(8, "big") + (b"\0\0\0\1" if last else b"\0\0\0\0")
 
 
-def encrypt_frames(cipher: Cipher, plain: memoryview, first: int, last: bool) -> bytearray:
-    """Encrypt `plain` as frames from number `first` on; all frames of an object but the last are full."""
+def encrypt_frames(cipher: Cipher, plain: memoryview, first: int) -> bytearray:
+    """Encrypt `plain` as the frames of an object from number `first` on, to its last; all but the last are full."""
     count = max(1, -(-len(plain) // FRAME))
     encrypted = bytearray(len(plain) + TAG * count)
     view = memoryview(encrypted)
     for n in range(count):
         frame = plain[n * FRAME : (n + 1) * FRAME]
         into = view[n * ENCRYPTED_FRAME : n * ENCRYPTED_FRAME + len(frame) + TAG]
-        cipher.encrypt(first + n, last and n == count - 1, frame, into)
+        cipher.encrypt(first + n, n == count - 1, frame, into)
     return encrypted
 
 

@@ -96,31 +96,26 @@ class LocalKek:
 
     def __init__(self, key: bytes) -> None:
         self._aead = AESGCM(key)
-        self._name = "aes256:" + hmac.new(key, b"kbackup-key-name-1", hashlib.sha256).hexdigest()[:16]
-
-    @property
-    def name(self) -> str:
-        return self._name
+        self.name = "aes256:" + hmac.new(key, b"kbackup-key-name-1", hashlib.sha256).hexdigest()[:16]
 
     def wrap(self, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
-        return {key_id: self._wrap(key, _bound(key_id, archive_id)) for key_id, key in keys.items()}
-
-    def _wrap(self, key: bytes, bound: bytes) -> bytes:
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._aead.encrypt(nonce, key, bound)
+        wrapped = {}
+        for key_id, key in keys.items():
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            wrapped[key_id] = nonce + self._aead.encrypt(nonce, key, _bound(key_id, archive_id))
+        return wrapped
 
     def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
-        return {key_id: self._unwrap(key_id, data, archive_id) for key_id, data in wrapped.items()}
-
-    def _unwrap(self, key_id: bytes, data: bytes, archive_id: str) -> bytes:
-        bound = _bound(key_id, archive_id)
-        try:
-            return self._aead.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], bound)
-        except (InvalidTag, ValueError) as error:
-            raise CorruptError(
-                f"data key {key_id.hex()} in keys/ is not what key {self._name} wrapped",
-                "restore its file from a bucket version or a copy",
-            ) from error
+        keys = {}
+        for key_id, data in wrapped.items():
+            try:
+                keys[key_id] = self._aead.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _bound(key_id, archive_id))
+            except (InvalidTag, ValueError) as error:
+                raise CorruptError(
+                    f"data key {key_id.hex()} in keys/ is not what key {self.name} wrapped",
+                    "restore its file from a bucket version or a copy",
+                ) from error
+        return keys
 
 
 def _bound(key_id: bytes, archive_id: str) -> bytes:

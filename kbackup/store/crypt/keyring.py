@@ -36,6 +36,16 @@ KEYS = "keys/"
 LOST = "restore it from a bucket version or a copy: what was encrypted under its keys is lost without it"
 CONFLICT = "find out who wrote the newer one, and move it out of keys/; a copy or a bucket version has the genuine one"
 _THREADS = 16
+log = logging.getLogger(__name__)
+
+ARCHIVE = "archive.json"
+_SECONDS = 24 * 3600.0
+"""Seconds of use of a data key: in a locked bucket the retention of its file must cover the retention of all its
+objects."""
+_SAMPLE = 3
+_SINGLY = 3
+"""Files of data keys that are read one by one. A reader of one restore point needs the keys of a run or two; a reader
+that needs more is going to need all, and loads all at once."""
 
 
 class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +67,12 @@ class NamedKeyFile(NamedTuple):
 
     path: str
     file: KeyFile
+
+
+class _ArchiveId(msgspec.Struct, frozen=True):
+    """The only member of archive.json that a keyring needs."""
+
+    id: str
 
 
 class Opened(NamedTuple):
@@ -82,13 +98,8 @@ class Skipped(NamedTuple):
 def new_file(kek: Kek, keys: Mapping[bytes, bytes], name: str, archive_id: str) -> tuple[str, bytes]:
     """Return key and bytes of a file that holds `keys`, wrapped."""
     named = kek.name
-    wrapped = kek.wrap(keys, archive_id)
-    file = KeyFile(
-        archive_id=archive_id,
-        created_at=now(),
-        kek=named,
-        keys={key_id.hex(): base64.b64encode(data).decode() for key_id, data in wrapped.items()},
-    )
+    wrapped = {key_id.hex(): base64.b64encode(data).decode() for key_id, data in kek.wrap(keys, archive_id).items()}
+    file = KeyFile(archive_id=archive_id, created_at=now(), kek=named, keys=wrapped)
     return path_of(name), msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
 
 
@@ -185,33 +196,12 @@ def decode_file(data: bytes, name: str) -> KeyFile:
     return file
 
 
-class _ArchiveId(msgspec.Struct, frozen=True):
-    """The only member of archive.json that a keyring needs."""
-
-    id: str
-
-
 def archive_id_in(data: bytes) -> str | None:
     """Return the archive's id; None where archive.json is damaged."""
     try:
         return msgspec.json.decode(data, type=_ArchiveId).id
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-# The data keys of an archive, as its readers and writers use them.
-
-
-log = logging.getLogger(__name__)
-
-ARCHIVE = "archive.json"
-_SECONDS = 24 * 3600.0
-"""Seconds of use of a data key: in a locked bucket the retention of its file must cover the retention of all its
-objects."""
-_SAMPLE = 3
-_SINGLY = 3
-"""Files of data keys that are read one by one. A reader of one restore point needs the keys of a run or two; a reader
-that needs more is going to need all, and loads all at once."""
 
 
 class DataKey(NamedTuple):
@@ -418,9 +408,6 @@ class Keyring:
             self._skipped[skipped.path] = skipped.error
 
 
-# Wrap an archive's data keys with another key-encryption key; the encrypted objects stay as they are.
-
-
 class Rotated(NamedTuple):
     """The result of a rotation: `file` holds all `keys` data keys now.
 
@@ -437,7 +424,8 @@ class Rotated(NamedTuple):
 
 
 def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[[], Iterable[str]] = tuple) -> Rotated:
-    """Wrap all data keys of `store` in one file under `new`, try that file, and delete the other files.
+    """Wrap all data keys of `store` in one file under `new`, try that file, and delete the other files; the encrypted
+    objects stay as they are.
 
     `samples` names objects of the archive that must open with the keys of the new file before anything is deleted. It
     is called when the new key opens the archive. A second call after a crash finishes the rotation. The caller must
@@ -446,43 +434,35 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     """
     files, damaged = read_files(store, list_files(store))
     ours, foreign = split_foreign(files, archive_id)
-    under, others = _split_by_kek(ours, {old.name, new.name})
+    keks = {old.name: old, new.name: new}
+    why = f"which is neither {' nor '.join(sorted(keks))}", "rotate from that key as well if its data keys are yours"
+    others = [  # anybody who may write can add one
+        Skipped(path, WrongKeyError(f"it is under key {file.kek}, {why[0]}", why[1]))
+        for path, file in ours
+        if file.kek not in keks
+    ]
     useful: list[Opened] = []
     closed: list[Skipped] = []
-    for kek in {old.name: old, new.name: new}.values():
-        opened, failed = unwrap_files(kek, [each for each in under if each.file.kek == kek.name], archive_id)
+    for kek in keks.values():
+        opened, failed = unwrap_files(kek, [each for each in ours if each.file.kek == kek.name], archive_id)
         useful, closed = useful + opened, closed + failed
     skipped = (*damaged, *foreign, *others, *closed)
     for conflict in find_conflicts(useful):
         raise CorruptError(f"{conflict.message}; nothing was changed", conflict.hint)
-    keys = {key_id: key for file in useful for key_id, key in file.keys.items()}
+    keys = {key_id: key for opened_file in useful for key_id, key in opened_file.keys.items()}
     if not keys:
         raise _no_keys(store, skipped)
-    renewed = {path for path, file in under if file.kek == new.name}
-    whole = [path for path, held in useful if path in renewed and held == keys]
-    file = whole[0] if whole else _publish(store, new, keys, archive_id)
+    renewed = {path for path, named in ours if named.kek == new.name}
+    file = next((path for path, held in useful if path in renewed and held == keys), "")
+    if not file:
+        file, data = new_file(new, keys, secrets.token_hex(16), archive_id)
+        store.put_new(file, data)
     _try_out(store, new, file, keys, archive_id, samples)
     replaced = [path for path, _ in useful if path != file]
     undeleted = tuple(store.delete(replaced))
-    failed_paths = {failed.key for failed in undeleted}
+    failed_paths = {each.key for each in undeleted}
     removed = tuple(path for path in replaced if path not in failed_paths)
     return Rotated(new.name, len(keys), file, removed, undeleted, skipped)
-
-
-def _split_by_kek(files: Sequence[NamedKeyFile], names: set[str]) -> tuple[list[NamedKeyFile], list[Skipped]]:
-    """Return the files under keys of these names, and the other files, which anybody who may write can add."""
-    under = [named for named in files if named.file.kek in names]
-    return under, [
-        Skipped(
-            path,
-            WrongKeyError(
-                f"it is under key {file.kek}, which is neither {' nor '.join(sorted(names))}",
-                "rotate from that key as well if its data keys are yours",
-            ),
-        )
-        for path, file in files
-        if file.kek not in names
-    ]
 
 
 def _no_keys(store: Store, skipped: Sequence[Skipped]) -> KbackupError:
@@ -492,12 +472,6 @@ def _no_keys(store: Store, skipped: Sequence[Skipped]) -> KbackupError:
         )
     first = skipped[0]
     return WrongKeyError(f"file {first.path}: {first.error.message}", first.error.hint)
-
-
-def _publish(store: Store, kek: Kek, keys: dict[bytes, bytes], archive_id: str) -> str:
-    path, data = new_file(kek, keys, secrets.token_hex(16), archive_id)
-    store.put_new(path, data)
-    return path
 
 
 def _try_out(

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
-from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, is_key, may_hold_keys
+from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, is_key, may_hold_keys
 from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import Filling, ObjectReading
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DELETES_A_REQUEST = 1000
 
 
-class S3Store:
+class S3Store(Store):
     """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
 
     def __init__(
@@ -32,25 +32,15 @@ class S3Store:
         key_class: KeyClasses = write_once,
     ) -> None:
         self._bucket = Bucket(bucket, prefix, options or S3Options(), key_class)
-        self._url = url or self._bucket.describe()
-
-    @property
-    def url(self) -> str:
-        return self._url
+        self.url = url or self._bucket.describe()
 
     @property
     def address(self) -> Address:
         return self._bucket.address
 
-    def get(self, key: str) -> bytes:
-        return self.get_with_etag(key)[0]
-
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         reading = ObjectReading(self._bucket, key)
         return b"".join(reading), reading.etag
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return b"".join(self.open_range(key, start, length))
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if length > 0:
@@ -90,24 +80,24 @@ class S3Store:
         return S3Upload(self._bucket, key)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        after: dict[str, Any] = {"StartAfter": self._bucket.full_prefix(start_after)} if start_after else {}
+        after: dict[str, Any] = {"StartAfter": self._bucket.prefix + start_after} if start_after else {}
         for page in self._pages(prefix, after):
             for item in page.get("Contents", ()):
-                key = self._bucket.own(item["Key"])
+                key = item["Key"].removeprefix(self._bucket.prefix)
                 if is_key(key):
                     yield ObjectInfo(key, item["Size"], item["ETag"], item["LastModified"].timestamp())
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         for page in self._pages(prefix, {"Delimiter": "/"}):
             for item in page.get("CommonPrefixes", ()):
-                name = self._bucket.own(item["Prefix"])[len(prefix) : -1]
+                name = item["Prefix"].removeprefix(self._bucket.prefix)[len(prefix) : -1]
                 if is_key(name):
                     yield name
 
     def _pages(self, prefix: str, arguments: dict[str, Any]) -> Iterator[Any]:
         if not may_hold_keys(prefix):
             return
-        arguments = {**self._bucket.common, "Prefix": self._bucket.full_prefix(prefix), **arguments}
+        arguments = {**self._bucket.common, "Prefix": self._bucket.prefix + prefix, **arguments}
         with self._bucket.asking():
             pages = iter(self._bucket.client.get_paginator("list_objects_v2").paginate(**arguments))
         while True:
@@ -159,7 +149,7 @@ class S3Store:
                 **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
             )
         for error in reply.get("Errors", ()):
-            key = self._bucket.own(error["Key"])
+            key = error["Key"].removeprefix(self._bucket.prefix)
             kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
             message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
             yield Failed(key, kind(message, "check the rights to delete, and whether the object is locked"))

@@ -7,12 +7,12 @@ import base64
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.awsrequest import AWSResponse
@@ -21,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedErro
 from botocore.utils import determine_content_length
 
 from kbackup import __version__
-from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, StoreError, UnreachableError
+from kbackup.errors import DeniedError, NotFoundError, StoreError, UnreachableError
 from kbackup.store.base import MAX_KEY_BYTES, Address, address_of_bucket, check_key
 from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.errors import from_boto, never_sent, status_of
@@ -40,43 +40,32 @@ _USED = {"GetObject": _OBJECT, "HeadObject": _OBJECT, "PutObject": {"etag"}, "Up
 """Headers that kbackup uses of an answer of success."""
 _WITH_BODY = {"ListObjectsV2", "DeleteObjects", "CreateMultipartUpload", "CompleteMultipartUpload"}
 _WITHOUT_BODY = {"HeadObject", "HeadBucket"}
-_Environment = tuple[tuple[str, str], ...]
+
+_lock = threading.Lock()
+_made: dict[tuple[S3Options, tuple[tuple[str, str], ...]], S3Client] = {}
+"""Clients by options and environment."""
 
 attempts = threading.local()
 """`lost`: whether an attempt of this thread's last request may have taken effect unheard."""
 
 
-class _Clients:
-    """Made under a lock, so that threads that start together make one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: dict[tuple[S3Options, _Environment], S3Client] = {}
-
-    def get(self, options: S3Options) -> S3Client:
-        # what the options leave open, the SDK takes from the environment
-        environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
-        with self._lock:
-            key = options, environment
-            if key not in self._made:
-                self._made[key] = _make_client(options)
-            return self._made[key]
-
-
-_clients = _Clients()
-
-
 def _forget() -> None:
-    global _clients  # the parent's lock may be held by a thread that is not here
-    _clients = _Clients()
+    global _lock  # the parent's lock may be held by a thread that is not here
+    _lock = threading.Lock()
+    _made.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
 
 
 def client_of(options: S3Options) -> S3Client:
-    """Return this process's client, which is thread-safe."""
-    return _clients.get(options)
+    """Return this process's client, which is thread-safe. Threads that start together make one."""
+    # what the options leave open, the SDK takes from the environment
+    key = options, tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    with _lock:
+        if key not in _made:
+            _made[key] = _make_client(options)
+        return _made[key]
 
 
 def _judge_attempt(
@@ -204,25 +193,19 @@ def _add_content_md5(request: Any, **_: Any) -> None:
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()
 
 
-# One bucket under one prefix, with errors mapped.
-
-
-T = TypeVar("T")
-
-
 class Bucket:
-    """One bucket and prefix: the clients and arguments of all requests. Picklable."""
+    """One bucket and prefix: the clients and arguments of all requests, with errors mapped. Picklable."""
 
     def __init__(self, name: str, prefix: str, options: S3Options, key_class: KeyClasses = write_once) -> None:
         self.name = name
         self.key_class = key_class
         self.options = options
-        self._prefix = f"{check_key(prefix)}/" if prefix else ""
+        self.prefix = f"{check_key(prefix)}/" if prefix else ""
         self._client: tuple[int, S3Client] | None = None
         self._seen = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bucket, (self.name, self._prefix.removesuffix("/"), self.options, self.key_class)
+        return Bucket, (self.name, self.prefix.removesuffix("/"), self.options, self.key_class)
 
     @property
     def client(self) -> S3Client:
@@ -237,7 +220,7 @@ class Bucket:
         """Return the normalized address, with the endpoint of the client, which options, environment or profile may
         name."""
         with self.asking():
-            return address_of_bucket(self.client.meta.endpoint_url, self.name, self._prefix)
+            return address_of_bucket(self.client.meta.endpoint_url, self.name, self.prefix)
 
     @property
     def common(self) -> dict[str, Any]:
@@ -276,21 +259,15 @@ class Bucket:
 
     def full(self, key: str) -> str:
         """Return the bucket's key for the store's `key`."""
-        full = self._prefix + check_key(key)
+        full = self.prefix + check_key(key)
         if len(full.encode()) > MAX_KEY_BYTES:
             raise StoreError(
                 f"key {full!r} can't be used", f"shorten the prefix: S3 takes at most {MAX_KEY_BYTES} bytes"
             )
         return full
 
-    def full_prefix(self, prefix: str) -> str:
-        return self._prefix + prefix
-
-    def own(self, full: str) -> str:
-        return full.removeprefix(self._prefix)
-
     def describe(self, key: str = "") -> str:
-        return f"s3://{self.name}/{self._prefix}{key}".rstrip("/")
+        return f"s3://{self.name}/{self.prefix}{key}".rstrip("/")
 
     @contextmanager
     def asking(self, key: str = "", *, writing: bool = False) -> Iterator[None]:
@@ -314,17 +291,12 @@ class Bucket:
             with self.asking(key):
                 yield
         except DeniedError:
-            if self._lists_no(self.full(key)):
-                raise NotFoundError(f"{self.describe(key)} does not exist") from None
+            full = self.full(key)
+            with suppress(ClientError, BotoCoreError):  # the listing is denied as well: the first error stays
+                reply = self.client.list_objects_v2(**self.common, Prefix=full, MaxKeys=1)
+                if full not in {entry["Key"] for entry in reply.get("Contents", [])}:
+                    raise NotFoundError(f"{self.describe(key)} does not exist") from None
             raise
-
-    def _lists_no(self, full: str) -> bool:
-        """Return True if the store lists objects and `full` is not among them."""
-        try:
-            reply = self.client.list_objects_v2(**self.common, Prefix=full, MaxKeys=1)
-        except (ClientError, BotoCoreError):
-            return False  # the listing is denied as well: the first error stays
-        return full not in {entry["Key"] for entry in reply.get("Contents", [])}
 
     def head(self, full: str, **more: Any) -> HeadObjectOutputTypeDef:
         """Return the headers of an object; call it within `asking` or `reading`."""
@@ -336,15 +308,6 @@ class Bucket:
             first["Body"].read()
             head["ContentLength"] = int(first["ContentRange"].rpartition("/")[2])
         return head
-
-    def reading_back(self, unknown: OutcomeUnknownError, read: Callable[[], T]) -> T:
-        """Call `read` to find the outcome of a write without an answer; raise `unknown` if the store can't be
-        read."""
-        try:
-            return read()
-        except (UnreachableError, DeniedError) as failed:
-            unknown.add_note(f"reading back failed as well: {failed}")
-            raise unknown from failed
 
     def check_exists(self) -> None:
         """Raise `UnreachableError` if the bucket does not exist: a HEAD request of an object does not show it."""

@@ -104,12 +104,8 @@ def status_of(error: boto.ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def code_of(error: boto.ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
 def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError:
-    code, status = code_of(error), status_of(error)
+    code, status = str(error.response.get("Error", {}).get("Code", "")), status_of(error)
     text = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
     message = f"{name}: {code}: {text}" if text else f"{name}: {code or status}"
     if code == "NoSuchBucket":

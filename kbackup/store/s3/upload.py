@@ -6,16 +6,23 @@ import base64
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
-from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
+from kbackup.errors import (
+    AlreadyExistsError,
+    DeniedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    StoreError,
+    UnreachableError,
+)
 from kbackup.store.base import Buffer, Upload, abort_upload, view_of
 from kbackup.store.options import MIN_PART
 from kbackup.store.s3.bucket import Bucket
@@ -27,6 +34,14 @@ SMALL = 1 << 16
 _SENT_AT_ONCE = 1 << 18
 """The socket's timeout is for each of these. Larger ones took no less CPU; the 16 KiB that the SDK asks for took
 a lock and a system call each."""
+
+
+_CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
+_PARTS_OF_ONE_SIZE = 900
+"""Part sizes double after this many: S3's 10,000 parts then hold its largest object (5 TiB) from 5 MiB parts, also
+where they are only half full."""
+
+T = TypeVar("T")
 
 
 class PartBuffer:
@@ -96,13 +111,6 @@ class Body:
         self.views, self._starts, self._at, self._index = [], [0], 0, 0
 
 
-# Conditional writes of whole objects, and reading back after a write without an answer.
-
-
-T = TypeVar("T")
-_CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
-
-
 class Current(NamedTuple):
     """The object under a key after a write without an answer. `ours`: it holds the bytes of that write."""
 
@@ -152,8 +160,7 @@ def over_conflicts(send: Callable[[], T]) -> T:
 
 
 def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None) -> str:
-    """Create; returns the etag. `AlreadyExistsError` if the key is taken, but not by what we just
-    wrote."""
+    """Create; returns the etag. `AlreadyExistsError` if the key is taken, but not by what we just wrote."""
     try:
         return put(bucket, key, body, crc, IfNoneMatch="*")
     except PreconditionError as taken:
@@ -170,29 +177,27 @@ def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None =
 def read_back(bucket: Bucket, key: str, body: bytes | bytearray, unknown: OutcomeUnknownError) -> Current | None:
     """Return the object under `key`, None if there is none; raise `unknown` if it can't be read."""
     try:
-        return bucket.reading_back(unknown, lambda: _compare(bucket, key, body))
+        with _reading_back(unknown):
+            reading = ObjectReading(bucket, key)
+            at, same = 0, True
+            for chunk in reading:
+                same = same and chunk == body[at : at + len(chunk)]
+                at += len(chunk)
+                if at > len(body):
+                    break
+            return Current(same and at == len(body), reading.etag)
     except NotFoundError:
         return None
 
 
-def _compare(bucket: Bucket, key: str, body: bytes | bytearray) -> Current:
-    reading = ObjectReading(bucket, key)
-    at, same = 0, True
-    for chunk in reading:
-        same = same and chunk == body[at : at + len(chunk)]
-        at += len(chunk)
-        if at > len(body):
-            break
-    return Current(same and at == len(body), reading.etag)
-
-
-# A streamed create: one PutObject while it fits a part, else parts sent by a few threads while the caller
-# goes on.
-
-
-_PARTS_OF_ONE_SIZE = 900
-"""Part sizes double after this many: S3's 10,000 parts then hold its largest object (5 TiB) from 5 MiB
-parts, also where they are only half full."""
+@contextmanager
+def _reading_back(unknown: OutcomeUnknownError) -> Iterator[None]:
+    """Find the outcome of a write without an answer; raise `unknown` if the store can't be read."""
+    try:
+        yield
+    except (UnreachableError, DeniedError) as failed:
+        unknown.add_note(f"reading back failed as well: {failed}")
+        raise unknown from failed
 
 
 class UploadPart(NamedTuple):
@@ -203,8 +208,8 @@ class UploadPart(NamedTuple):
 
 
 class S3Upload(Upload):
-    """`Upload` into S3; holds at most `parts_in_flight` parts that are being sent and the one being
-    filled.
+    """`Upload` into S3: one PutObject while it fits a part, else parts sent by a few threads while the caller goes on.
+    It holds at most `parts_in_flight` parts that are being sent and the one being filled.
 
     A part ends at the end of a caller's buffer if it can. Then the buffer is in one part alone, and free when the store
     has acknowledged that part.
@@ -242,7 +247,18 @@ class S3Upload(Upload):
     def commit(self) -> tuple[int, int]:
         self._check_open()
         try:
-            size, crc = self._commit_parts() if self._upload_id else self._put()
+            if self._upload_id:
+                if self._part.size:
+                    self._send_part()
+                self._collect(0)
+                size = crc = 0
+                for part in self._sent:
+                    size, crc = size + part.size, combine_crc64nvme(crc, part.crc, part.size)
+                self._complete(size, crc)
+            else:
+                views = self._part.views()
+                size, crc = self._part.size, _crc_of(views)
+                put_new(self._bucket, self._key, b"".join(views), crc)
         except BaseException as error:
             abort_upload(self, error)
             raise
@@ -256,22 +272,6 @@ class S3Upload(Upload):
         if self._upload_id:
             with suppress(NoSuchUploadError), self._bucket.asking(self._key):
                 self._bucket.client.abort_multipart_upload(**self._target())
-
-    def _put(self) -> tuple[int, int]:
-        views = self._part.views()
-        crc = _crc_of(views)
-        put_new(self._bucket, self._key, b"".join(views), crc)
-        return self._part.size, crc
-
-    def _commit_parts(self) -> tuple[int, int]:
-        if self._part.size:
-            self._send_part()
-        self._collect(0)
-        size = crc = 0
-        for part in self._sent:
-            size, crc = size + part.size, combine_crc64nvme(crc, part.crc, part.size)
-        self._complete(size, crc)
-        return size, crc
 
     def _check_open(self) -> None:
         if not self._open:
@@ -333,15 +333,6 @@ class S3Upload(Upload):
         return reply["UploadId"]
 
     def _complete(self, size: int, crc: int) -> None:
-        name = self._bucket.describe(self._key)
-        try:
-            over_conflicts(partial(self._send_complete, size, crc))
-        except PreconditionError as taken:
-            raise AlreadyExistsError(f"{name} exists already") from taken
-        except OutcomeUnknownError as unknown:
-            self._bucket.reading_back(unknown, partial(self._check_outcome, unknown, size, crc))
-
-    def _send_complete(self, size: int, crc: int) -> None:
         parts = [
             {"PartNumber": part.number, "ETag": part.etag, **checksum_of(self._bucket, part.crc)} for part in self._sent
         ]
@@ -349,8 +340,18 @@ class S3Upload(Upload):
         if self._checked:
             args |= {"ChecksumCRC64NVME": text_of(crc), "ChecksumType": "FULL_OBJECT"}
             args["MpuObjectSize"] = size
-        with self._bucket.asking(self._key, writing=True):
-            self._bucket.client.complete_multipart_upload(**args)
+
+        def send() -> None:
+            with self._bucket.asking(self._key, writing=True):
+                self._bucket.client.complete_multipart_upload(**args)
+
+        try:
+            over_conflicts(send)
+        except PreconditionError as taken:
+            raise AlreadyExistsError(f"{self._bucket.describe(self._key)} exists already") from taken
+        except OutcomeUnknownError as unknown:
+            with _reading_back(unknown):
+                self._check_outcome(unknown, size, crc)
 
     def _check_outcome(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
         """Return if the object is the one that was uploaded, by size and checksum, or by the etag of the parts."""

@@ -71,7 +71,7 @@ def _written(name: str) -> Iterator[bytes]:
     elif name == "sealed":
         for size in (0, 1, FRAME + 1):
             header = new_header(bytes(16))
-            frames = encrypt_frames(Cipher(bytes(32), header, "archive", "file"), memoryview(bytes(size)), 0, last=True)
+            frames = encrypt_frames(Cipher(bytes(32), header, "archive", "file"), memoryview(bytes(size)), 0)
             yield header.encode() + frames
     elif name == "key_file":
         yield new_file(LocalKek(bytes(32)), {bytes(16): bytes(32)}, "name", "archive")[1]

@@ -21,7 +21,7 @@ from kbackup.formats.layout import layout
 from kbackup.kafka.client import Connection
 from kbackup.kafka.kernel_protocol import CommittedProgress, RefusedRecordError, Runs
 from kbackup.kafka.native.librdkafka import lib
-from kbackup.kafka.native.outlet import KernelOutlet, _words
+from kbackup.kafka.native.outlet import KernelOutlet, words_of
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.plain_records import Plain, block_of
 
@@ -276,4 +276,4 @@ def test_an_index_of_uneven_columns(outlet: Any) -> None:
     ],
 )
 def test_a_reason_that_was_freed_is_not_told(memory: bytes, words: str) -> None:
-    assert _words(memory) == words
+    assert words_of(memory) == words

@@ -25,8 +25,9 @@ from kbackup.errors import (
     StoreError,
     UnreachableError,
 )
+from kbackup.store import file
 from kbackup.store.base import is_key
-from kbackup.store.file import FileStore, disk
+from kbackup.store.file import FileStore
 
 
 @pytest.fixture
@@ -315,8 +316,8 @@ def test_an_archive_below_a_file(tmp_path: Path) -> None:
 
 def test_making_folders_syncs_each_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(disk, "sync_dir", synced.append)
-    disk.make_dirs(tmp_path / "a" / "b", 0o700)
+    monkeypatch.setattr(file, "sync_dir", synced.append)
+    file.make_dirs(tmp_path / "a" / "b", 0o700)
     assert synced == [tmp_path, tmp_path / "a"]
 
 
