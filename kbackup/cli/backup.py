@@ -203,8 +203,7 @@ def _export(
     """Write the restore point to Delta tables and return the losses of the tables.
 
     An error leaves the restore point in the archive; its exit code shows that the tables are behind."""
-    from kbackup.jobs.export.run import ExportJob
-    from kbackup.jobs.export.tables import export_delta
+    from kbackup.jobs.export.job import ExportJob, export_delta
 
     config = frame.config
     url = config.export.delta or ""

@@ -14,7 +14,7 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.util.text import human_duration, plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.export.run import ExportReport
+    from kbackup.jobs.export.job import ExportReport
 
 
 @archive_command(
@@ -39,8 +39,7 @@ def command(frame: Frame) -> int:
         spark_session(delta_config(config, export.delta), reporter=reporter) as session,
         ShownProgress(reporter) as shown,
     ):
-        from kbackup.jobs.export.run import ExportJob
-        from kbackup.jobs.export.tables import export_delta, export_parquet
+        from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
 
         for url, write in ((export.delta, export_delta), (export.parquet, export_parquet)):
             if url:

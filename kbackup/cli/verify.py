@@ -27,7 +27,7 @@ from kbackup.util.times import now
 
 if TYPE_CHECKING:
     from kbackup.jobs.compare.report import AgainstReport
-    from kbackup.jobs.compare.side import Difference
+    from kbackup.jobs.compare.report import Difference
 
 show_option = click.option(
     "--show",

@@ -46,7 +46,11 @@ class Decoding:
         """Decode a record that is counted already."""
         if not self.active:
             return DecodedRecord()
-        return DecodedRecord(self._decode(tp, "key", row.key, row), self._decode(tp, "value", row.value, row))
+        made: list[Made] = []
+        for part, data in zip(PARTS, (row.key, row.value), strict=True):
+            decoder = None if data is None else self._decoder(tp.topic, part)
+            made.append(None if decoder is None or data is None else decoder(data, row.headers))
+        return DecodedRecord(*made)
 
     @property
     def active(self) -> bool:
@@ -60,10 +64,6 @@ class Decoding:
             if decoder := decoder_of(topic, part):
                 return decoder
         return self.decoders.get(part)
-
-    def _decode(self, tp: TopicPartition, part: str, data: bytes | None, row: Row) -> Made:
-        decoder = None if data is None else self._decoder(tp.topic, part)
-        return None if decoder is None or data is None else decoder(data, row.headers)
 
     def _count(self, part: str, made: Made, address: str) -> None:
         why = made.why if isinstance(made, Undecoded) else "it names no schema" if made is None else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
@@ -145,28 +146,25 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
     wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
     states = [t for t in point.topics if t.name in wanted]
     metadata = {seq: archive.metadata(seq) for seq in {point.number, *(t.captured for t in states)}}
-    known = {seq: {t.name: t for t in found.topics} for seq, found in metadata.items()}
-    stood: dict[str, dict[tuple[str, int], int]] = {}
+    known = {seq: {t.name: t for t in captured.topics} for seq, captured in metadata.items()}
     captured: dict[int, set[str]] = {point.number: set()} if groups.include else {}
-    known_groups: set[str] = set()
     for t in states:
         captured.setdefault(t.captured, set()).add(t.name)
-    for seq, of_run in captured.items():
-        of_capture = archive.groups(seq)
-        known_groups |= {g.group for g in of_capture.groups} | set(of_capture.not_carried)
-        _add_groups(stood, of_capture, of_run, groups)
+    documents = {seq: archive.groups(seq) for seq in captured}
     views = {
-        t.name: _topic_view(
-            t.id,
-            t.incarnation,
-            {p.partition: (p.log_start, p.end) for p in t.partitions},
-            known[t.captured].get(t.name),
-        )
+        t.name: _topic_view(t.id, t.incarnation, ends, known[t.captured].get(t.name))
         for t in states
+        for ends in ({p.partition: (p.log_start, p.end) for p in t.partitions},)
     }
-    name = f"restore point {point.number}"
-    known_topics = (t.name for t in point.topics if t.state != "deleted")
-    return _view(name, metadata[point.number], views, stood, groups, (known_topics, known_groups))
+    return _view(
+        f"restore point {point.number}",
+        metadata[point.number],
+        views,
+        [(documents[seq], names) for seq, names in captured.items()],
+        groups,
+        (t.name for t in point.topics if t.state != "deleted"),
+        {name for each in documents.values() for name in (*(g.group for g in each.groups), *each.not_carried)},
+    )
 
 
 def live_view(properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str) -> DiffView:
@@ -185,9 +183,8 @@ def live_view(properties: Properties, role: str, topics: Selection, groups: Sele
         t.name: _topic_view(t.id, None, {number: (p.start, p.end) for number, p in t.partitions.items()}, known[t.name])
         for t in live
     }
-    stood: dict[str, dict[tuple[str, int], int]] = {}
-    _add_groups(stood, captured, set(selected), groups)
-    return _view(f"{role} cluster {cluster_id}", metadata, views, stood, groups, (names, listed))
+    name = f"{role} cluster {cluster_id}"
+    return _view(name, metadata, views, [(captured, set(selected))], groups, names, listed)
 
 
 def check_selections(views: Sequence[DiffView], topics: Selection, groups: Selection) -> None:
@@ -205,42 +202,45 @@ def _topic_view(
     return TopicView(id, incarnation, partitions, known.replication_factor, known.configs)
 
 
-def _add_groups(
-    offsets_by_group: dict[str, dict[tuple[str, int], int]], captured: Groups, topics: set[str], selection: Selection
-) -> None:
-    for group in captured.groups:
-        offsets = {(o.topic, o.partition): o.offset for o in group.offsets if o.topic in topics}
-        if offsets and selection.matches(group.group):
-            offsets_by_group.setdefault(group.group, {}).update(offsets)
-
-
 def _view(
     name: str,
     metadata: Metadata,
     topics: dict[str, TopicView],
-    groups: dict[str, dict[tuple[str, int], int]],
+    captured: Iterable[tuple[Groups, set[str]]],
     selection: Selection,
-    there: tuple[Iterable[str], Iterable[str]],
+    all_topics: Iterable[str],
+    all_groups: Iterable[str],
 ) -> DiffView:
+    """`captured` are captures of groups, each with the topics whose offsets are taken from it."""
+    groups: dict[str, dict[tuple[str, int], int]] = {}
+    for document, names in captured:
+        for group in document.groups:
+            offsets = {(o.topic, o.partition): o.offset for o in group.offsets if o.topic in names}
+            if offsets and selection.matches(group.group):
+                groups.setdefault(group.group, {}).update(offsets)
     metadata = without_secrets(metadata)
     configs = metadata.group_configs
     if configs is not None:
         metadata = replace(metadata, group_configs=tuple(c for c in configs if selection.matches(c.group)))
+    settings: dict[str, Values | None] = {}
+    for of_diff, (part, values) in _SETTINGS.items():
+        entities = getattr(metadata, part)
+        settings[of_diff] = None if entities is None else {k: v for e in entities for k, v in values(e).items()}
     return DiffView(
         name=name,
         cluster_id=metadata.cluster_id,
         topics=topics,
         groups=groups,
         acls=None if metadata.acls is None else frozenset(metadata.acls),
-        settings={name: _values_of(getattr(metadata, part), values) for name, (part, values) in _SETTINGS.items()},
-        unknown=_not_captured(metadata),
-        all_topics=frozenset(there[0]),
-        all_groups=frozenset(there[1]) | {c.group for c in configs or ()},
+        settings=settings,
+        unknown={
+            LABELS[part]: reason_for(part, metadata.not_carried) or "an older version of kbackup did not capture them"
+            for part in _COMPARED
+            if getattr(metadata, part) is None
+        },
+        all_topics=frozenset(all_topics),
+        all_groups=frozenset(all_groups) | {c.group for c in configs or ()},
     )
-
-
-def _values_of(entities: Iterable[Any] | None, values: Callable[[Any], Values]) -> Values | None:
-    return None if entities is None else {key: value for each in entities for key, value in values(each).items()}
 
 
 def _token_words(token: DelegationToken) -> str:
@@ -248,13 +248,13 @@ def _token_words(token: DelegationToken) -> str:
     return f"expires {expires}, renewed by {', '.join(token.renewers) or token.owner}"
 
 
-def _broker(number: int | None) -> str:
-    return "all brokers" if number is None else f"broker {number}"
+def _owner(broker: int | None) -> str:
+    return "all brokers" if broker is None else f"broker {broker}"
 
 
 _SETTINGS: dict[str, tuple[MetadataPartName, Callable[[Any], Values]]] = {
     "users": ("scram_users", lambda u: {(u.user, u.mechanism): f"{u.iterations} iterations"}),
-    "broker_configs": ("broker_configs", lambda c: {(_broker(c.broker), c.name): c.value}),
+    "broker_configs": ("broker_configs", lambda c: {(_owner(c.broker), c.name): c.value}),
     "group_configs": ("group_configs", lambda c: {(c.group, c.name): c.value}),
     "quotas": (
         "client_quotas",
@@ -269,15 +269,6 @@ _SETTINGS: dict[str, tuple[MetadataPartName, Callable[[Any], Values]]] = {
 _COMPARED: tuple[MetadataPartName, ...] = ("acls", *(part for part, _ in _SETTINGS.values()))
 
 
-def _not_captured(metadata: Metadata) -> dict[str, str]:
-    """Why parts were not captured, by their labels."""
-    return {
-        LABELS[part]: reason_for(part, metadata.not_carried) or "an older version of kbackup did not capture them"
-        for part in _COMPARED
-        if getattr(metadata, part) is None
-    }
-
-
 # Compute the differences. Pure.
 
 K = TypeVar("K")
@@ -290,21 +281,17 @@ def diff(a: DiffView, b: DiffView) -> Diff:
         for name, old, new in pairs(a.topics, b.topics)
         if old is not None and new is not None and _recreated(old, new, one_cluster)
     }
-    unknown: dict[str, str] = {**_unknown(a), **_unknown(b)}
+    unknown = {what: f"{view.name}: {why}" for view in (a, b) for what, why in view.unknown.items()}
     if not one_cluster:
         unknown["topic ids"] = "these are two clusters"
     changes: dict[str, Any] = {
         "topics": tuple(_topics(a, b, made_anew, unknown)),
         "offsets": tuple(_offsets(a, b, made_anew)),
         "groups": tuple(_groups(a, b)),
-        "acls": tuple(_acls(a.acls, b.acls)),
+        "acls": _acls(a.acls, b.acls),
         **{name: _values(a.settings.get(name), b.settings.get(name)) for name in _SETTINGS},
     }
     return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
-
-
-def _unknown(view: DiffView) -> dict[str, str]:
-    return {what: f"{view.name}: {why}" for what, why in view.unknown.items()}
 
 
 def _recreated(old: TopicView, new: TopicView, one_cluster: bool) -> bool:
@@ -317,22 +304,21 @@ def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, st
     for name, old, new in pairs(a.topics, b.topics):
         partitions = _both(old, new, lambda topic: len(topic.partitions))
         replication = _both(old, new, lambda topic: topic.replication_factor)
-        configs: tuple[Value, ...] = ()
-        if old is not None and new is not None:
-            if old.configs is None or new.configs is None:
-                unknown[f"configs of topic {name}"] = "one side does not know them"
-            else:
-                configs = tuple(
-                    Value(name, key, _change(key, old.configs, new.configs), before, after)
-                    for key, before, after in differing(old.configs, new.configs)
-                )
-        changed = configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
         if old is None or new is None:
             yield TopicDiff(name, "appeared" if old is None else "gone", partitions, replication, ())
-        elif name in made_anew:
-            yield TopicDiff(name, "recreated", partitions, replication, configs)
-        elif changed:
-            yield TopicDiff(name, "changed", partitions, replication, configs)
+            continue
+        configs: tuple[Value, ...] = ()
+        if old.configs is None or new.configs is None:
+            unknown[f"configs of topic {name}"] = "one side does not know them"
+        else:
+            configs = tuple(
+                Value(name, key, _change(key, old.configs, new.configs), before, after)
+                for key, before, after in differing(old.configs, new.configs)
+            )
+        changed = configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
+        if name in made_anew or changed:
+            kind: Literal["recreated", "changed"] = "recreated" if name in made_anew else "changed"
+            yield TopicDiff(name, kind, partitions, replication, configs)
 
 
 def _offsets(a: DiffView, b: DiffView, made_anew: set[str]) -> Iterator[OffsetDiff]:
@@ -343,7 +329,7 @@ def _offsets(a: DiffView, b: DiffView, made_anew: set[str]) -> Iterator[OffsetDi
         for number, before, after in differing(old.partitions, new.partitions):
             if after is None:
                 continue  # a topic can't lose partitions: that shows as another topic
-            was = before if before is not None else (after[0], after[0])
+            was = before or (after[0], after[0])
             if was != after:
                 yield OffsetDiff(name, number, (was[0], after[0]), (was[1], after[1]), after[1] - was[1])
 
@@ -354,15 +340,14 @@ def _groups(a: DiffView, b: DiffView) -> Iterator[GroupDiff]:
         yield GroupDiff(name, _change(name, a.groups, b.groups), moved)
 
 
-def _acls(old: frozenset[Acl] | None, new: frozenset[Acl] | None) -> Iterator[AclDiff]:
+def _acls(old: frozenset[Acl] | None, new: frozenset[Acl] | None) -> tuple[AclDiff, ...]:
     if old is None or new is None:
-        return
-    for acl in sorted(old ^ new, key=_acl_order):
-        yield AclDiff("appeared" if acl in new else "gone", acl)
+        return ()
+    changed = sorted(old ^ new, key=attrgetter(*_ACL_ORDER))
+    return tuple(AclDiff("appeared" if acl in new else "gone", acl) for acl in changed)
 
 
-def _acl_order(acl: Acl) -> tuple[str, ...]:
-    return (*(acl.resource, acl.name, acl.pattern, acl.principal), *(acl.host, acl.permission, acl.operation))
+_ACL_ORDER = ("resource", "name", "pattern", "principal", "host", "permission", "operation")
 
 
 def _values(old: Values | None, new: Values | None) -> tuple[Value, ...]:

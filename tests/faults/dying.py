@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from kbackup.__main__ import main
-from kbackup.jobs.export.run import ReadRows
-from kbackup.jobs.export.tables import DeltaTable
+from kbackup.jobs.export.job import DeltaTable, ReadRows
 from kbackup.kafka.produce import BlockProducer
 from kbackup.metrics.registry import Phases
 from kbackup.store.base import Buffer, Upload

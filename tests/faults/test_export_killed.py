@@ -13,8 +13,7 @@ from kbackup.archive import layout
 from kbackup.config.models import Export
 from kbackup.errors import KbackupError
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.run import ExportJob
-from kbackup.jobs.export.tables import DeltaTable, export_delta, export_parquet
+from kbackup.jobs.export.job import DeltaTable, ExportJob, export_delta, export_parquet
 from kbackup.metrics.registry import Silent
 from kbackup.spark.delta import delta_session
 from kbackup.store import S3Options

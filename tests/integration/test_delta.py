@@ -13,7 +13,7 @@ import pytest
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.tables import DeltaTable
+from kbackup.jobs.export.job import DeltaTable
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import strategies as st
 
-from kbackup.jobs.compare.partition import PartitionComparer
-from kbackup.jobs.compare.side import Comparison, Open, Rules, Side, TargetOffsets
+from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, TargetOffsets
+from kbackup.jobs.compare.report import Comparison
 from kbackup.types import RecordBlock
 from tests.support.plain_records import Plain, block_of
 
@@ -49,8 +49,8 @@ def compared(
 ) -> Comparison:
     ours = list(range(len(archive))) if sources is None else list(sources)
     present = list(range(1000, 1000 + len(topic))) if targets is None else list(targets)
-    one = Side(opened(archive, ours, cuts[0]), 0, Rules(stamps, restored=True))
-    other = Side(opened(topic, present, cuts[1]), 0, Rules(stamps))
+    one = Side(opened(archive, ours, cuts[0]), 0, stamps=stamps, restored=True)
+    other = Side(opened(topic, present, cuts[1]), 0, stamps=stamps)
     seen = [0, 0]
 
     def count(records: int, size: int) -> None:

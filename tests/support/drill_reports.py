@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from kbackup.cli.drill import drill_page
-from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, GroupOffsetCheck
-from kbackup.jobs.compare.side import Comparison, Difference
+from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, Comparison, Difference, GroupOffsetCheck
 from kbackup.jobs.drill.report import DrillReport, store_report
 from kbackup.store.base import Store
 

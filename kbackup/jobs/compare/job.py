@@ -7,7 +7,8 @@ from a restore point whose source cluster is compared.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.query.java import readable
-from kbackup.archive.reader import open_archive
+from kbackup.archive.query.java import open_archive_or_folder, readable
 from kbackup.archive.restores.offset_map import How, by_partition
 from kbackup.archive.restores.plan import (
     RestorePlan,
@@ -26,19 +26,19 @@ from kbackup.archive.restores.plan import (
     finished_restore,
 )
 from kbackup.config.models import Restore
-from kbackup.errors import NoArchiveError, UsageError
-from kbackup.jobs.compare.partition import PartitionComparer
+from kbackup.errors import UsageError
+from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, TargetOffsets
 from kbackup.jobs.compare.report import (
     Against,
     AgainstReport,
+    Comparison,
     GroupOffsetCheck,
     fewer_named,
     findings_of,
     is_wrong,
-    sum_counts,
     topics_of,
+    totals,
 )
-from kbackup.jobs.compare.side import Comparison, Open, Rules, Side, TargetOffsets
 from kbackup.jobs.replay import ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
 from kbackup.kafka.admin.cluster import Cluster
@@ -86,22 +86,14 @@ class CompareWork:
     def __call__(self, task: tuple[ComparedPartition, ...], progress: ProgressSender) -> Iterator[Comparison]:
         group = layout.reader_group("verify", uuid.uuid4().hex)
         reader = RangeReader(self.cluster, self.isolation, group, self.timeout, role=self.role)
-        try:
-            for part in task:
-                yield self._compare(part, reader, progress)
-        finally:
-            reader.close()
-
-    def _compare(self, compared: ComparedPartition, reader: RangeReader, progress: ProgressSender) -> Comparison:
-        part = compared.archived
-        archive = Side(self._archived(part), compared.first, Rules(compared.stamps, self.restored))
-        topic = Side(topic_blocks(reader, compared), compared.start, Rules(compared.stamps))
-        try:
-            comparing = PartitionComparer(archive, topic, compared.target_offsets, self.show, progress.add)
-            return comparing.run(part.topic, part.partition, part.target)
-        finally:
-            archive.close()
-            topic.close()
+        with closing(reader):
+            for compared in task:
+                part = compared.archived
+                archived = Side(self._archived(part), compared.first, stamps=compared.stamps, restored=self.restored)
+                present = Side(topic_blocks(reader, compared), compared.start, stamps=compared.stamps)
+                with closing(archived), closing(present):
+                    comparer = PartitionComparer(archived, present, compared.target_offsets, self.show, progress.add)
+                    yield comparer.run(part.topic, part.partition, part.target)
 
     def _archived(self, part: UnitRange) -> Open:
         def blocks(start: int) -> Iterator[RecordBlock]:
@@ -160,7 +152,7 @@ def check_groups(
                     due=due,
                     found=position,
                     how=how,
-                    ok=position is not None and _is_right_position(position, due, how, ends.get(tp, 0)),
+                    ok=position is not None and is_right_position(position, due, how, ends.get(tp, 0)),
                 )
             )
     return tuple(checks), [f"group {group} can't be read: {why}" for group, why in sorted(failed.items())]
@@ -184,7 +176,7 @@ def due_offset(target_offsets: TargetOffsets, committed: int) -> tuple[int, How]
     return int(target_offsets.target[at] + target_offsets.count[at]), "log end"
 
 
-def _is_right_position(position: int, due: int, how: How, end: int) -> bool:
+def is_right_position(position: int, due: int, how: How, end: int) -> bool:
     """Compare a position with the due one; past the last record any offset up to the log end is right.
 
     Transaction markers lie between the last record and the log end.
@@ -240,34 +232,23 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
             raise UsageError("the source is compared with all of a restore point", "leave out times and ranges")
         options = msgspec.structs.replace(options, map={}, map_regex=())
     elif options.restore_id:
-        return _of_restore(options.restore_id, store, state, cluster_id)
+        plan, runs = finished_restore(state, options.restore_id)
+        check_same_target(plan, cluster_id)
+        check_same_archive(plan, store)
+        return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
     content = select_content(options, store)
     plan = plan_restore(msgspec.structs.replace(options, no_groups=True), content, cluster_id)
     if request.against == "target":
         return ComparePlan(plan, None, "read_committed")
-    target_offsets = {part.tp: _SAME_OFFSETS for part in _all_partitions(plan)}
-    return ComparePlan(plan, target_offsets, _isolation(store, plan.restore_point))
+    archive = open_archive_or_folder(store)  # a folder of the Java tool does not record it
+    isolation = archive.restore_point(plan.restore_point).isolation_level if archive is not None else "read_committed"
+    return ComparePlan(plan, {part.tp: _SAME_OFFSETS for part in _all_partitions(plan)}, isolation)
 
 
-def _of_restore(restore_id: str, store: Store, state: Store, cluster_id: str) -> ComparePlan:
-    plan, runs = finished_restore(state, restore_id)
-    check_same_target(plan, cluster_id)
-    check_same_archive(plan, store)
-    return ComparePlan(plan, _restored_offsets(plan, runs), "read_committed")
-
-
-def _restored_offsets(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, TargetOffsets]:
+def restored_offsets(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, TargetOffsets]:
     """Return the offset map of each target partition; an empty one where no record was restored."""
     bare = {part.tp: NO_OFFSETS for part in _all_partitions(plan)}
     return bare | {tp: TargetOffsets(*columns) for tp, columns in by_partition(runs)}
-
-
-def _isolation(store: Store, restore_point: int) -> str:
-    """Return the isolation level of the backup; a folder of the Java tool does not record it."""
-    try:
-        return open_archive(store).restore_point(restore_point).isolation_level
-    except NoArchiveError:
-        return "read_committed"
 
 
 def _all_partitions(plan: RestorePlan) -> list[UnitRange]:
@@ -288,30 +269,23 @@ def inspect_cluster(compare_plan: ComparePlan, cluster: Cluster, against: Agains
     compare_plan.absent = set(names) - topics.keys()
     compare_plan.findings += [f"topic {name} is not in the {against} cluster" for name in sorted(compare_plan.absent)]
     parts = _all_partitions(compare_plan.plan)
-    known = [p.tp for p in parts if p.target in topics and p.partition in topics[p.target].partitions]
-    compare_plan.findings += [
-        f"partition {p.tp} is not in the {against} cluster"
-        for p in parts
-        if p.target in topics and p.partition not in topics[p.target].partitions
-    ]
+    known: list[TopicPartition] = []
+    for part in parts:
+        if part.target in topics and part.partition in topics[part.target].partitions:
+            known.append(part.tp)
+        elif part.target in topics:
+            compare_plan.findings.append(f"partition {part.tp} is not in the {against} cluster")
     starts, compare_plan.ends = cluster.log_starts(known), cluster.log_ends(known, compare_plan.isolation)
     if against == "target":
-        compare_plan.unstamped = _unstamped(cluster, topics)
-    for part in parts:
-        compare_plan.partitions.append(_compared(compare_plan, part, starts.get(part.tp, 0), against))
-
-
-def _unstamped(cluster: Cluster, names: Iterable[str]) -> set[str]:
-    """Return the topics whose records get the broker's time (LogAppendTime)."""
-    types = cluster.one_config(names, "message.timestamp.type")
-    return {topic for topic, value in types.items() if value == "LogAppendTime"}
+        types = cluster.one_config(topics, "message.timestamp.type")
+        compare_plan.unstamped = {topic for topic, value in types.items() if value == "LogAppendTime"}
+    compare_plan.partitions += [_compared(compare_plan, p, starts.get(p.tp, 0), against) for p in parts]
 
 
 def _compared(compare_plan: ComparePlan, part: UnitRange, log_start: int, against: Against) -> ComparedPartition:
     end, first = compare_plan.ends.get(part.tp, 0), 0
-    target_offsets = (
-        compare_plan.target_offsets.get(part.tp, NO_OFFSETS) if compare_plan.target_offsets is not None else None
-    )
+    offsets = compare_plan.target_offsets
+    target_offsets = offsets.get(part.tp, NO_OFFSETS) if offsets is not None else None
     start = log_start
     if against == "source":
         begin = part.segments[0].first if part.segments else 0
@@ -324,9 +298,8 @@ def _compared(compare_plan: ComparePlan, part: UnitRange, log_start: int, agains
     elif target_offsets is not None and len(target_offsets.target) and compare_plan.plan.into_existing:
         # else the topic was empty: a record before the first restored record is an extra record
         start = max(log_start, int(target_offsets.target.min()))
-    return ComparedPartition(
-        part, first, min(start, end), end, part.target not in compare_plan.unstamped, target_offsets
-    )
+    stamps = part.target not in compare_plan.unstamped
+    return ComparedPartition(part, first, min(start, end), end, stamps, target_offsets)
 
 
 # The phases of the job.
@@ -401,8 +374,13 @@ def _report(
     seconds: Mapping[str, float],
 ) -> AgainstReport:
     plan = compare_plan.plan
-    wrong = [c for c in checks if not c.ok]
-    findings = [*compare_plan.findings, *findings_of(results, request.exact), *map(_wrong_group, wrong)]
+    findings = [*compare_plan.findings, *findings_of(results, request.exact)]
+    findings += [
+        f"group {c.group} has {'nothing' if c.found is None else f'offset {c.found}'} in {c.topic}-{c.partition}, "
+        f"due is {c.due} ({c.how})"
+        for c in checks
+        if not c.ok
+    ]
     notes = [
         *compare_plan.notes,
         *(
@@ -427,17 +405,8 @@ def _report(
         partitions=fewer_named([r for r in results if is_wrong(r, True)], request.show),
         groups=checks,
         partitions_compared=len(compare_plan.partitions),
-        records=sum(r.records for r in results),
-        bytes=sum(r.bytes for r in results),
-        same=sum(r.same for r in results),
-        counts=sum_counts(results),
-        after=sum(r.after for r in results),
         findings=tuple(findings),
         notes=tuple(notes),
         seconds=dict(seconds),
+        **totals(results),
     )
-
-
-def _wrong_group(check: GroupOffsetCheck) -> str:
-    has = "nothing" if check.found is None else f"offset {check.found}"
-    return f"group {check.group} has {has} in {check.topic}-{check.partition}, due is {check.due} ({check.how})"

@@ -1,17 +1,240 @@
-"""Compare two sequences of records: where they differ, where they agree again, and which records pair. Pure.
+"""Compare a partition of an archive with a partition of a topic: count, order and content of every record.
 
-Records are given as digests: equal digests stand for equal records.
+Both sides are blocks, cut anywhere. While both sides agree, bytes are compared by vector steps, without the offsets;
+where they differ, records are compared one by one. In memory are the current blocks, or `_WINDOW` bytes a side.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from kbackup.jobs.compare.side import ComparedRecord, Comparison, Kind, Side, Tally, TargetOffsets, count_equal
+from kbackup.formats.block import heads, windows
+from kbackup.jobs.compare.report import Comparison, Difference, Kind
+from kbackup.types import Bytes, Int64Array, RecordBlock
+
+_RUN = 8  # records in a row that are equal: from there on both sides agree
+_LEAST, _MOST = 64, 1 << 20  # records that are compared at a time
+# records ahead; equal records that are required
+_SEARCHES = ((32, _RUN), (256, _RUN), (256, 3), (4096, _RUN), (32768, _RUN))
+_WINDOW = 32 << 20  # bytes of a side in memory while the next agreement is searched
+_MOST_FAR_SEARCHES = 4  # of a partition; each reads to the next agreement, or to the end
+_PAIRED = 256  # records that are paired in their order where nothing agrees
+_MOST_DIFFERENCES = 10_000  # more: it is a topic of other records
+
+Unpaired = Literal["missing", "extra"]
+Open = Callable[[int], Iterator[RecordBlock]]
+"""The records of a partition from an offset on."""
+
+_NONE = -2  # the kind of a record without a timestamp
+_TIMED_HEAD, _BARE_HEAD = (20, 12)  # bytes before the key's length: offset, type and, where there is one, timestamp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetOffsets:
+    """Target offsets of a partition's source offsets, as runs sorted by source.
+
+    int64[n] each; the record of offset `source + i` has target offset `target + i`, 0 <= i < `count`.
+    """
+
+    source: Int64Array
+    target: Int64Array
+    count: Int64Array
+
+    def targets(self, sources: Int64Array) -> Int64Array:
+        """Return the target offset of each source offset, -1 if it has none."""
+        if not len(self.source):
+            return np.full(len(sources), -1, np.int64)
+        at = np.searchsorted(self.source, sources, side="right") - 1
+        into = sources - self.source[at]
+        return np.where((at >= 0) & (into < self.count[at]), self.target[at] + into, -1)
+
+
+# One side of a comparison: the records of a partition, read as far as needed, and compared without their offsets.
+#
+# A record's *body* is its encoding from the key's length on. Compared are the body, the timestamp and its type.
+
+
+class ComparedRecord(NamedTuple):
+    """One record's parts; `headers` is their encoding, `stamp` (kind, ms)."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: bytes
+    stamp: tuple[int, int]
+
+
+class RecordView(NamedTuple):
+    """Records in a row; int64[n] each but `data`: where they start in it, where the body starts, where they end."""
+
+    data: Bytes
+    offsets: Int64Array
+    starts: Int64Array
+    bodies: Int64Array
+    ends: Int64Array
+    kinds: Int64Array
+    stamps: Int64Array
+
+    def body(self, record: int) -> bytes:
+        return self.data[self.bodies[record] : self.ends[record]].tobytes()
+
+    def stamp(self, record: int) -> tuple[int, int]:
+        return int(self.kinds[record]), int(self.stamps[record])
+
+    def part(self, first: int, stop: int) -> RecordView:
+        """Return the records from `first` to `stop` (exclusive; at least one), whose data begin with the first."""
+        start, end, rows = int(self.starts[first]), int(self.ends[stop - 1]), slice(first, stop)
+        starts, bodies, ends = (c[rows] - start if start else c[rows] for c in (self.starts, self.bodies, self.ends))
+        others = self.kinds[rows], self.stamps[rows]
+        return RecordView(self.data[start:end], self.offsets[rows], starts, bodies, ends, *others)
+
+    def with_more(self, more: RecordView) -> RecordView:
+        """Append records. The data end with the last record of this view."""
+        size = len(self.data)
+        shifts = (0, size, size, size, 0, 0)
+        columns = (np.concatenate((a, b + n)) for a, b, n in zip(self[1:], more[1:], shifts, strict=True))
+        return RecordView(np.concatenate((self.data, more.data)), *columns)
+
+
+def _field(body: bytes, at: int) -> tuple[bytes | None, int]:
+    length = int.from_bytes(body[at : at + 4], "big", signed=True)
+    end = at + 4 + max(length, 0)
+    return (None if length < 0 else body[at + 4 : end]), end
+
+
+class Side:
+    """Reads on as far as it is asked to. `at` is the first record of `seen` that is still to be looked at.
+
+    `stamps` False: timestamps are not compared (the broker sets its own). `restored`: timestamps are changed as a
+    restore changes them: 0 becomes 1, and every time is a create time.
+    """
+
+    def __init__(self, opened: Open, start: int, *, stamps: bool = True, restored: bool = False) -> None:
+        self._open, self._stamps, self._restored = opened, stamps, restored
+        self._start(start)
+
+    def _start(self, offset: int) -> None:
+        self.seen = RecordView(np.empty(0, np.uint8), *(np.empty(0, np.int64) for _ in range(6)))
+        self.at, self.ended = 0, False
+        self._blocks = self._open(offset)
+
+    @property
+    def remaining(self) -> int:
+        return len(self.seen.offsets) - self.at
+
+    @property
+    def next_offset(self) -> int:
+        """Return the offset of the first remaining record; there must be one."""
+        return self.offset(0)
+
+    def fill(self, records: int, size: int = 0) -> int:
+        """Read until `records` records or more than `size` bytes remain, or to the end; return how many remain."""
+        while self.remaining < records and not self.ended and not (size and self.bytes_of(self.remaining) > size):
+            block = next(self._blocks, None)
+            if block is None:
+                self.ended = True
+            elif len(block):
+                more = self._view(block)
+                if self.remaining:
+                    more = self.seen.part(self.at, len(self.seen.offsets)).with_more(more)
+                self.seen, self.at = more, 0
+        return self.remaining
+
+    def _view(self, block: RecordBlock) -> RecordView:
+        head = heads(block.data, block.positions)
+        kinds, stamps = head["type"].astype(np.int64), head["timestamp"].astype(np.int64)
+        timed = kinds >= 0
+        bodies = block.positions + np.where(timed, _TIMED_HEAD, _BARE_HEAD)
+        stamps[~timed] = 0
+        kinds[~timed] = _NONE
+        if self._restored:
+            kinds[timed] = 0
+            stamps[timed & (stamps == 0)] = 1
+        if not self._stamps:
+            kinds[:] = stamps[:] = 0
+        ends = block.positions + block.lengths
+        return RecordView(block.data, block.offsets, block.positions, bodies, ends, kinds, stamps)
+
+    def skip(self, records: int) -> None:
+        self.at += records
+
+    def rewind(self, offset: int) -> None:
+        """Read again from `offset` on."""
+        self.close()
+        self._start(offset)
+
+    def digests(self, records: int, after: int = 0) -> list[int]:
+        """Return a number for each of `records` remaining records, from the one of index `after` on, that is equal for
+        equal records, in this process alone."""
+        first = self.at + after
+        return [hash((self.seen.stamp(n), self.seen.body(n))) for n in range(first, first + records)]
+
+    def record(self, number: int) -> ComparedRecord:
+        body = self.seen.body(self.at + number)
+        key, at = _field(body, 0)
+        value, at = _field(body, at)
+        return ComparedRecord(key, value, body[at:], self.seen.stamp(self.at + number))
+
+    def offset(self, number: int) -> int:
+        return int(self.seen.offsets[self.at + number])
+
+    def bytes_of(self, records: int) -> int:
+        return int(self.seen.ends[self.at + records - 1] - self.seen.starts[self.at]) if records else 0
+
+    def close(self) -> None:
+        """Close the reader; an iterator that is no generator needs no closing."""
+        close = getattr(self._blocks, "close", None)
+        if close is not None:
+            close()
+
+
+def count_equal(one: Side, other: Side, records: int) -> int:
+    """Return how many of the next `records` are equal on both sides before the first difference.
+
+    `records` is at most the remaining records of each side. Bytes are compared, not digests.
+    """
+    x, y = one.seen.part(one.at, one.at + records), other.seen.part(other.at, other.at + records)
+    same = (x.ends - x.bodies == y.ends - y.bodies) & (x.kinds == y.kinds) & (x.stamps == y.stamps)
+    alike = records if same.all() else int(np.argmin(same))
+    if not alike:
+        return 0
+    x, y = x.part(0, alike), y.part(0, alike)
+    if len(x.data) == len(y.data) and np.array_equal(x.starts, y.starts):
+        starts, differ = x.starts, x.data != y.data
+        # heads don't count
+        flags = differ.view(np.uint8)
+        windows(flags, f"V{_BARE_HEAD}")[starts] = np.zeros(1, f"V{_BARE_HEAD}")
+        timed = starts[x.bodies - starts == _TIMED_HEAD] + _BARE_HEAD
+        windows(flags, "V8")[timed] = np.zeros(1, "V8")
+    else:  # records with and without timestamps, where these don't count
+        differ = _packed(x) != _packed(y)
+        lengths = x.ends - x.bodies
+        starts = np.cumsum(lengths) - lengths
+    if not differ.any():
+        return alike
+    return int(np.searchsorted(starts, int(np.argmax(differ)), side="right")) - 1
+
+
+def _packed(view: RecordView) -> Bytes:
+    """Return the bodies alone, joined."""
+    edges = np.zeros(len(view.data) + 1, np.int8)  # a head begins, a head ends
+    edges[view.starts] = 1
+    edges[view.bodies] = -1
+    packed: Bytes = view.data[np.cumsum(edges[:-1], dtype=np.int8) == 0]
+    return packed
+
+
+# Where two sequences of records differ, where they agree again, and which records pair. Pure.
+#
+# Records are given as digests: equal digests stand for equal records.
+
 
 _MATCHES_TRIED = 8  # of a digest that occurs often, so many occurrences are compared
 _CELLS = 40_000  # of a table of costs: 200 by 200 records take some 50 ms
@@ -70,14 +293,10 @@ def pair_records(one: Sequence[int], other: Sequence[int], cost: Cost) -> list[P
     one_rest = [i for i in range(len(one)) if i not in moved_from]
     other_rest = [j for j in range(len(other)) if j not in moved_to]
     if (len(one_rest) + 1) * (len(other_rest) + 1) > _CELLS:
-        pairs = _pair_in_order(one_rest, other_rest)
+        pairs = [Pair(i, j) for i, j in zip_longest(one_rest, other_rest)]
     else:
         pairs = _pair_by_cost(one_rest, other_rest, lambda i, j: 0.0 if one[i] == other[j] else 1 + cost(i, j))
-    return _merge_in_order(pairs, moved)
-
-
-def _merge_in_order(pairs: Sequence[Pair], moved: Sequence[Pair]) -> list[Pair]:
-    """Sort all pairs by the records of `one`; a record of the other side alone stays after its predecessor."""
+    # by the records of `one`; a record of the other side alone stays after its predecessor
     placed: list[tuple[int, Pair]] = []
     last = -1
     for each in pairs:
@@ -113,30 +332,20 @@ def _common_records(digests: Sequence[int], common: Counter[int]) -> list[int]:
 
 def _longest_increase(numbers: Sequence[int]) -> set[int]:
     """Return the indexes of a longest increasing subsequence (patience sorting)."""
-    tops: list[int] = []  # index of the smallest last number of an increase of each length
+    smallest: list[int] = []  # the smallest last number of an increase of each length, and where it is
+    tops: list[int] = []
     before: list[int] = []
     for at, number in enumerate(numbers):
-        low, high = 0, len(tops)
-        while low < high:
-            middle = (low + high) // 2
-            if numbers[tops[middle]] < number:
-                low = middle + 1
-            else:
-                high = middle
-        before.append(tops[low - 1] if low else -1)
-        tops[low : low + 1] = [at]
+        length = bisect_left(smallest, number)
+        before.append(tops[length - 1] if length else -1)
+        smallest[length : length + 1] = [number]
+        tops[length : length + 1] = [at]
     longest: set[int] = set()
     at = tops[-1] if tops else -1
     while at >= 0:
         longest.add(at)
         at = before[at]
     return longest
-
-
-def _pair_in_order(one_rest: Sequence[int], other_rest: Sequence[int]) -> list[Pair]:
-    both = min(len(one_rest), len(other_rest))
-    pairs = [Pair(i, j) for i, j in zip(one_rest, other_rest, strict=False)]
-    return [*pairs, *(Pair(i, None) for i in one_rest[both:]), *(Pair(None, j) for j in other_rest[both:])]
 
 
 def _pair_by_cost(one_rest: Sequence[int], other_rest: Sequence[int], cost: Cost) -> list[Pair]:
@@ -164,28 +373,7 @@ def _pair_by_cost(one_rest: Sequence[int], other_rest: Sequence[int], cost: Cost
     return pairs[::-1]
 
 
-# Compare a partition of an archive with a partition of a topic: count, order and content of every record.
-#
-# Both sides are blocks, cut anywhere. While both sides agree, bytes are compared by vector steps, without the
-# offsets; where they differ, records are compared one by one. In memory are the current blocks, or `_WINDOW` bytes a
-# side.
-
-
-_RUN = 8  # records in a row that are equal: from there on both sides agree
-_LEAST, _MOST = 64, 1 << 20  # records that are compared at a time
-_SEARCHES = (
-    (32, _RUN),
-    (256, _RUN),
-    (256, 3),
-    (4096, _RUN),
-    (32768, _RUN),
-)  # records ahead; equal records that are required
-_WINDOW = 32 << 20  # bytes of a side in memory while the next agreement is searched
-_MOST_FAR_SEARCHES = 4  # of a partition; each reads to the next agreement, or to the end
-_PAIRED = 256  # records that are paired in their order where nothing agrees
-_MOST_DIFFERENCES = 10_000  # more: it is a topic of other records
-
-Unpaired = Literal["missing", "extra"]
+# The comparison of a partition.
 
 
 class PartitionComparer:
@@ -203,14 +391,20 @@ class PartitionComparer:
         show: int,
         seen: Callable[[int, int], None],
     ) -> None:
-        self._archive, self._topic, self._target_offsets, self._seen = archive, topic, target_offsets, seen
-        self._tally = Tally(show)
-        self._records = self._bytes = self._same = self._after = self._far_searches = 0
-        self._after_from: int | None = None
-        self._stopped = ""
+        self._archive, self._topic, self._target_offsets = archive, topic, target_offsets
+        self._show, self._seen = show, seen
+        self._counts: Counter[Kind] = Counter()
+        self._named: list[Difference] = []
+        self._reported = self._records = self._bytes = self._same = self._far_searches = 0
 
     def run(self, topic: str, partition: int, target: str) -> Comparison:
-        self._compare_all()
+        whole = self._compare_all()
+        after, after_from = 0, None
+        if whole:  # what the topic has after the archive's last record
+            after_from = self._topic.next_offset if self._topic.fill(1) else None
+            while count := self._topic.fill(1):
+                after += count
+                self._topic.skip(count)
         return Comparison(
             topic=topic,
             partition=partition,
@@ -218,50 +412,61 @@ class PartitionComparer:
             records=self._records,
             bytes=self._bytes,
             same=self._same,
-            counts=dict(self._tally.counts),
-            differences=tuple(self._tally.named),
-            after=self._after,
-            after_from=self._after_from,
-            stopped=self._stopped,
+            counts=dict(self._counts),
+            differences=tuple(self._named),
+            after=after,
+            after_from=after_from,
+            stopped="" if whole else f"more than {_MOST_DIFFERENCES:,} differences",
         )
 
-    def _compare_all(self) -> None:
+    def _compare_all(self) -> bool:
+        """Compare up to the archive's last record; return False where it stopped before."""
         one, other, step = self._archive, self._topic, _MOST
         while one.fill(1) and other.fill(1):
             ahead = min(one.remaining, other.remaining, step)
             alike = count_equal(one, other, ahead)
-            self._count_same(alike)
+            if alike:
+                sources, targets = (s.seen.offsets[s.at : s.at + alike] for s in (one, other))
+                self._count_same(sources, targets)
+                self._count_archived(alike, one.bytes_of(alike))
+                one.skip(alike)
+                other.skip(alike)
             step = min(4 * step, _MOST)
             if alike < ahead:
                 step = _LEAST
                 self._resynchronize()
-            if self._tally.reported > _MOST_DIFFERENCES:
-                self._stopped = f"more than {_MOST_DIFFERENCES:,} differences"
-                return
+            if self._reported > _MOST_DIFFERENCES:
+                return False
         self._report_rest(one, "missing")
-        self._finish()
+        return True
 
-    def _count_same(self, records: int) -> None:
-        """Count the next `records` records, which are the same on both sides."""
-        if not records:
+    def _count_same(self, sources: Int64Array, targets: Int64Array) -> None:
+        """Count records that are the same on both sides, and those that have another offset than they should."""
+        self._same += len(sources)
+        if self._target_offsets is None:
             return
-        one, other = self._archive, self._topic
-        if self._target_offsets is not None:
-            sources = one.seen.offsets[one.at : one.at + records]
-            targets = other.seen.offsets[other.at : other.at + records]
-            self._tally.add_misplaced(sources, targets, self._target_offsets.targets(sources))
-        self._same += records
-        self._skip(one, records)
-        other.skip(records)
+        expected = self._target_offsets.targets(sources)
+        wrong = np.flatnonzero(expected != targets)
+        if not len(wrong):
+            return
+        self._counts["place"] += len(wrong)
+        for at in wrong[: max(0, self._show - len(self._named))].tolist():
+            due = int(expected[at]) if expected[at] >= 0 else None
+            place = Difference(what=("place",), source=int(sources[at]), target=int(targets[at]), expected=due)
+            self._named.append(place)
 
-    def _skip(self, side: Side, records: int) -> None:
-        """Skip records of a side, and count them where they are of the archive."""
-        if side is self._archive:
-            size = side.bytes_of(records)
-            self._records += records
-            self._bytes += size
-            self._seen(records, size)
-        side.skip(records)
+    def _count_archived(self, records: int, size: int) -> None:
+        self._records += records
+        self._bytes += size
+        self._seen(records, size)
+
+    def _report(self, kinds: tuple[Kind, ...], source: int | None, target: int | None, count: int = 1) -> None:
+        """Count a difference of `count` records, and name it if it is one of the first."""
+        self._reported += 1
+        for kind in kinds:
+            self._counts[kind] += count
+        if len(self._named) < self._show:
+            self._named.append(Difference(what=kinds, source=source, target=target, count=count))
 
     def _resynchronize(self) -> None:
         """Report the differences from here on, up to the next records on which both sides agree."""
@@ -284,49 +489,31 @@ class PartitionComparer:
 
     def _report_stretch(self, archived: list[int], present: list[int], last: bool) -> None:
         """Report two stretches, after which both sides agree or (`last`) the archive ends."""
-        known: dict[tuple[bool, int], ComparedRecord] = {}
-
-        def record(side: Side, number: int) -> ComparedRecord:
-            key = side is self._archive, number
-            if key not in known:
-                known[key] = side.record(number)
-            return known[key]
-
-        def unlike(i: int, j: int) -> float:
-            return len(_differing_fields(record(self._archive, i), record(self._topic, j))) / 5
-
-        pairs, taken = pair_records(archived, present, unlike), len(present)
+        one, other = self._archive, self._topic
+        ours, theirs = cache(one.record), cache(other.record)
+        pairs = pair_records(archived, present, lambda i, j: len(_differing_fields(ours(i), theirs(j))) / 5)
+        taken = len(present)
         while last and pairs and pairs[-1] == Pair(None, taken - 1):  # after the archive's last record
             pairs.pop()
             taken -= 1
-        for paired in pairs:
-            self._report_pair(paired)
-        self._skip(self._archive, len(archived))
-        self._topic.skip(taken)
-
-    def _report_pair(self, paired: Pair) -> None:
-        source = None if paired.one is None else self._archive.offset(paired.one)
-        target = None if paired.other is None else self._topic.offset(paired.other)
-        if paired.other is None:
-            self._tally.add_difference(("missing",), source, None)
-        elif paired.one is None:
-            self._tally.add_difference(("extra",), None, target)
-        elif paired.moved:
-            self._tally.add_difference(("order",), source, target)
-        else:
-            self._report_change(paired.one, paired.other)
+        for i, j, moved in pairs:
+            if i is not None and j is not None and not moved:
+                self._report_change(i, j)
+            else:
+                kind: Kind = "missing" if j is None else "extra" if i is None else "order"
+                self._report((kind,), None if i is None else one.offset(i), None if j is None else other.offset(j))
+        self._count_archived(len(archived), one.bytes_of(len(archived)))
+        one.skip(len(archived))
+        other.skip(taken)
 
     def _report_change(self, i: int, j: int) -> None:
         """Report the differences of a record of the archive and its counterpart."""
         source, target = self._archive.offset(i), self._topic.offset(j)
         kinds = _differing_fields(self._archive.record(i), self._topic.record(j))
         if kinds:
-            self._tally.add_difference(kinds, source, target)
-            return
-        self._same += 1
-        if self._target_offsets is not None:
-            sources = np.array([source])
-            self._tally.add_misplaced(sources, np.array([target]), self._target_offsets.targets(sources))
+            self._report(kinds, source, target)
+        else:
+            self._count_same(np.array([source]), np.array([target]))
 
     def _resynchronize_far(self) -> None:
         """Report differences longer than the window: many records are missing, extra, or changed."""
@@ -341,7 +528,8 @@ class PartitionComparer:
         if 2 * sum(a.key == b.key and len(_differing_fields(a, b)) < 3 for a, b in pairs) >= count:
             for n in range(count):
                 self._report_change(n, n)
-            self._skip(one, count)
+            self._count_archived(count, one.bytes_of(count))
+            one.skip(count)
             other.skip(count)
         else:
             self._report_rest(one, "missing")
@@ -362,7 +550,7 @@ class PartitionComparer:
             passed, size = passed + further, size + side.bytes_of(further)
             side.skip(further)
             if hit is not None:
-                self._report_unpaired(side, back, passed, size, kind)
+                self._report_unpaired(back, passed, size, kind)
                 return True
         side.rewind(back)
         return False
@@ -372,35 +560,20 @@ class PartitionComparer:
         if not side.fill(1):
             return
         first, passed, size = side.next_offset, 0, 0
-        while side.fill(1):
-            passed, size = passed + side.remaining, size + side.bytes_of(side.remaining)
-            side.skip(side.remaining)
-        self._report_unpaired(side, first, passed, size, kind)
+        while count := side.fill(1):
+            passed, size = passed + count, size + side.bytes_of(count)
+            side.skip(count)
+        self._report_unpaired(first, passed, size, kind)
 
-    def _report_unpaired(self, side: Side, first: int, records: int, size: int, kind: Unpaired) -> None:
-        """Report records that have no counterpart, from offset `first` on; the side has passed them."""
-        if side is self._archive:
-            self._records += records
-            self._bytes += size
-            self._seen(records, size)
-            self._tally.add_difference((kind,), first, None, records)
+    def _report_unpaired(self, first: int, records: int, size: int, kind: Unpaired) -> None:
+        """Report records that have no counterpart, from offset `first` on; their side has passed them."""
+        if kind == "missing":
+            self._count_archived(records, size)
+            self._report((kind,), first, None, records)
         else:
-            self._tally.add_difference((kind,), None, first, records)
-
-    def _finish(self) -> None:
-        """Count the topic's records after the archive's last record."""
-        if self._topic.fill(1):
-            self._after_from = self._topic.next_offset
-        while self._topic.fill(1):
-            self._after += self._topic.remaining
-            self._topic.skip(self._topic.remaining)
+            self._report((kind,), None, first, records)
 
 
 def _differing_fields(a: ComparedRecord, b: ComparedRecord) -> tuple[Kind, ...]:
-    parts: tuple[tuple[Kind, bool], ...] = (
-        ("key", a.key != b.key),
-        ("value", a.value != b.value),
-        ("headers", a.headers != b.headers),
-        ("timestamp", a.stamp != b.stamp),
-    )
-    return tuple(kind for kind, differs in parts if differs)
+    kinds: tuple[Kind, ...] = ("key", "value", "headers", "timestamp")
+    return tuple(kind for kind, ours, theirs in zip(kinds, a, b, strict=True) if ours != theirs)

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from kbackup.archive.models import Member
 from kbackup.archive.restores.offset_map import How
 from kbackup.archive.restores.plan import PlannedTopic
-from kbackup.jobs.compare.side import Comparison, Kind
 from kbackup.metrics.registry import counted
 
 Against = Literal["target", "source"]
+Kind = Literal["missing", "extra", "order", "key", "value", "headers", "timestamp", "place"]
+
+
+class Difference(Member, frozen=True, kw_only=True):
+    """`what` is wrong with `count` records from offset `source` (null: not in the archive) or `target` (null: not in
+    the topic) on. `expected` is the target offset in the offset map, if `what` is 'place' (null: none)."""
+
+    what: tuple[Kind, ...]
+    source: int | None = None
+    target: int | None = None
+    count: int = 1
+    expected: int | None = None
+
+
+class Comparison(Member, frozen=True, kw_only=True):
+    """`records` counts the archive's records that were compared, `bytes` is their size; `same` counts the records that
+    are in the topic, whole and in order. `counts` has how many records differ, by what. `after` is how many records the
+    topic has after the archive's last one, from target offset `after_from` on. `stopped` is the reason why not all was
+    compared."""
+
+    topic: str
+    partition: int
+    target: str
+    records: int
+    bytes: int
+    same: int
+    counts: dict[Kind, int]
+    differences: tuple[Difference, ...]
+    after: int = 0
+    after_from: int | None = None
+    stopped: str = ""
 
 
 class ComparedTopic(Member, frozen=True, kw_only=True):
@@ -97,27 +127,27 @@ def topics_of(
     topics: Iterable[PlannedTopic], results: Sequence[Comparison], unstamped: set[str], absent: set[str], exact: bool
 ) -> tuple[ComparedTopic, ...]:
     """`results` are without partitions that are empty on both sides; `unstamped` and `absent` are targets."""
-    by_topic: dict[str, list[Comparison]] = {}
+    by_topic: dict[str, list[Comparison]] = defaultdict(list)
     for result in results:
-        by_topic.setdefault(result.target, []).append(result)
-    made = []
-    for topic in topics:
-        of_topic = by_topic.get(topic.target, [])
-        made.append(
-            ComparedTopic(
-                source=topic.source,
-                target=topic.target,
-                partitions=topic.partitions,
-                records=sum(r.records for r in of_topic),
-                bytes=sum(r.bytes for r in of_topic),
-                same=sum(r.same for r in of_topic),
-                counts=sum_counts(of_topic),
-                after=sum(r.after for r in of_topic),
-                timestamps=topic.target not in unstamped,
-                ok=topic.target not in absent and not any(is_wrong(r, exact) for r in of_topic),
-            )
+        by_topic[result.target].append(result)
+    return tuple(
+        ComparedTopic(
+            source=topic.source,
+            target=topic.target,
+            partitions=topic.partitions,
+            timestamps=topic.target not in unstamped,
+            ok=topic.target not in absent and not any(is_wrong(r, exact) for r in by_topic[topic.target]),
+            **totals(by_topic[topic.target]),
         )
-    return tuple(made)
+        for topic in topics
+    )
+
+
+def totals(results: Iterable[Comparison]) -> dict[str, Any]:
+    """Return the counts of a report or a topic."""
+    some = list(results)
+    numbers = {name: sum(getattr(r, name) for r in some) for name in ("records", "bytes", "same", "after")}
+    return {**numbers, "counts": sum_counts(some)}
 
 
 def sum_counts(results: Iterable[Comparison]) -> dict[Kind, int]:

@@ -11,14 +11,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from kbackup.archive import layout
-from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Document, Member, dump, load
 from kbackup.archive.reader import Archive, check_same_point
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
@@ -30,13 +27,15 @@ _EXPORT = "export.json"
 _REACHED = "reached.json"
 _SEEN = "seen.json"
 
+ExportKind = Literal["delta tables", "delta table", "parquet"]
+
 
 class ExportInfo(Document, frozen=True, kw_only=True):
     """_kbackup/export.json. `topics` and `exclude_topics` hold for a destination whose topics are written together."""
 
     format: Literal["kbackup-export"] = "kbackup-export"
     archive_id: str
-    kind: Literal["delta tables", "delta table", "parquet"]
+    kind: ExportKind
     topics: tuple[str, ...] = ()
     exclude_topics: tuple[str, ...] = ()
 
@@ -103,12 +102,6 @@ class Destination:
     def own(self) -> Store:
         return open_store(f"{self.url}/{FOLDER}", self.s3, key_class=layout.key_class)
 
-    @contextmanager
-    def held(self, seconds: float) -> Iterator[HeldLease]:
-        """Hold the lease; `LockedError` where another exporter is at work."""
-        with HeldLease(self.own, "kbackup export", seconds) as lease:
-            yield lease
-
     def check_apart(self, archive: Store) -> None:
         """Raise `UsageError` if the destination is in the folder of `archive`, or has it or another one in its own:
         Delta's VACUUM deletes every file around a table that the table does not know."""
@@ -117,18 +110,18 @@ class Destination:
             self.store.stat(layout.ARCHIVE)
         except NotFoundError:
             return
-        raise UsageError(f"{self.url} is an archive: there is {layout.ARCHIVE}", _APART)
+        raise UsageError(
+            f"{self.url} is an archive: there is {layout.ARCHIVE}", "export to a destination outside of the archive"
+        )
 
     def claim(self, info: ExportInfo) -> None:
         """Raise `RefusedError` if the destination holds another export."""
         try:
             self.own.put_new(_EXPORT, dump(info))
         except AlreadyExistsError:
-            self._check_same(info)
-
-    def _check_same(self, info: ExportInfo) -> None:
-        existing = self.info()
-        assert existing is not None  # noqa: S101 (it is there)
+            existing = load(ExportInfo, self.own.get(_EXPORT), f"{FOLDER}/{_EXPORT}")
+        else:
+            return
         if existing.archive_id != info.archive_id:
             raise RefusedError(
                 f"{self.url} holds records of archive {existing.archive_id}, this is {info.archive_id}",
@@ -140,8 +133,10 @@ class Destination:
                 "see --one-table and --parquet, or use another destination",
             )
         if (existing.topics, existing.exclude_topics) != (info.topics, info.exclude_topics):
+            topics = f"--topic {' --topic '.join(existing.topics)}" if existing.topics else "all"
+            excluded = "".join(f" --exclude-topic {name}" for name in existing.exclude_topics)
             raise RefusedError(
-                f"{self.url} was begun with other topics ({_selected(existing)})",
+                f"{self.url} was begun with other topics ({topics}{excluded})",
                 "give the same topics, or use another destination: an export of this kind has one selection of topics",
             )
 
@@ -164,13 +159,6 @@ class Destination:
             here = Seen(archive_id=archive.info.id, restore_point=newest.number, manifest=newest.manifest)
             self.own.put(_SEEN, dump(here))
 
-    def info(self) -> ExportInfo | None:
-        """Return the description of the export; None if nothing was exported to it."""
-        try:
-            return load(ExportInfo, self.own.get(_EXPORT), f"{FOLDER}/{_EXPORT}")
-        except NotFoundError:
-            return None
-
     def reached(self, due: Reached) -> int:
         """Return the restore point that all tables of the selection of `due` are at, as far as is known."""
         try:
@@ -184,14 +172,7 @@ class Destination:
         self.own.put(_REACHED, dump(reached))
 
 
-_APART = "export to a destination outside of the archive"
 _KINDS = {"delta tables": "a Delta table for each topic", "delta table": "one Delta table", "parquet": "Parquet files"}
-
-
-def _selected(info: ExportInfo) -> str:
-    selected = f"--topic {' --topic '.join(info.topics)}" if info.topics else "all"
-    excluded = "".join(f" --exclude-topic {name}" for name in info.exclude_topics)
-    return selected + excluded
 
 
 def point_key(number: int) -> str:

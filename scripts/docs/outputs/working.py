@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from kbackup.jobs.export.run import ExportReport
+from kbackup.jobs.export.job import ExportReport
 from kbackup.jobs.keys import HeldKeys
 from kbackup.jobs.migrate.rollback import DeletionGuard, RollbackStep
 from kbackup.jobs.migrate.states import State, Witness

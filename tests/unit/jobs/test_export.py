@@ -26,11 +26,18 @@ from kbackup.config.models import Export
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.stream import scan
-from kbackup.jobs.export import tables as delta_export
-from kbackup.jobs.export import tables as parquet_export
+from kbackup.jobs.export import job as module
 from kbackup.jobs.export.destination import Destination, point_key
-from kbackup.jobs.export.run import Addition, Additions, ExportJob, ExportReport
-from kbackup.jobs.export.tables import by_date, chunks, export_delta, export_parquet
+from kbackup.jobs.export.job import (
+    Addition,
+    Additions,
+    ExportJob,
+    ExportReport,
+    by_date,
+    chunks,
+    export_delta,
+    export_parquet,
+)
 from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
@@ -216,7 +223,7 @@ def test_an_archive_that_is_behind_gets_nothing_exported(form: str, tmp_path: Pa
 def test_records_that_expired_before_they_were_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    monkeypatch.setattr(module, "_write", lambda *_: [])
     store = MemoryStore()
     make_archive(store)
     command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
@@ -235,7 +242,7 @@ def test_records_that_expired_before_they_were_exported(
 
 @pytest.mark.usefixtures("addressed")
 def test_all_that_was_new_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    monkeypatch.setattr(module, "_write", lambda *_: [])
     store = MemoryStore()
     make_archive(store)
     command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake", "--topic", "orders"]
@@ -251,7 +258,7 @@ def test_damaged_records_are_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once, by the export that they would have come with."""
-    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    monkeypatch.setattr(module, "_write", lambda *_: [])
     store = MemoryStore()
     archive = make_archive(store)
     lost = {s.key: "its object is missing" for s in archive.added(1, 2)[:1]}
@@ -278,7 +285,7 @@ def block_of(*stamps: int | None) -> RecordBlock:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, 29)))
 def test_chunks_end_at_the_same_records_wherever_blocks_end(cuts: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_export, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 200)
     block = block_of(*range(30))
     pieces = (slice_block(block, a, b) for a, b in pairwise([0, *sorted(cuts), 30]))
     found = [[int(offset) for part in held for offset in part.offsets] for held in chunks(pieces)]
@@ -303,12 +310,12 @@ def test_a_file_for_each_date() -> None:
 
 def test_other_files_beside_the_points_are_let_alone(tmp_path: Path) -> None:
     destination = Destination.at(str(tmp_path), S3Options())
-    assert parquet_export._reached(destination) == 0
+    assert module._reached(destination) == 0
     for seq in (9, 41, 12_345_678_901):
         destination.own.put(point_key(seq), b"{}")
         for other in ("README.txt", ".DS_Store", "old/0000000099.json", "0000000099.json.bak", "99.json"):
             destination.own.put(f"points/{other}", b"mine")
-        assert parquet_export._reached(destination) == seq
+        assert module._reached(destination) == seq
 
 
 # The calls of an export to Delta, and failures of Delta; without Spark.
@@ -352,9 +359,9 @@ class Table:
 @pytest.fixture
 def delta(monkeypatch: pytest.MonkeyPatch) -> Delta:
     found = Delta()
-    monkeypatch.setattr(delta_export, "DeltaTable", found.table)
-    monkeypatch.setattr(delta_export, "batch_frame", found.batch_frame)
-    monkeypatch.setattr(delta_export, "delta_session", lambda session: session)
+    monkeypatch.setattr(module, "DeltaTable", found.table)
+    monkeypatch.setattr(module, "batch_frame", found.batch_frame)
+    monkeypatch.setattr(module, "delta_session", lambda session: session)
     return found
 
 

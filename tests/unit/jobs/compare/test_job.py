@@ -15,12 +15,21 @@ from kbackup.jobs.compare.job import (
     ComparePlan,
     _all_partitions,
     _compared,
-    _is_right_position,
-    _restored_offsets,
     due_offset,
+    is_right_position,
+    restored_offsets,
 )
-from kbackup.jobs.compare.report import fewer_named, findings_of, is_wrong, sum_counts, topics_of
-from kbackup.jobs.compare.side import Comparison, Difference, Kind, TargetOffsets
+from kbackup.jobs.compare.partition import TargetOffsets
+from kbackup.jobs.compare.report import (
+    Comparison,
+    Difference,
+    Kind,
+    fewer_named,
+    findings_of,
+    is_wrong,
+    sum_counts,
+    topics_of,
+)
 from kbackup.jobs.restore.plan import plan_restore
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
@@ -49,9 +58,9 @@ def test_where_a_group_belongs(committed: int, due: tuple[int, str]) -> None:
 
 def test_where_a_group_stands_well() -> None:
     assert due_offset(NO_OFFSETS, 5) == (0, "empty")
-    assert _is_right_position(7, 7, "exact", 20)
-    assert not _is_right_position(8, 7, "exact", 20)
-    assert [_is_right_position(found, 12, "log end", 14) for found in (11, 12, 14, 15)] == [False, True, True, False]
+    assert is_right_position(7, 7, "exact", 20)
+    assert not is_right_position(8, 7, "exact", 20)
+    assert [is_right_position(found, 12, "log end", 14) for found in (11, 12, 14, 15)] == [False, True, True, False]
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +84,13 @@ def test_the_map_is_cut_by_partition(plan: RestorePlan) -> None:
         TopicPartition("again", 1): target_offsets((0, 3, 12)),
     }
     table = runs_table({tp: (p.source, p.target, p.count) for tp, p in runs.items()})
-    offsets = _restored_offsets(plan, table)
+    offsets = restored_offsets(plan, table)
     assert sorted(offsets) == [TopicPartition("again", n) for n in range(3)]
     for tp in offsets:
         wanted = runs.get(tp, NO_OFFSETS)
         for name in ("source", "target", "count"):
             assert getattr(offsets[tp], name).tolist() == getattr(wanted, name).tolist()
-    assert all(not len(p.source) for p in _restored_offsets(plan, SCHEMA.empty_table()).values())
+    assert all(not len(p.source) for p in restored_offsets(plan, SCHEMA.empty_table()).values())
 
 
 @pytest.mark.parametrize(("into_existing", "start"), [(True, 40), (False, 3)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kbackup.jobs.compare import partition as compare
-from kbackup.jobs.compare.side import TargetOffsets
+from kbackup.jobs.compare.partition import TargetOffsets
 from tests.support.comparisons import T0, changed, compared, distinct
 from tests.support.plain_records import Plain
 
