@@ -26,8 +26,7 @@ from kbackup.util.text import human_duration, human_size, plural
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
-    from kbackup.jobs.compare.report import AgainstReport
-    from kbackup.jobs.compare.report import Difference
+    from kbackup.jobs.compare.report import AgainstReport, Difference
 
 show_option = click.option(
     "--show",
