@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.flow_map import FlowMap, open_map
+from kbackup.archive.restores.flow_map import SLOTS, FlowMap, open_map
 from kbackup.jobs.mirror.apply import Applier
-from kbackup.jobs.mirror.apply.pending import Applied, read_heads
+from kbackup.jobs.mirror.apply.pending import Applied, heads_of, read_positions
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.produce import BlockProducer
@@ -80,6 +80,10 @@ class Mirror:
         with self.applier() as applier:
             return self.round(applier)
 
+    def map(self) -> FlowMap:
+        heads = heads_of(read_positions(Cluster(self.client, "target"), *self.names), SLOTS)
+        return open_map(self.store, *self.names, heads)
+
     def held(self) -> PartitionRecords:
         """Return the records of the archive, by remote partition."""
         return {self.remote(tp): rows for tp, rows in in_archive(self.store).items()}
@@ -97,8 +101,7 @@ class Mirror:
         assert {tp: p.next for tp, p in applied.positions.items()} == {
             tp: rows[-1].offset + 1 for tp, rows in archived.items() if rows
         }
-        heads = read_heads(Cluster(self.client, "target"), self.store, *self.names)
-        flow_map = open_map(self.store, *self.names, heads)
+        flow_map = self.map()
         for tp, rows in archived.items():
             due = dict(zip([r.offset for r in rows], [r.offset for r in existing[tp]], strict=True))
             assert expanded(flow_map, tp) == due, f"the offset map of {tp}"

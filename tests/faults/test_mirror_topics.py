@@ -11,8 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.reader import open_archive
-from kbackup.archive.restores.flow_map import open_map
-from kbackup.jobs.mirror.apply.pending import Applied, read_heads, read_positions
+from kbackup.jobs.mirror.apply.pending import Applied, read_positions
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
@@ -126,7 +125,7 @@ def test_a_recreated_topic_goes_on_in_its_remote_topic(own: Mirror, own_shop: Sh
     existing = in_cluster(broker.bootstrap, [remote])
     new = {own.remote(tp): rows for tp, rows in in_archive(own.store).items() if tp.topic == name}
     assert records(existing) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
-    flow_map = open_map(own.store, *own.names, read_heads(Cluster(own.client, "target"), own.store, *own.names))
+    flow_map = own.map()
     for tp, rows in new.items():
         at = len(old[tp])
         due = dict(zip([r.offset for r in rows], [r.offset for r in existing[tp][at:]], strict=True))

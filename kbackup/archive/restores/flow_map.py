@@ -13,31 +13,23 @@ import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.models import Document, load
-from kbackup.archive.restores.offset_map import OffsetMap, Runs, decode, encode, join_runs, split_runs
+from kbackup.archive.restores import offset_map
+from kbackup.archive.restores.offset_map import OffsetMap, Runs, decode, encode, previous_name, split_runs
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
-_FIELDS: list[pa.Field[Any]] = [
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("incarnation", pa.int32(), nullable=False),
-    pa.field("source", pa.int64(), nullable=False),
-    pa.field("target", pa.int64(), nullable=False),
-    pa.field("count", pa.int64(), nullable=False),
-]
-MAP_SCHEMA = pa.schema(_FIELDS)
+MAP_SCHEMA = offset_map.map_schema("partition", "incarnation")
 """Runs: record `source + i` of `incarnation` is at `target + i` of the remote `topic` and `partition`, for
 0 <= i < `count`."""
 
-_PREVIOUS = b"kbackup.previous"
 _FILE = re.compile(r"^(folded-)?([0-9]{10,})-([0-9a-f]+)\.parquet\Z")
 
 
@@ -63,21 +55,15 @@ class FlowMapPartName(NamedTuple):
         return cls(int(number), attempt) if number.isdecimal() and attempt else None
 
 
-class FlowMapFiles(NamedTuple):
-    """The files of a slot's map, by their names; both in order."""
-
-    map_parts: list[FlowMapPartName]
-    folded: list[FlowMapPartName]
-
-
 def runs_table(runs: Mapping[MappedPartition, Runs]) -> pa.Table:
     """Return runs as a table (`MAP_SCHEMA`), in order of partition and incarnation."""
-    return join_runs((((*key.remote, key.incarnation), columns) for key, columns in sorted(runs.items())), MAP_SCHEMA)
+    rows = {(*remote, incarnation): columns for (remote, incarnation), columns in sorted(runs.items())}
+    return offset_map.runs_table(rows, MAP_SCHEMA)
 
 
 def by_incarnation(table: pa.Table) -> Iterator[tuple[MappedPartition, Runs]]:
     """Yield the runs of each partition and incarnation, which stand together in a table."""
-    for topic, (partition, incarnation), runs in split_runs(table, "partition", "incarnation"):
+    for (topic, partition, incarnation), runs in split_runs(table):
         yield MappedPartition(TopicPartition(topic, partition), incarnation), runs
 
 
@@ -89,47 +75,9 @@ def write_map_part(
     store: Store, directory: str, name: FlowMapPartName, runs: pa.Table, previous: FlowMapPartName | None
 ) -> None:
     """Write a part. `previous` is the last committed part of the slot, None for its first one."""
-    told = {_PREVIOUS: str(previous or "").encode()}
-    key = _key(directory, name)
-    store.put_new(key, encode(runs.replace_schema_metadata(told), key))
-
-
-def read_map_part(store: Store, directory: str, name: FlowMapPartName) -> tuple[pa.Table, FlowMapPartName | None]:
-    """Return the runs of a part, and the part before it."""
-    key = _key(directory, name)
-    table = decode(store.get(key), key, MAP_SCHEMA)
-    previous = FlowMapPartName.parse((table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
-    return table.replace_schema_metadata(None), previous
-
-
-def write_folded(store: Store, directory: str, last: FlowMapPartName, runs: pa.Table) -> None:
-    """Write a table of all runs up to the part `last`. Two writers' tables of one name say the same: either stays."""
-    key = _key(directory, last, "folded-")
-    store.put(key, encode(runs, key))
-
-
-def read_folded(store: Store, directory: str, last: FlowMapPartName) -> pa.Table:
-    key = _key(directory, last, "folded-")
-    return decode(store.get(key), key, MAP_SCHEMA).replace_schema_metadata(None)
-
-
-def list_files(store: Store, directory: str) -> FlowMapFiles:
-    files = FlowMapFiles([], [])
-    for entry in store.list(directory):
-        if match := _FILE.match(entry.key.removeprefix(directory)):
-            (files.folded if match[1] else files.map_parts).append(FlowMapPartName(int(match[2]), match[3]))
-    return FlowMapFiles(sorted(files.map_parts), sorted(files.folded))
-
-
-def delete_files(store: Store, directory: str, files: FlowMapFiles) -> None:
-    """Delete files that later ones stand for. One that stays does no harm."""
-    keys = [_key(directory, name) for name in files.map_parts]
-    keys += [_key(directory, name, "folded-") for name in files.folded]
-    store.delete(keys)
-
-
-def _key(directory: str, name: FlowMapPartName, kind: str = "") -> str:
-    return f"{directory}{kind}{name}.parquet"
+    key = f"{directory}{name}.parquet"
+    metadata = {offset_map.PREVIOUS: str(previous or "").encode()}
+    store.put_new(key, encode(runs.replace_schema_metadata(metadata), key))
 
 
 # Bound the runs of a partition: the newest stay exact, older ones are joined so that no answer becomes greater.
@@ -159,7 +107,7 @@ def thin(runs: Runs) -> Runs:
     head = int(source[-1] + count[-1])
     rows: list[tuple[int, int, int]] = []
     stretch: list[tuple[int, int, int]] = []
-    for row in zip(source[:older].tolist(), target[:older].tolist(), count[:older].tolist(), strict=True):
+    for row in zip(*(column[:older].tolist() for column in runs), strict=True):
         end = row[0] + row[2]
         if stretch and (end - stretch[0][0]) * SHARE > head - end:
             rows += _join(stretch)
@@ -167,11 +115,8 @@ def thin(runs: Runs) -> Runs:
         stretch.append(row)
     rows += _join(stretch)
     joined = np.array(rows, np.int64).T
-    return (
-        np.concatenate([joined[0], source[older:]]),
-        np.concatenate([joined[1], target[older:]]),
-        np.concatenate([joined[2], count[older:]]),
-    )
+    source, target, count = (np.concatenate([old, new[older:]]) for old, new in zip(joined, runs, strict=True))
+    return source, target, count
 
 
 def _join(stretch: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -222,9 +167,6 @@ def read_flow(store: Store, source: str, target: str) -> FlowState | None:
         return None
 
 
-# The offset map of one slot in memory: the newest folded table and the committed parts after it.
-
-
 FOLD = 16
 """Parts after the folded table that make a new one due."""
 
@@ -235,7 +177,8 @@ _EMPTY = np.empty(0, np.int64)
 
 @dataclass
 class SlotMap:
-    """`head` is the last part that is in it, `folded` the last that the newest folded table contains."""
+    """The offset map of one slot in memory: the newest folded table and the committed parts after it. `head` is the
+    last part that is in it, `folded` the last that the newest folded table contains."""
 
     store: Store
     directory: str
@@ -254,13 +197,6 @@ class SlotMap:
             self._runs[key] = pieces = [(source, target, count)]
         return pieces[0]
 
-    def last_runs(self) -> Iterator[tuple[MappedPartition, Runs]]:
-        """Yield the last run of each partition's newest incarnation."""
-        newest = {key.remote: key for key in sorted(self._runs)}
-        for key in newest.values():
-            source, target, count = self._runs[key][-1]
-            yield key, (source[-1:], target[-1:], count[-1:])
-
     @property
     def incarnations(self) -> list[MappedPartition]:
         return sorted(self._runs)
@@ -274,28 +210,42 @@ class SlotMap:
         return True
 
     def _append(self, table: pa.Table) -> None:
-        for key, runs in by_incarnation(table):
-            if int(runs[1][0]) < self._ends.get(key.remote, 0) or int(runs[0][0]) < self._next(key):
-                self._forget(key.remote)
-            self._runs.setdefault(key, []).append(runs)
-            self._ends[key.remote] = int(runs[1][-1] + runs[2][-1])
+        for key, (source, target, count) in by_incarnation(table):
+            pieces = self._runs.get(key)
+            following = int(pieces[-1][0][-1] + pieces[-1][2][-1]) if pieces else 0
+            if int(target[0]) < self._ends.get(key.remote, 0) or int(source[0]) < following:
+                # the remote topic was made anew: nothing of what was applied before is in it
+                self._runs = {known: runs for known, runs in self._runs.items() if known.remote != key.remote}
+            self._runs.setdefault(key, []).append((source, target, count))
+            self._ends[key.remote] = int(target[-1] + count[-1])
 
-    def _next(self, key: MappedPartition) -> int:
-        """Return the source offset after the last record of a partition's incarnation."""
-        pieces = self._runs.get(key)
-        return int(pieces[-1][0][-1] + pieces[-1][2][-1]) if pieces else 0
+    def _list(self) -> tuple[list[FlowMapPartName], list[FlowMapPartName]]:
+        """Return the names of the parts and of the folded tables, in order."""
+        parts: list[FlowMapPartName] = []
+        folded: list[FlowMapPartName] = []
+        for entry in self.store.list(self.directory):
+            if match := _FILE.match(entry.key.removeprefix(self.directory)):
+                (folded if match[1] else parts).append(FlowMapPartName(int(match[2]), match[3]))
+        return sorted(parts), sorted(folded)
 
-    def _forget(self, remote: TopicPartition) -> None:
-        """The remote topic was made anew: nothing of what was applied before is in it."""
-        for key in [key for key in self._runs if key.remote == remote]:
-            del self._runs[key]
+    def _read(self, file: FlowMapPartName | str) -> tuple[pa.Table, FlowMapPartName | None]:
+        """Return the runs of a file, and the part before it."""
+        key = f"{self.directory}{file}.parquet"
+        table = decode(self.store.get(key), key, MAP_SCHEMA)
+        return table.replace_schema_metadata(None), FlowMapPartName.parse(previous_name(table))
+
+    def _read_after_head(
+        self, parts: list[FlowMapPartName]
+    ) -> dict[FlowMapPartName, tuple[pa.Table, FlowMapPartName | None]]:
+        known = self.head.number if self.head else 0
+        later = [name for name in parts if name.number > known]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return dict(zip(later, pool.map(self._read, later), strict=True))
 
     def followers(self) -> list[tuple[FlowMapPartName, pa.Table]]:
         """Return the parts that follow the head. At most one is committed; only the target knows which."""
-        known = self.head.number if self.head else 0
-        names = [n for n in list_files(self.store, self.directory).map_parts if n.number > known]
-        parts = [(name, *read_map_part(self.store, self.directory, name)) for name in names]
-        return [(name, table) for name, table, previous in parts if previous == self.head]
+        read = self._read_after_head(self._list()[0])
+        return [(name, table) for name, (table, previous) in read.items() if previous == self.head]
 
     def load(self, head: FlowMapPartName | None) -> pa.Table:
         """Go on to the part `head`, which is committed; None: to the last part that another one follows. Returns the
@@ -312,40 +262,28 @@ class SlotMap:
         raise AssertionError
 
     def _load(self, head: FlowMapPartName | None) -> pa.Table:
-        files = list_files(self.store, self.directory)
-        if files.folded and files.folded[-1].number > (self.head.number if self.head else 0):
+        parts, folded = self._list()
+        if folded and folded[-1].number > (self.head.number if self.head else 0):
             self._runs, self._ends = {}, {}
-            self._append(read_folded(self.store, self.directory, files.folded[-1]))
-            self.head = self.folded = files.folded[-1]
-        known = self.head.number if self.head else 0
-        later = [name for name in files.map_parts if name.number > known]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            read = dict(
-                zip(later, pool.map(lambda n: read_map_part(self.store, self.directory, n), later), strict=True)
-            )
-        if head is None:
-            head = max((p for _, p in read.values() if p is not None), default=None)
-        added: list[pa.Table] = []
-        for name, previous, table in reversed(list(self._chain(head, read))):
+            self._append(self._read(f"folded-{folded[-1]}")[0])
+            self.head = self.folded = folded[-1]
+        read = self._read_after_head(parts)
+        name = head or max((previous for _, previous in read.values() if previous is not None), default=None)
+        chain: list[FlowMapPartName] = []
+        while name is not None and name.number > (self.head.number if self.head else 0):
+            if name not in read:
+                raise NotFoundError(f"part {name} is missing")
+            chain.insert(0, name)
+            name = read[name][1]
+        for name in chain:
+            table, previous = read[name]
             if not self.add(name, previous, table):
                 raise CorruptError(
                     f"the part {name} of the offset map under {self.directory} follows {previous or 'no part'}, not "
                     f"{self.head or 'no part'}",
                     "take the missing parts from a bucket version or another copy of the archive",
                 )
-            added.append(table)
-        return pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
-
-    def _chain(
-        self, name: FlowMapPartName | None, read: dict[FlowMapPartName, tuple[pa.Table, FlowMapPartName | None]]
-    ) -> Iterator[tuple[FlowMapPartName, FlowMapPartName | None, pa.Table]]:
-        """Yield the parts after the head, the last one first."""
-        while name is not None and name.number > (self.head.number if self.head else 0):
-            if name not in read:
-                raise NotFoundError(f"part {name} is missing")
-            table, previous = read[name]
-            yield name, previous, table
-            name = previous
+        return pa.concat_tables([MAP_SCHEMA.empty_table(), *(read[name][0] for name in chain)])
 
     @property
     def merge_due(self) -> bool:
@@ -353,23 +291,17 @@ class SlotMap:
 
     def merge_map_parts(self) -> None:
         """Write a table of everything, and delete what the table before it stands for already."""
-        assert self.head is not None  # noqa: S101 (it is due)
-        for key in self._runs:
-            self._runs[key] = [thin(self.runs(key))]
-        table = runs_table({key: pieces[0] for key, pieces in self._runs.items()})
-        write_folded(self.store, self.directory, self.head, table)
-        files = list_files(self.store, self.directory)
+        runs = {mapped: thin(self.runs(mapped)) for mapped in self._runs}
+        self._runs = {mapped: [thinned] for mapped, thinned in runs.items()}
+        key = f"{self.directory}folded-{self.head}.parquet"
+        self.store.put(key, encode(runs_table(runs), key))  # two writers' tables of one name say the same: either stays
         if self.folded is not None:
             before = self.folded.number
-            old = FlowMapFiles(
-                [name for name in files.map_parts if name.number <= before],
-                [name for name in files.folded if name.number < before],
-            )
-            delete_files(self.store, self.directory, old)
+            parts, folded = self._list()
+            old = [str(name) for name in parts if name.number <= before]
+            old += [f"folded-{name}" for name in folded if name.number < before]
+            self.store.delete([f"{self.directory}{name}.parquet" for name in old])
         self.folded = self.head
-
-
-# The offset map of a flow, slot by slot.
 
 
 @dataclass
@@ -392,14 +324,9 @@ class FlowMap:
         """Return the map of one remote partition, for source offsets of `incarnation`. `next` is the target offset
         after the last record of that incarnation, 0 if there is none."""
         if not self.slots:
-            return OffsetMap(*SlotMap(self.store, "").runs(MappedPartition(remote, incarnation)), 0)
+            return OffsetMap(_EMPTY, _EMPTY, _EMPTY, 0)
         source, target, count = self.slot(slot_of(remote, self.slots)).runs(MappedPartition(remote, incarnation))
         return OffsetMap(source, target, count, int(target[-1] + count[-1]) if len(target) else 0)
-
-    def newest_runs(self) -> pa.Table:
-        """Return the last run of every remote partition (`MAP_SCHEMA`). It reads every slot."""
-        runs = {key: run for slot in range(self.slots) for key, run in self.slot(slot).last_runs()}
-        return runs_table(runs)
 
     def slot(self, number: int) -> SlotMap:
         """Return the map of a slot, read from the store at the first call."""
@@ -413,6 +340,6 @@ class FlowMap:
 
 def open_map(store: Store, source: str, target: str, heads: Mapping[int, FlowMapPartName] | None = None) -> FlowMap:
     """Return the offset map of a flow from its files in `store`: the store of the state, usually the archive's. `heads`
-    (`jobs.mirror.apply.pending.read_heads`) let the map have the newest part of each slot as well."""
+    (`jobs.mirror.apply.pending.heads_of`) let the map have the newest part of each slot as well."""
     flow = read_flow(store, source, target)
     return FlowMap(store, source, target, flow.slots if flow is not None else 0, heads)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -51,8 +51,8 @@ class OffsetMap:
 
     def map(self, committed: int) -> Mapped:
         """Return the target offset of the first restored record whose source offset is at or after `committed`."""
-        found = self._restored(committed)
-        return found if found.offset >= self.start else Mapped(self.start, "expired")
+        mapped = self._restored(committed)
+        return mapped if mapped.offset >= self.start else Mapped(self.start, "expired")
 
     def _restored(self, committed: int) -> Mapped:
         if not len(self.source):
@@ -91,15 +91,15 @@ class SameLog:
 # attempt are numbered; each names the part of the attempt before that it goes on from.
 
 
-_FIELDS: list[pa.Field[Any]] = [
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("source", pa.int64(), nullable=False),
-    pa.field("target", pa.int64(), nullable=False),
-    pa.field("count", pa.int64(), nullable=False),
-]
-SCHEMA = pa.schema(_FIELDS)
-_PREVIOUS = b"kbackup.previous"
+def map_schema(*numbers: str) -> pa.Schema:
+    """Return the schema of runs by topic and the int32 columns `numbers`."""
+    types: dict[str, pa.DataType] = {"topic": pa.string(), **dict.fromkeys(numbers, pa.int32())}
+    types |= dict.fromkeys(("source", "target", "count"), pa.int64())
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
+
+
+SCHEMA = map_schema("partition")
+PREVIOUS = b"kbackup.previous"
 _CUT = b"kbackup.cut"
 _KEY = b"kbackup.key"
 _SUM = b"kbackup.sum"
@@ -135,6 +135,8 @@ class Cut(NamedTuple):
 
 NOTHING = Cut()
 
+_Key = TypeVar("_Key", bound=tuple[Any, ...])
+
 
 class CommittedMap(NamedTuple):
     """All that a unit has committed: its map, and what windows selected of what it read for that."""
@@ -143,14 +145,8 @@ class CommittedMap(NamedTuple):
     cut: Cut
 
 
-def runs_table(runs: Mapping[TopicPartition, Runs]) -> pa.Table:
-    """Runs by target partition, as a table."""
-    return join_runs(runs.items(), SCHEMA)
-
-
-def join_runs(runs: Iterable[tuple[tuple[str, *tuple[int, ...]], Runs]], schema: pa.Schema) -> pa.Table:
-    """Return runs as one table of `schema`. Each comes with the values of the columns before its own: a topic, then
-    int32 numbers."""
+def runs_table(runs: Mapping[_Key, Runs], schema: pa.Schema = SCHEMA) -> pa.Table:
+    """Return runs as one table of `schema`. Keys are the values of its first columns: a topic, then int32 numbers."""
     tables = [
         pa.Table.from_arrays(
             [
@@ -160,30 +156,28 @@ def join_runs(runs: Iterable[tuple[tuple[str, *tuple[int, ...]], Runs]], schema:
             ],
             schema=schema,
         )
-        for (topic, *numbers), columns in runs
+        for (topic, *numbers), columns in runs.items()
     ]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[TopicPartition, Runs]]:
     """Yield the runs of a table in which each target partition's stand together, as in every map and part."""
-    for topic, (partition,), runs in split_runs(table, "partition"):
+    for (topic, partition), runs in split_runs(table):
         yield TopicPartition(topic, partition), runs
 
 
-def split_runs(table: pa.Table, *names: str) -> Iterator[tuple[str, tuple[int, ...], Runs]]:
-    """Yield the runs of each stretch of rows that have one topic and the same numbers in the columns `names`: with the
-    topic and the numbers."""
+def split_runs(table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Runs]]:
+    """Yield the runs of each stretch of rows with the same values in the columns before the runs, and these values."""
     if not len(table):
         return
     topics: Any = table.column("topic").combine_chunks().dictionary_encode()
     codes = topics.indices.to_numpy()
-    numbers = [table.column(name).to_numpy() for name in names]
-    source, target, count = (table.column(name).to_numpy() for name in ("source", "target", "count"))
+    *numbers, source, target, count = (table.column(name).to_numpy() for name in table.schema.names[1:])
     changed = np.any([np.diff(column) != 0 for column in (codes, *numbers)], axis=0)
     for a, b in pairwise([0, *(np.flatnonzero(changed) + 1).tolist(), len(table)]):
         topic = topics.dictionary[int(codes[a])].as_py()
-        yield topic, tuple(int(column[a]) for column in numbers), (source[a:b], target[a:b], count[a:b])
+        yield (topic, *(int(column[a]) for column in numbers)), (source[a:b], target[a:b], count[a:b])
 
 
 def _part_key(restore_id: str, unit: int, name: MapPartName) -> str:
@@ -200,23 +194,22 @@ def write_map_part(
     cut: Cut = NOTHING,
 ) -> None:
     """`cut` is what windows selected since the part before."""
-    told = {_PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, cut)).encode()}
+    metadata = {PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, cut)).encode()}
     key = _part_key(restore_id, unit, name)
-    store.put_new(key, encode(runs.replace_schema_metadata(told), key))
+    store.put_new(key, encode(runs.replace_schema_metadata(metadata), key))
 
 
 def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName | None) -> CommittedMap:
-    """Everything that a unit has committed, `last` being the part named in its progress."""
+    """Return everything that a unit has committed, `last` being the part named in its progress."""
     tables: list[pa.Table] = []
     while last is not None:
-        earlier = [
-            _read_map_part(store, restore_id, unit, MapPartName(last.attempt, n)) for n in range(last.number + 1)
-        ]
-        tables = earlier + tables
-        last = previous_of(earlier[0])
+        keys = [_part_key(restore_id, unit, MapPartName(last.attempt, n)) for n in range(last.number + 1)]
+        tables = [decode(store.get(key), key) for key in keys] + tables
+        last = previous_of(tables[0])
     cut = NOTHING
     for table in tables:
-        cut = cut.plus(_cut(table))
+        if (counts := table.schema.metadata.get(_CUT)) is not None:  # None: the part is older than windows
+            cut = cut.plus(Cut(*map(int, counts.decode().split(","))))
     bare = [t.replace_schema_metadata(None) for t in tables]
     return CommittedMap(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
 
@@ -229,18 +222,11 @@ def begun_map_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Tab
 
 def previous_of(part: pa.Table) -> MapPartName | None:
     """Return the part of an earlier attempt that the attempt of `part` went on from."""
-    return MapPartName.parse((part.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
+    return MapPartName.parse(previous_name(part))
 
 
-def _cut(part: pa.Table) -> Cut:
-    """Return nothing for a part that is older than windows."""
-    told = part.schema.metadata.get(_CUT)
-    return Cut(*map(int, told.decode().split(","))) if told else NOTHING
-
-
-def _read_map_part(store: Store, restore_id: str, unit: int, name: MapPartName) -> pa.Table:
-    key = _part_key(restore_id, unit, name)
-    return decode(store.get(key), key)
+def previous_name(part: pa.Table) -> str:
+    return (part.schema.metadata or {}).get(PREVIOUS, b"").decode(errors="replace")
 
 
 def encode(table: pa.Table, key: str) -> bytes:
@@ -257,9 +243,9 @@ def _sum(data: bytes) -> bytes:
 
 
 def write_map(store: Store, restore_id: str, tables: Iterable[pa.Table]) -> pa.Table:
-    """offsets.parquet, in order of topic, partition and source offset."""
+    """Write offsets.parquet, in order of topic, partition and source offset."""
     whole = pa.concat_tables([*tables, SCHEMA.empty_table()])
-    whole = whole.sort_by([("topic", "ascending"), ("partition", "ascending"), ("source", "ascending")])
+    whole = whole.sort_by([(name, "ascending") for name in ("topic", "partition", "source")])
     key = layout.restore_key(restore_id, layout.OFFSETS)
     store.put(key, encode(whole, key))
     return whole

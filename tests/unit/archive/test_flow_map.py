@@ -95,7 +95,6 @@ def test_next_is_after_the_last_record(store: Store) -> None:
     one = write(store, 1, "aa", None, (5, 7, 10))
     found = open_map(store, "A", "B", {SLOT: one}).partition(REMOTE, 1)
     assert (found.next, found.map(99).offset, found.map(6).offset) == (17, 17, 8)
-    assert open_map(store, "A", "B", {SLOT: one}).newest_runs().to_pylist() == runs((5, 7, 10)).to_pylist()
 
 
 def fill(store: Store, parts: int, slot: SlotMap) -> None:

@@ -1,49 +1,46 @@
-"""The apply half of a flow: one round per restore point."""
+"""Apply archived records to a target, exactly once: `Applier`, round after round, one round per restore point."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from kbackup.archive.models import Manifest
+from kbackup.archive import layout
+from kbackup.archive.models import Manifest, dump
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import MAP_SCHEMA, FlowMap
+from kbackup.archive.restores.flow_map import DOCUMENT, MAP_SCHEMA, SLOTS, FlowMap, FlowState, read_flow, slot_of
+from kbackup.archive.restores.plan import UnitRange
+from kbackup.errors import AlreadyExistsError, MismatchError
 from kbackup.jobs.mirror.apply.pending import (
     Applied,
     DeletedRemote,
-    Lost,
+    Noted,
     PartitionApplied,
     Pending,
-    Recreated,
+    Recovery,
     find_lost,
     find_pending,
     find_recreated,
-    read_heads,
+    heads_of,
+    read_positions,
     reported_positions,
 )
-from kbackup.jobs.mirror.apply.session import (
-    ApplySession,
-    count_applied,
-    make_room,
-    open_session,
-    tasks_to_begin,
-    tasks_to_produce,
-    tasks_to_refresh,
-)
-from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotTask, SlotWork
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
-from kbackup.jobs.mirror.settings import TopicsReport
+from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic, read_flow_status
+from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
 from kbackup.kafka import kernel
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import run_tasks
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +53,7 @@ SMALL_BYTES, SMALL_SEGMENTS = 16 << 20, 5_000
 
 TRANSACTION_BYTES = 256 << 20
 REFRESH = 86_400.0  # s; far less than any sensible offsets.retention.minutes
+_THREADS = 8
 
 
 @dataclass
@@ -72,16 +70,13 @@ class Applier:
     spark: Spark
     listener: ProgressListener
     transaction_bytes: int = TRANSACTION_BYTES
-    clock: Callable[[], float] = time.monotonic
     _session: ApplySession | None = None
     _slots: OpenSlots = field(default_factory=OpenSlots)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -100,9 +95,8 @@ class Applier:
         After an error that may be over in a while (`jobs.follow.RETRIED`), call it again. `FencedError`: another
         process applies this flow now."""
         try:
-            session = self._session or open_session(self.flow, self.target, self.state, archive)
-            self._session = session
-            return self._apply(session, archive, point, topics, made)
+            self._session = self._session or open_session(self.flow, self.target, self.state, archive)
+            return self._apply(self._session, archive, point, topics, made)
         except BaseException:
             self.close()  # what was committed, and which positions hold, is asked for again
             raise
@@ -120,31 +114,35 @@ class Applier:
         topics: Sequence[RemoteTopic],
         made: TopicsReport | None,
     ) -> Applied:
-        began = self.clock()
+        began = time.monotonic()
+        flow = self.flow
+        stop = flow.on_recreate == "stop"
         session.recover(self.target, topics)
-        stop = self.flow.on_recreate == "stop"
         pending = find_pending(archive, point, topics, session.positions, session.applied, stop)
         new = {tp.topic for tp in pending.ranges} | ({t.remote for t in topics} - session.topic_ids.keys())
         asked = [topic for topic in topics if made is not None or topic.remote in new]
-        deleted, missing = session.check_topics(self.flow, asked, made.created if made is not None else ())
+        deleted, missing = session.check_topics(flow, asked, made.created if made is not None else ())
         if deleted:
             self._slots.close()  # their producers know the positions that hold no more
         topics = [topic for topic in topics if topic.remote not in missing]
-        work = SlotWork(self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes)
-        begun = self._begin_at_end(session, work, point, topics, {topic.remote for topic in deleted})
+        names = (flow.source, flow.target)
+        work = SlotWork(self.target, archive.store, self.state, names, point.number, self.transaction_bytes)
+        ends = positions_at_end(session, point, topics, {t.remote for t in deleted}) if flow.starts_at_end else {}
+        for result in self._slots.run(work, session.tasks(topics, begins=ends)) if ends else ():
+            session.add(result)
         before = session.positions
-        if deleted or missing or begun:
+        if deleted or missing or ends:
             pending = find_pending(archive, point, topics, before, session.applied, stop)
-        refused = make_room(self.flow, session.cluster, topics, pending)
+        refused = make_room(flow, session.cluster, topics, pending)
         if refused:
             topics = [topic for topic in topics if topic.remote not in refused]
             pending = find_pending(archive, point, topics, before, session.applied, stop)
         added: list[pa.Table] = []
-        if session.refreshed is None or self.clock() - session.refreshed >= REFRESH:
+        if session.refreshed is None or time.monotonic() - session.refreshed >= REFRESH:
             added += self._refresh(session, work, topics)
         if pending.ranges:
             with Phases(self.listener).step("apply"):
-                added += self._produce(session, work, tasks_to_produce(session, pending, topics), pending)
+                added += self._produce(session, work, session.tasks(topics, ranges=pending.ranges), pending)
         runs = pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
         session.applied = {topic.source: point.number for topic in topics}
         reported = reported_positions(session.status, archive.info.id, before)
@@ -162,44 +160,16 @@ class Applier:
             recreated=find_recreated(archive, point, topics, reported, after),
             held_back=pending.held_back,
             too_late=find_lost(archive, point, topics, reported, after),
-            seconds=self.clock() - began,
+            seconds=time.monotonic() - began,
         )
-
-    @property
-    def _names(self) -> tuple[str, str]:
-        return self.flow.source, self.flow.target
-
-    def _begin_at_end(
-        self,
-        session: ApplySession,
-        work: SlotWork,
-        point: Manifest,
-        topics: Sequence[RemoteTopic],
-        deleted: Collection[str],
-    ) -> bool:
-        """Commit positions at the ends of `point` for topics that have none, but for those that were `deleted` in the
-        target, if the flow starts at the end. Return whether there were any."""
-        if not self.flow.starts_at_end:
-            return False
-        known = {tp.topic for tp in session.noted} | {*deleted}
-        remotes = {topic.source: topic.remote for topic in topics if topic.remote not in known}
-        ends = {
-            TopicPartition(remotes[state.name], partition.partition): AppliedPosition(state.incarnation, partition.end)
-            for state in point.topics
-            if state.name in remotes
-            for partition in state.partitions
-        }
-        for result in self._slots.run(work, tasks_to_begin(session, topics, ends)) if ends else ():
-            session.add(result)
-        return bool(ends)
 
     def _refresh(self, session: ApplySession, work: SlotWork, topics: Sequence[RemoteTopic]) -> list[pa.Table]:
         """Commit every position once more, before brokers let it expire. Returns the runs that
         came to the offset map."""
-        noted = self._slots.refresh(work, tasks_to_refresh(session, topics), session.uncommitted)
+        noted = self._slots.refresh(work, session.tasks(topics), session.uncommitted)
         session.noted |= noted
         session.uncommitted = {}
-        session.refreshed = self.clock()
+        session.refreshed = time.monotonic()
         return session.catch_up(noted)
 
     def _produce(
@@ -219,7 +189,221 @@ class Applier:
         return [table for result in results for table in session.add(result)]
 
 
-# Apply archived records to a target, exactly once: `Applier`, round after round.
+def positions_at_end(
+    session: ApplySession, point: Manifest, topics: Sequence[RemoteTopic], deleted: Collection[str]
+) -> dict[TopicPartition, AppliedPosition]:
+    """Return positions at the ends of `point` for topics that have none, but for those that were `deleted` in the
+    target."""
+    known = {tp.topic for tp in session.noted} | {*deleted}
+    remotes = {topic.source: topic.remote for topic in topics if topic.remote not in known}
+    return {
+        TopicPartition(remotes[state.name], partition.partition): AppliedPosition(state.incarnation, partition.end)
+        for state in point.topics
+        if state.name in remotes
+        for partition in state.partitions
+    }
 
 
-__all__ = ["Applied", "Applier", "DeletedRemote", "Lost", "PartitionApplied", "Recreated", "read_heads"]
+def make_room(flow: Flow, cluster: Cluster, topics: Sequence[RemoteTopic], pending: Pending) -> Mapping[str, str]:
+    """Add the partitions that pending records need beyond the source's count. Returns why by remote topic, where the
+    target refuses: the records of these topics must wait."""
+    needed: dict[str, int] = {}
+    for tp in pending.ranges:
+        needed[tp.topic] = max(tp.partition + 1, needed.get(tp.topic, 0))
+    short = [replace(t, partitions=needed[t.remote]) for t in topics if needed.get(t.remote, 0) > t.partitions]
+    refused = sync_topics(flow, short, cluster).refused if short else {}
+    return {
+        remote: f"an earlier incarnation needs {needed[remote]} partitions; add them, or allow it to the mirror: {why}"
+        for remote, why in refused.items()
+    }
+
+
+def count_applied(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, PartitionApplied]:
+    """Return the records that the round committed to each partition; bytes and timestamps as the segments' descriptors
+    have them."""
+    records: dict[TopicPartition, int] = {}
+    columns = (runs.column(name).to_pylist() for name in ("topic", "partition", "count"))
+    for topic, partition, count in zip(*columns, strict=True):
+        tp = TopicPartition(topic, partition)
+        records[tp] = records.get(tp, 0) + count
+    applied: dict[TopicPartition, PartitionApplied] = {}
+    for tp, count in records.items():
+        segments = [s for each in pending.ranges.get(tp, ()) for s in each.segments]
+        oldest = min((s.min_timestamp for s in segments if s.min_timestamp is not None), default=None)
+        newest = max((s.max_timestamp for s in segments if s.max_timestamp is not None), default=None)
+        applied[tp] = PartitionApplied(count, sum(s.bytes for s in segments), oldest, newest)
+    return applied
+
+
+@dataclass
+class ApplySession:
+    """What an `Applier` knows between two rounds: the state of its flow, the offset map, and the applied positions
+    (`noted`). `refreshed` is when all positions were committed last; None: they are due."""
+
+    cluster: Cluster
+    flow: FlowState
+    noted: dict[TopicPartition, Noted]
+    map: FlowMap
+    refreshed: float | None = None
+    applied: dict[str, int] = field(default_factory=dict)
+    """By topic of the source, the restore point up to which everything is applied."""
+    recovered: set[str] = field(default_factory=set)
+    """Remote topics whose forgotten positions were read back."""
+    uncommitted: dict[TopicPartition, Noted] = field(default_factory=dict)
+    """Positions that were read back, and are not in the target yet."""
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    """By remote topic, the id that the target gave it when it was last looked at."""
+    status: FlowStatus | None = None
+    """The flow's last status, until a round is done: the next round reports the losses of a round that failed."""
+
+    @property
+    def positions(self) -> dict[TopicPartition, AppliedPosition]:
+        return {tp: noted.position for tp, noted in self.noted.items()}
+
+    def tasks(
+        self,
+        topics: Sequence[RemoteTopic],
+        ranges: Mapping[TopicPartition, Sequence[UnitRange]] | None = None,
+        begins: Mapping[TopicPartition, AppliedPosition] | None = None,
+    ) -> list[SlotTask]:
+        """Return the tasks of the slots that have `ranges` to produce or `begins` to commit, the largest first; without
+        both, a task without records for each slot that has a position, to commit its positions again.
+
+        A task has all known remote partitions of its slot, also those that only an earlier incarnation had."""
+        ranges, begins, slots = ranges or {}, begins or {}, self.flow.slots
+        due = {slot_of(tp, slots) for tp in (ranges or begins or self.noted)}
+        by_slot: dict[int, list[TopicPartition]] = {}
+        for tp in sorted({tp for topic in topics for tp in topic.remote_partitions} | {*ranges, *begins, *self.noted}):
+            by_slot.setdefault(slot_of(tp, slots), []).append(tp)
+        committed = self.noted.keys() - self.uncommitted.keys()
+        tasks = [
+            SlotTask(
+                slot,
+                tuple(each for tp in partitions for each in ranges.get(tp, ())),
+                tuple(partitions),
+                tuple(tp for tp in partitions if tp in committed),
+                self.map.slot(slot).head,
+                {tp: begins[tp] for tp in partitions if tp in begins},
+                {tp.topic: self.topic_ids[tp.topic] for tp in partitions if tp.topic in self.topic_ids},
+            )
+            for slot, partitions in by_slot.items()
+            if slot in due
+        ]
+        return sorted(tasks, key=lambda t: -sum(s.bytes for each in t.ranges for s in each.segments))
+
+    def check_topics(
+        self, flow: Flow, topics: Sequence[RemoteTopic], created: Collection[str]
+    ) -> tuple[list[RemoteTopic], Mapping[str, str]]:
+        """Create the remote topics that are gone, and drop the applied positions of every topic that is not the one
+        they were committed for, and of partitions that vanished. `created` are the topics that this round created
+        before.
+
+        Return the topics that were applied before and now begin anew; and why by remote topic, where the target refuses
+        to create it."""
+        before = self.cluster.topics({topic.remote for topic in topics})
+        short = [t for t in topics if t.remote not in before or len(before[t.remote].partitions) < t.partitions]
+        made = sync_topics(flow, short, self.cluster) if short else TopicsReport((), {}, {})
+        after = before | self.cluster.topics(made.created) if made.created else before
+        created = {*created, *made.created}
+        status = self.status.topics if self.status is not None else ()
+        reported = {topic.remote for topic in status if topic.incarnation >= 0}
+        noted: dict[str, list[TopicPartition]] = {}
+        for tp in self.noted:
+            noted.setdefault(tp.topic, []).append(tp)
+        deleted: list[RemoteTopic] = []
+        for topic in topics:
+            remote = topic.remote
+            existing = before.get(remote) if remote not in created else None
+            known = self.topic_ids.get(remote, "")
+            self.topic_ids[remote] = after[remote].id if remote in after else ""
+            stale = [
+                tp
+                for tp in noted.get(remote, ())
+                if existing is None
+                or tp.partition not in existing.partitions
+                or not self.noted[tp].note.is_of(existing.id)
+                or known not in ("", existing.id)
+            ]
+            for tp in stale:
+                del self.noted[tp]
+                self.uncommitted.pop(tp, None)
+            if stale or (remote in created and remote in reported):
+                self.applied.pop(topic.source, None)
+                deleted.append(topic)
+        return deleted, made.refused
+
+    def recover(self, target: Properties, topics: Sequence[RemoteTopic]) -> None:
+        """Read positions back that the target has forgotten, of topics that come for the first time."""
+        remotes = {topic.remote for topic in topics} - self.recovered
+        if not remotes:
+            return
+        slots = [self.map.slot(number) for number in range(self.flow.slots)]
+        names = (self.flow.source, self.flow.target)
+        recovered = Recovery(self.cluster, target, names, remotes).positions(slots, self.noted)
+        self.recovered |= remotes
+        if recovered:
+            self.noted |= recovered
+            self.uncommitted |= recovered
+            self.refreshed = None
+
+    def add(self, result: SlotResult) -> list[pa.Table]:
+        """Add what a slot has committed to the positions and the map. Returns the runs that came to the map."""
+        self.noted |= result.positions
+        slot = self.map.slot(result.slot)
+        added: list[pa.Table] = []
+        for part in result.map_parts:
+            # where it does not follow, an attempt before this one committed the parts between
+            follows = slot.add(part.name, part.previous, part.runs)
+            added.append(part.runs if follows else slot.load(part.name))
+        added += self.catch_up(result.positions)
+        if slot.merge_due:
+            slot.merge_map_parts()
+        return added
+
+    def catch_up(self, positions: Mapping[TopicPartition, Noted]) -> list[pa.Table]:
+        """Add the parts of the map that committed positions name and that this process did not load: an earlier
+        attempt has committed them, or another process before it was fenced. Returns their runs."""
+        added: list[pa.Table] = []
+        for number, part in heads_of(positions, self.flow.slots).items():
+            slot = self.map.slot(number)
+            if slot.head is None or part > slot.head:
+                added.append(slot.load(part))
+        return added
+
+
+def open_session(flow: Flow, target: Properties, state: Store, archive: Archive) -> ApplySession:
+    """Look at the target and at the flow's state. `MismatchError` if the flow was begun from another archive, or
+    onto another cluster."""
+    cluster = Cluster(target, "target")
+    cluster_id, _ = cluster.connect()
+    names = (flow.source, flow.target)
+    begun = read_flow(state, *names)
+    if begun is None:
+        begun = FlowState(
+            source=flow.source,
+            target=flow.target,
+            archive_id=archive.info.id,
+            target_cluster_id=cluster_id,
+            slots=SLOTS,
+            created_at=now(),
+        )
+        try:
+            state.put_new(layout.mirror_key(*names, DOCUMENT), dump(begun))
+        except AlreadyExistsError:
+            begun = read_flow(state, *names) or begun
+    if begun.archive_id != archive.info.id:
+        raise MismatchError(
+            f"flow {flow.name} was begun from archive {begun.archive_id}; {archive.store.url} is archive "
+            f"{archive.info.id}",
+            "name the archive that it was begun from, or give the source another alias",
+        )
+    if begun.target_cluster_id != cluster_id:
+        raise MismatchError(
+            f"flow {flow.name} was begun onto cluster {begun.target_cluster_id}; the target is cluster {cluster_id}",
+            "give the new target another alias",
+        )
+    noted = read_positions(cluster, *names)
+    flow_map = FlowMap(state, *names, begun.slots, heads_of(noted, begun.slots))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(flow_map.slot, range(begun.slots)))
+    return ApplySession(cluster, begun, noted, flow_map, status=read_flow_status(state, *names))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import MAP_SCHEMA, FlowMapPartName, SlotMap, by_incarnation, read_flow, slot_of
+from kbackup.archive.restores.flow_map import MAP_SCHEMA, FlowMapPartName, SlotMap, by_incarnation, slot_of
 from kbackup.archive.restores.offset_map import Runs, runs_table
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.table import (
@@ -33,8 +33,7 @@ from kbackup.jobs.replay import committed_partitions, first_committed
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel_protocol import CommittedProgress
-from kbackup.store.base import Store
-from kbackup.types import Int64Array, TopicPartition
+from kbackup.types import TopicPartition
 
 
 class PartitionApplied(NamedTuple):
@@ -187,13 +186,6 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
     }
 
 
-def read_heads(cluster: Cluster, store: Store, source: str, target: str) -> dict[int, FlowMapPartName]:
-    """Return the last committed part of the offset map of each slot, for `archive.flow_map.open_map`. `store` is where
-    the flow keeps its state."""
-    flow = read_flow(store, source, target)
-    return heads_of(read_positions(cluster, source, target), flow.slots) if flow is not None else {}
-
-
 def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, FlowMapPartName]:
     """Return the last committed part of the offset map of each slot that has a position."""
     heads: dict[int, FlowMapPartName] = {}
@@ -238,10 +230,11 @@ class Recovery:
             for key in slot.incarnations:  # the newest comes last
                 if key.remote in known or key.remote.topic not in self.remotes or slot.head is None:
                     continue
-                source, target, count = slot.runs(key)
+                source, target, count = (column[-1:] for column in slot.runs(key))
                 position = AppliedPosition(key.incarnation, int(source[-1] + count[-1]))
                 restored[key.remote] = Noted(position, PositionNote(key.incarnation, slot.head, 0))
-                last[key.remote] = _tail(source, target, count)
+                skipped = np.maximum(count - _TAIL, 0)
+                last[key.remote] = source + skipped, target + skipped, count - skipped
         complete = self._with_last_records(last)
         return {tp: noted for tp, noted in restored.items() if tp in complete}
 
@@ -249,12 +242,9 @@ class Recovery:
         """Return the partitions whose last records in the map the target has, or had before retention deleted them. A
         log of the same length may hold other records: of a transaction that was aborted after the topic was recreated.
         """
-        last = self._on_target(last)
+        last, starts = self._long_enough(last)
         if not last:
             return set()
-        ends = self.cluster.log_ends(last, "read_uncommitted")
-        last = {tp: run for tp, run in last.items() if ends[tp] >= _end(run)}
-        starts = self.cluster.log_starts(last)
         expired = {tp for tp, run in last.items() if starts[tp] >= _end(run)}
         remaining = runs_table({tp: run for tp, run in last.items() if tp not in expired})
         return expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
@@ -270,14 +260,10 @@ class Recovery:
 
     def _is_committed(self, name: FlowMapPartName, runs: pa.Table) -> bool:
         """Return whether the target holds the records of an offset map part. A transaction is complete or absent."""
-        every = {key.remote: run for key, run in by_incarnation(runs)}
-        rows = self._on_target(every)
-        ends = self.cluster.log_ends(rows, "read_uncommitted")
-        rows = {tp: run for tp, run in rows.items() if ends[tp] >= _end(run)}
-        starts = self.cluster.log_starts(rows)
-        whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
+        rows, starts = self._long_enough({key.remote: run for key, run in by_incarnation(runs)})
         if not rows:
             return False
+        whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
         if not whole:
             raise ClusterError(
                 f"the applied positions of flow {'->'.join(self.names)} are gone from the target, and so are the "
@@ -286,19 +272,16 @@ class Recovery:
             )
         return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None
 
-    def _on_target(self, runs: Mapping[TopicPartition, Runs]) -> dict[TopicPartition, Runs]:
-        """Return the runs of partitions that the target has. A recreated topic may have fewer."""
+    def _long_enough(
+        self, runs: Mapping[TopicPartition, Runs]
+    ) -> tuple[dict[TopicPartition, Runs], Mapping[TopicPartition, int]]:
+        """Return the runs of partitions whose log in the target reaches to their end, and where these logs start. A
+        recreated topic may have fewer partitions."""
         topics = self.cluster.topics({tp.topic for tp in runs}) if runs else {}
-        return {
-            tp: run for tp, run in runs.items() if tp.topic in topics and tp.partition in topics[tp.topic].partitions
-        }
-
-
-def _tail(*runs: Int64Array) -> Runs:
-    """Return the last records of the last run."""
-    source, target, count = (column[-1:] for column in runs)
-    skipped = np.maximum(count - _TAIL, 0)
-    return source + skipped, target + skipped, count - skipped
+        present = [tp for tp in runs if tp.topic in topics and tp.partition in topics[tp.topic].partitions]
+        ends = self.cluster.log_ends(present, "read_uncommitted") if present else {}
+        whole = {tp: runs[tp] for tp in present if ends[tp] >= _end(runs[tp])}
+        return whole, self.cluster.log_starts(whole)
 
 
 def _end(runs: Runs) -> int:
@@ -309,9 +292,8 @@ def _end(runs: Runs) -> int:
 # Find records that a flow can't apply any more: they expired or were lost before the flow read them. Pure.
 
 
-_KINDS = ("retention", "damaged")
-"""Kinds of losses whose records are not in the archive. The archive still has the records of truncated and recreated
-topics."""
+_WHY_LOST = {"retention": "were lost before they were archived", "damaged": "are damaged in the archive"}
+"""By the kind of a loss. The archive still has the records of truncated and recreated topics."""
 
 
 def find_lost(
@@ -340,48 +322,26 @@ def find_lost(
         if first is None or tp.topic not in sources:
             continue
         source = sources[tp.topic]
-        for incarnation, start, end, why in gaps.get((source, tp.partition), ()):
+        for incarnation, start, end, why in sorted(gaps.get((source, tp.partition), ())):
             begin = max(start, first.next) if incarnation == first.incarnation else start
-            passed = (incarnation, end) <= position and (incarnation, end) > first and begin < end
-            if passed:
+            if first < (incarnation, end) <= position and begin < end:
                 message = f"offsets {begin} to {end - 1} of {source}-{tp.partition}, or some of them, {why}"
                 lost.append(Lost(source, incarnation, tp.partition, tp.topic, begin, end, message))
     return tuple(lost)
 
 
-Gap = tuple[int, int, int, str]
-"""Incarnation, start, end (exclusive), and why."""
-
-
-def _gaps(archive: Archive, point: Manifest) -> dict[tuple[str, int], list[Gap]]:
-    """Return the missing offsets of the archive, by topic and partition of the source, in order."""
-    gaps_by_partition: dict[tuple[str, int], list[Gap]] = {}
-    for key, gap in [*_expired(archive), *_losses(archive, point)]:
-        gaps_by_partition.setdefault(key, []).append(gap)
-    return {key: sorted(gaps) for key, gaps in gaps_by_partition.items()}
-
-
-def _expired(archive: Archive) -> Iterator[tuple[tuple[str, int], Gap]]:
+def _gaps(archive: Archive, point: Manifest) -> Mapping[tuple[str, int], list[tuple[int, int, int, str]]]:
+    """Return (incarnation, start, end, why) of the archive's missing offsets, by topic and partition of the source."""
+    gaps: defaultdict[tuple[str, int], list[tuple[int, int, int, str]]] = defaultdict(list)
     for (topic, incarnation, partition), start in archive.state.starts.items():
-        why = "expired in the archive before they were applied"
-        yield (topic, partition), (incarnation, 0, start.start, why)
-
-
-def _losses(archive: Archive, point: Manifest) -> Iterator[tuple[tuple[str, int], Gap]]:
+        gap = (incarnation, 0, start.start, "expired in the archive before they were applied")
+        gaps[topic, partition].append(gap)
     for row in archive.state.losses.dicts():
-        if row["kind"] not in _KINDS or row["point"] > point.number:
-            continue
-        if row["partition"] is None or row["start"] is None or row["end"] is None:
-            continue
-        yield (
-            (row["topic"], row["partition"]),
-            (
-                row["incarnation"],
-                row["start"],
-                row["end"],
-                "were lost before they were archived" if row["kind"] == "retention" else "are damaged in the archive",
-            ),
-        )
+        unknown = None in (row["partition"], row["start"], row["end"])
+        if row["kind"] in _WHY_LOST and row["point"] <= point.number and not unknown:
+            gap = (row["incarnation"], row["start"], row["end"], _WHY_LOST[row["kind"]])
+            gaps[row["topic"], row["partition"]].append(gap)
+    return gaps
 
 
 # New incarnations of topics, and the positions that the flow reported last. Pure.
@@ -436,16 +396,13 @@ def incarnation_kind(
 
 def _newest(positions: Mapping[TopicPartition, AppliedPosition]) -> dict[str, int]:
     """Return the newest incarnation of each remote topic."""
-    reported: dict[str, int] = {}
+    newest: dict[str, int] = {}
     for tp, position in positions.items():
-        reported[tp.topic] = max(position.incarnation, reported.get(tp.topic, position.incarnation))
-    return reported
+        newest[tp.topic] = max(position.incarnation, newest.get(tp.topic, position.incarnation))
+    return newest
 
 
 # Find the archived segments beyond the applied positions, in order of incarnation and offset. Pure.
-
-
-_LARGE = 10_000  # rows from which on columns are compared instead of rows
 
 
 @dataclass(frozen=True)
@@ -479,100 +436,68 @@ def find_pending(
 ) -> Pending:
     """Return the segments beyond `positions` up to restore point `point`. `after` names, by topic, a restore point up
     to which everything is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
-    lives = topic_lives(point, topics, positions, stop)
     newest = {t.name: t.incarnation for t in point.topics}
+    lives = _lives(newest, topics, positions, stop)
     held_back = [
         Recreated(name, life.topic.remote, newest[name], True, incarnation_kind(archive, point, name, newest[name]))
         for name, life in sorted(lives.items())
         if life.last < newest[name]
     ]
+    found: list[Segment] = []
+    since: defaultdict[int, set[str]] = defaultdict(set)
+    for name in lives:
+        since[after.get(name, 0)].add(name)
+    for number, names in since.items():
+        if number < point.number:
+            table = of_topics(archive.table(point.number, SCHEMA.names, number), names)
+            found += from_batches(_beyond(table, lives, positions).to_batches())
+    by_incarnation: defaultdict[tuple[TopicPartition, int], list[Segment]] = defaultdict(list)
+    for segment in sorted(map(with_checked_key, found), key=in_order):
+        remote = TopicPartition(lives[segment.topic].topic.remote, segment.partition)
+        by_incarnation[remote, segment.incarnation].append(segment)
     ranges: dict[TopicPartition, list[UnitRange]] = {}
-    for (remote, _), segments in sorted(
-        _by_partition(_segments(archive, point, lives, positions, after), lives).items()
-    ):
-        part = UnitRange(
-            topic=segments[0].topic, partition=segments[0].partition, target=remote.topic, segments=tuple(segments)
-        )
+    for (remote, _), segments in sorted(by_incarnation.items()):
+        topic, partition = segments[0].topic, segments[0].partition
+        part = UnitRange(topic=topic, partition=partition, target=remote.topic, segments=tuple(segments))
         ranges.setdefault(remote, []).append(part)
     return Pending(ranges, tuple(held_back))
 
 
-def topic_lives(
-    point: Manifest, topics: Sequence[RemoteTopic], positions: Mapping[TopicPartition, AppliedPosition], stop: bool
+def _lives(
+    newest: Mapping[str, int],
+    topics: Sequence[RemoteTopic],
+    positions: Mapping[TopicPartition, AppliedPosition],
+    stop: bool,
 ) -> dict[str, Lives]:
-    """Return the incarnations to apply of each topic that the restore point has. A topic that was never applied begins
-    with its newest one."""
-    reached: dict[str, list[int]] = {}
+    """Return the incarnations to apply of each topic that has a `newest` one. A topic that was never applied begins
+    with that."""
+    reached: defaultdict[str, list[int]] = defaultdict(list)
     for tp, position in positions.items():
-        reached.setdefault(tp.topic, []).append(position.incarnation)
-    newest = {t.name: t.incarnation for t in point.topics}
+        reached[tp.topic].append(position.incarnation)
     lives: dict[str, Lives] = {}
     for topic in topics:
-        if topic.source not in newest:
-            continue
-        last, own = newest[topic.source], reached.get(topic.remote)
-        if own is None:
-            lives[topic.source] = Lives(topic, last, last)
-        else:
+        if (last := newest.get(topic.source)) is not None:
+            own = reached.get(topic.remote, [last])
             lives[topic.source] = Lives(topic, min(own), max(own) if stop else last)
     return lives
 
 
-def _by_partition(
-    segments: Iterable[Segment], lives: Mapping[str, Lives]
-) -> dict[tuple[TopicPartition, int], list[Segment]]:
-    """Segments by remote partition and incarnation."""
-    by_partition: dict[tuple[TopicPartition, int], list[Segment]] = {}
-    for segment in segments:
-        remote = TopicPartition(lives[segment.topic].topic.remote, segment.partition)
-        by_partition.setdefault((remote, segment.incarnation), []).append(segment)
-    return by_partition
-
-
-def _segments(
-    archive: Archive,
-    point: Manifest,
-    lives: Mapping[str, Lives],
-    positions: Mapping[TopicPartition, AppliedPosition],
-    after: Mapping[str, int],
-) -> list[Segment]:
-    """Segments beyond the positions, in order."""
-    segments: list[Segment] = []
-    groups: dict[int, set[str]] = {}
-    for name in lives:
-        groups.setdefault(after.get(name, 0), set()).add(name)
-    for number, names in groups.items():
-        if number >= point.number:
-            continue
-        table = of_topics(archive.table(point.number, SCHEMA.names, number), names)
-        if len(table) > _LARGE:
-            table = rows_where(table, _beyond(table, lives, positions))
-        segments += [s for s in from_batches(table.to_batches()) if _is_pending(s, lives[s.topic], positions)]
-    return sorted(map(with_checked_key, segments), key=in_order)
-
-
-def _is_pending(segment: Segment, life: Lives, positions: Mapping[TopicPartition, AppliedPosition]) -> bool:
-    if not life.first <= segment.incarnation <= life.last:
-        return False
-    position = positions.get(TopicPartition(life.topic.remote, segment.partition))
-    return position is None or (segment.incarnation, segment.last) >= (position.incarnation, position.next)
-
-
 def _beyond(
     table: pa.Table, lives: Mapping[str, Lives], positions: Mapping[TopicPartition, AppliedPosition]
-) -> npt.NDArray[np.bool_]:
-    """bool[rows]: `_is_pending`, by columns. A partition's position is looked up once."""
+) -> pa.Table:
+    """Return the segments that a round applies. By columns: a partition's position is looked up once."""
+    if not len(table):
+        return table
     topics: list[Any] = table.column("topic").to_pylist()
     incarnation, partition, last = (integers(table, name) for name in ("incarnation", "partition", "last"))
     names, codes = np.unique(np.array(topics, object), return_inverse=True)
     keys = (codes.astype(np.int64) << 32) | partition
     unique, rows = np.unique(keys, return_inverse=True)
-    at = np.zeros((len(unique), 2), np.int64)
+    bounds = np.zeros((len(unique), 4), np.int64)
     for n, key in enumerate(unique.tolist()):
-        remote = lives[str(names[key >> 32])].topic.remote
-        position = positions.get(TopicPartition(remote, key & 0xFFFFFFFF))
-        if position is not None:
-            at[n] = position
-    begun, following = at[rows, 0], at[rows, 1]
-    pending: npt.NDArray[np.bool_] = (incarnation > begun) | ((incarnation == begun) & (last >= following))
-    return pending
+        life = lives[str(names[key >> 32])]
+        position = positions.get(TopicPartition(life.topic.remote, key & 0xFFFFFFFF), AppliedPosition(0, 0))
+        bounds[n] = life.first, life.last, *position
+    first, newest, begun, following = bounds[rows].T
+    pending = (incarnation > begun) | ((incarnation == begun) & (last >= following))
+    return rows_where(table, pending & (incarnation >= first) & (incarnation <= newest))

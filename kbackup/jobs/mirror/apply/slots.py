@@ -1,4 +1,8 @@
-"""The slots of a flow: each with its names, offset map and notes, so that every record is applied once."""
+"""The slots of a flow: each with its names, offset map and notes, so that every record is applied once.
+
+Spark tasks do the work of slots in a large round, this process in a small one. Both use the slot's own transactional
+id. So whoever begins a slot fences whoever had it before.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -28,107 +31,6 @@ from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
-
-class CommittedMapPart(NamedTuple):
-    """An offset map part whose transaction is committed."""
-
-    name: FlowMapPartName
-    previous: FlowMapPartName | None
-    runs: pa.Table
-
-
-def incarnation_of(range_: UnitRange) -> int:
-    """Return the incarnation of the source's topic that all segments of a range are of."""
-    return range_.segments[0].incarnation
-
-
-@dataclass
-class SlotLedger:
-    """The offset map and positions of one slot. `positions` are the committed ones, as its producer found them. `head`
-    is the last part of the slot's map that is known to be committed, which they may not name any more. `point` is the
-    restore point that is applied. `map_parts` are those committed since they were last taken. `topic_ids` has the ids
-    of the remote topics."""
-
-    state: Store
-    source: str
-    target: str
-    slot: int
-    positions: dict[TopicPartition, Noted]
-    head: FlowMapPartName | None = None
-    point: int = 0
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    attempt: str = field(default_factory=lambda: secrets.token_hex(8))
-    map_parts: list[CommittedMapPart] = field(default_factory=list)
-    transactions: bool = True
-
-    def __post_init__(self) -> None:
-        self._next: tuple[CommittedMapPart, dict[TopicPartition, Noted]] | None = None
-        self.know(self.positions)
-
-    def know(self, positions: dict[TopicPartition, Noted]) -> None:
-        """Continue from `positions`."""
-        self.positions = positions
-        parts = [noted.note.map_part for noted in positions.values()]
-        self.head = max([*parts, *([self.head] if self.head else [])], default=None)
-
-    def start(self, range_: UnitRange) -> int | None:
-        """Return the source offset from which to apply a range; None if a later incarnation has begun."""
-        noted = self.positions.get(range_.tp)
-        incarnation = incarnation_of(range_)
-        if noted is None or noted.position.incarnation < incarnation:
-            return 0
-        return noted.position.next if noted.position.incarnation == incarnation else None
-
-    def publish(
-        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
-    ) -> Mapping[TopicPartition, CommittedProgress]:
-        """Write a map part; its name is committed with the records."""
-        positions = {tp: AppliedPosition(incarnation_of(each.range), each.next) for tp, each in reached.items()}
-        return self._publish(runs, positions)
-
-    def begin_at(
-        self, positions: Mapping[TopicPartition, AppliedPosition]
-    ) -> Mapping[TopicPartition, CommittedProgress]:
-        """Write a map part without records, which positions that none led to need."""
-        return self._publish({}, positions)
-
-    def _publish(
-        self, runs: Mapping[TopicPartition, Runs], positions: Mapping[TopicPartition, AppliedPosition]
-    ) -> Mapping[TopicPartition, CommittedProgress]:
-        name = FlowMapPartName(self.head.number + 1 if self.head else 1, self.attempt)
-        table = runs_table(
-            {MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count) for tp, r in runs.items()}
-        )
-        write_map_part(self.state, folder(self.source, self.target, self.slot), name, table, self.head)
-        noted = {
-            tp: Noted(each, PositionNote(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, "")))
-            for tp, each in positions.items()
-        }
-        self._next = CommittedMapPart(name, self.head, table), noted
-        return progress_of(noted)
-
-    def committed(self) -> None:
-        assert self._next is not None  # noqa: S101 (it follows `publish`)
-        part, noted = self._next
-        self.map_parts.append(part)
-        self.positions |= noted
-        self.head = part.name
-
-    def take_map_parts(self) -> list[CommittedMapPart]:
-        map_parts, self.map_parts = self.map_parts, []
-        return map_parts
-
-
-def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, CommittedProgress]:
-    """Return positions as a producer commits them."""
-    return {tp: CommittedProgress(each.position.next, str(each.note)) for tp, each in noted.items()}
-
-
-# Produce the work of slots: by Spark tasks for a large round, in this process for a small one.
-#
-# Both use the slot's own transactional id. So whoever begins a slot fences whoever had it before.
-
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -136,6 +38,14 @@ R = TypeVar("R")
 
 _THREADS = 8  # slots that a small round works on at a time
 _ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
+
+
+class CommittedMapPart(NamedTuple):
+    """An offset map part whose transaction is committed."""
+
+    name: FlowMapPartName
+    previous: FlowMapPartName | None
+    runs: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +58,10 @@ class SlotTask:
     ranges: tuple[UnitRange, ...]
     partitions: tuple[TopicPartition, ...]
     expected: tuple[TopicPartition, ...]
-    head: FlowMapPartName | None = None
-    begins: Mapping[TopicPartition, AppliedPosition] = field(default_factory=dict)
+    head: FlowMapPartName | None
+    begins: Mapping[TopicPartition, AppliedPosition]
     """Positions at which partitions begin that have none."""
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, str]
 
     @property
     def largest(self) -> int:
@@ -167,6 +77,80 @@ class SlotResult(NamedTuple):
     positions: dict[TopicPartition, Noted]
     moved: int
     kernel: Kernel
+
+
+@dataclass
+class SlotLedger:
+    """The offset map and positions of one slot. `positions` are the committed ones, as its producer found them. `head`
+    is the last part of the slot's map that is known to be committed, which they may not name any more. `point` is the
+    restore point that is applied. `map_parts` are those committed since they were last taken. `topic_ids` has the ids
+    of the remote topics."""
+
+    state: Store
+    directory: str
+    positions: dict[TopicPartition, Noted]
+    head: FlowMapPartName | None
+    point: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    attempt: str = field(default_factory=lambda: secrets.token_hex(8))
+    map_parts: list[CommittedMapPart] = field(default_factory=list)
+    transactions: bool = True
+    _next: tuple[CommittedMapPart, dict[TopicPartition, Noted]] | None = None
+
+    def start(self, range_: UnitRange) -> int | None:
+        """Return the source offset from which to apply a range; None if a later incarnation has begun."""
+        noted = self.positions.get(range_.tp)
+        incarnation = range_.segments[0].incarnation
+        if noted is None or noted.position.incarnation < incarnation:
+            return 0
+        return noted.position.next if noted.position.incarnation == incarnation else None
+
+    def publish(
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
+    ) -> Mapping[TopicPartition, CommittedProgress]:
+        """Write a map part; its name is committed with the records."""
+        return self.write(
+            runs, {tp: AppliedPosition(each.range.segments[0].incarnation, each.next) for tp, each in reached.items()}
+        )
+
+    def write(
+        self, runs: Mapping[TopicPartition, Runs], positions: Mapping[TopicPartition, AppliedPosition]
+    ) -> Mapping[TopicPartition, CommittedProgress]:
+        """Write a map part, without runs for positions that no records led to, and return the progress to commit."""
+        name = FlowMapPartName(self.head.number + 1 if self.head else 1, self.attempt)
+        table = runs_table(
+            {MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count) for tp, r in runs.items()}
+        )
+        write_map_part(self.state, self.directory, name, table, self.head)
+        noted = {
+            tp: Noted(each, PositionNote(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, "")))
+            for tp, each in positions.items()
+        }
+        self._next = CommittedMapPart(name, self.head, table), noted
+        return progress_of(noted)
+
+    def committed(self) -> None:
+        assert self._next is not None  # noqa: S101 (it follows `publish`)
+        part, noted = self._next
+        self.map_parts.append(part)
+        self.positions |= noted
+        self.head = part.name
+
+
+def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, CommittedProgress]:
+    """Return positions as a producer commits them."""
+    return {tp: CommittedProgress(each.position.next, str(each.note)) for tp, each in noted.items()}
+
+
+@dataclass(frozen=True)
+class OpenSlot:
+    """A slot whose producer this process has. `largest` is the size of the largest record that it has room for, and
+    `partitions` are those whose positions it read after it had fenced every other producer of the slot."""
+
+    producer: BlockProducer
+    ledger: SlotLedger
+    largest: int
+    partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True)
@@ -199,75 +183,33 @@ class SlotWork:
         )
         producer = BlockProducer(self.target, txid, group, task.largest, fenced)
         try:
-            committed = producer.start(task.partitions)
-            every = {tp: Noted.of(tp, progress) for tp, progress in committed.items()}
-            noted = {tp: n for tp, n in every.items() if n.note.is_of(task.topic_ids.get(tp.topic, ""))}
-            self._check_expected(task, noted)
+            every = {tp: Noted.of(tp, progress) for tp, progress in producer.start(task.partitions).items()}
         except BaseException:
             _close(producer)
             raise
-        heads = [n.note.map_part for n in every.values()]
-        head = max([*heads, *([task.head] if task.head else [])], default=None)
-        return OpenSlot(
-            producer,
-            SlotLedger(self.state, source, target, task.slot, noted, head),
-            task.largest,
-            frozenset(task.partitions),
-        )
-
-    def _check_expected(self, task: SlotTask, noted: dict[TopicPartition, Noted]) -> None:
-        absent = [tp for tp in task.expected if tp not in noted]
-        if absent:
+        noted = {tp: n for tp, n in every.items() if n.note.is_of(task.topic_ids.get(tp.topic, ""))}
+        if absent := [tp for tp in task.expected if tp not in noted]:
+            _close(producer)
             raise ClusterError(
-                f"the applied position of {absent[0]} is missing in the target's group "
-                f"{layout.mirror_group(*self.names)}",
+                f"the applied position of {absent[0]} is missing in the target's group {group}",
                 "wait for the next round: it reads the position back from the offset map",
             )
+        heads = [n.note.map_part for n in every.values()] + ([task.head] if task.head else [])
+        ledger = SlotLedger(self.state, folder(source, target, task.slot), noted, max(heads, default=None))
+        return OpenSlot(producer, ledger, task.largest, frozenset(task.partitions))
 
     def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
         """Commit everything that is left of a task."""
-        ledger = slot.ledger
+        producer, ledger = slot.producer, slot.ledger
         ledger.point, ledger.topic_ids = self.point, task.topic_ids
-        moved = slot.producer.moved
+        moved = producer.moved
         begins = {tp: position for tp, position in task.begins.items() if tp not in ledger.positions}
         if begins:
-            slot.producer.commit_alone(ledger.begin_at(begins))
+            producer.commit_alone(ledger.write({}, begins))
             ledger.committed()
-        UnitRun(self.store, task.ranges, slot.producer, ledger, progress, self.transaction_bytes, ledger.start).run()
-        return SlotResult(
-            task.slot, ledger.take_map_parts(), ledger.positions, slot.producer.moved - moved, selected_kernel()
-        )
-
-
-@dataclass(frozen=True)
-class OpenSlot:
-    """A slot whose producer this process has. `largest` is the size of the largest record that it has room for, and
-    `partitions` are those whose positions it read after it had fenced every other producer of the slot."""
-
-    producer: BlockProducer
-    ledger: SlotLedger
-    largest: int
-    partitions: frozenset[TopicPartition]
-
-    def suits(self, task: SlotTask) -> bool:
-        fits = task.largest <= max(self.largest, _ROOM)
-        return fits and self.partitions.issuperset(task.partitions)
-
-    def commit_positions(
-        self, missing: Mapping[TopicPartition, Noted], topic_ids: Mapping[str, str]
-    ) -> dict[TopicPartition, Noted]:
-        """Commit the slot's positions without records, and `missing` ones with them; notes without an id of their topic
-        get it. Returns all of them."""
-        ledger = self.ledger
-        ledger.know(
-            {
-                tp: Noted(position, note._replace(topic_id=note.topic_id or topic_ids.get(tp.topic, "")))
-                for tp, (position, note) in {**missing, **ledger.positions}.items()
-            }
-        )
-        if ledger.positions:
-            self.producer.commit_alone(progress_of(ledger.positions))
-        return ledger.positions
+        UnitRun(self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start).run()
+        map_parts, ledger.map_parts = ledger.map_parts, []
+        return SlotResult(task.slot, map_parts, ledger.positions, producer.moved - moved, selected_kernel())
 
 
 @dataclass
@@ -280,20 +222,27 @@ class OpenSlots:
 
     def run(self, work: SlotWork, tasks: Sequence[SlotTask]) -> list[SlotResult]:
         """Commit the work of a small round. After an error, close them all."""
-        return self._each(partial(self._run, work), tasks)
-
-    def _run(self, work: SlotWork, task: SlotTask) -> SlotResult:
-        return work.run(self._slot(work, task), task, ProgressSender(None, 0))
+        return self._each(lambda task: work.run(self._slot(work, task), task, ProgressSender(None, 0)), tasks)
 
     def refresh(
         self, work: SlotWork, tasks: Sequence[SlotTask], missing: Mapping[TopicPartition, Noted]
     ) -> dict[TopicPartition, Noted]:
         """Commit the positions of slots once more, so that they don't expire, and those that are `missing` in the
-        target. Returns all positions of these slots."""
+        target; notes without an id of their topic get it. Returns all positions of these slots."""
 
         def commit(task: SlotTask) -> dict[TopicPartition, Noted]:
-            own = {tp: missing[tp] for tp in task.partitions if tp in missing}
-            return self._slot(work, task).commit_positions(own, task.topic_ids)
+            slot = self._slot(work, task)
+            ledger = slot.ledger
+            due = {tp: missing[tp] for tp in task.partitions if tp in missing} | ledger.positions
+            ledger.positions = {
+                tp: Noted(position, note._replace(topic_id=note.topic_id or task.topic_ids.get(tp.topic, "")))
+                for tp, (position, note) in due.items()
+            }
+            parts = [noted.note.map_part for noted in due.values()]
+            ledger.head = max([*parts, *([ledger.head] if ledger.head else [])], default=None)
+            if ledger.positions:
+                slot.producer.commit_alone(progress_of(ledger.positions))
+            return ledger.positions
 
         return {tp: noted for own in self._each(commit, tasks) for tp, noted in own.items()}
 
@@ -318,11 +267,11 @@ class OpenSlots:
 
     def _slot(self, work: SlotWork, task: SlotTask) -> OpenSlot:
         slot = self._open.get(task.slot)
-        if slot is not None and not slot.suits(task):
+        if slot is not None:
+            if task.largest <= max(slot.largest, _ROOM) and slot.partitions.issuperset(task.partitions):
+                return slot
             _close(self._open.pop(task.slot).producer)
-            slot = None
-        if slot is None:
-            slot = self._open[task.slot] = work.begin(task)
+        slot = self._open[task.slot] = work.begin(task)
         return slot
 
     def close(self) -> None:

@@ -24,10 +24,8 @@ from kbackup.archive.restores.flow_map import (
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror import apply as applier_module
-from kbackup.jobs.mirror.apply import Applier
-from kbackup.jobs.mirror.apply import session as room
+from kbackup.jobs.mirror.apply import Applier, ApplySession
 from kbackup.jobs.mirror.apply.pending import Noted, Pending, PositionNote, Recovery
-from kbackup.jobs.mirror.apply.session import ApplySession, tasks_to_produce
 from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotResult, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.halves.take import MirrorSource
@@ -114,12 +112,21 @@ ONE_PARTITION = RemoteTopic("orders", "A.orders", 1)
 
 @pytest.mark.parametrize("partition", [0, 2])
 def test_a_partition_that_the_newest_incarnation_lacks_belongs_to_its_slot(partition: int) -> None:
-    store = MemoryStore()
     remote = TopicPartition("A.orders", partition)
-    pending = Pending({remote: [unit(partition)]})
-    (task,) = tasks_to_produce(make_session(store), pending, [ONE_PARTITION])
+    (task,) = make_session(MemoryStore()).tasks([ONE_PARTITION], ranges={remote: [unit(partition)]})
     assert task.slot == slot_of(remote, SLOTS)
     assert remote in task.partitions
+
+
+def test_positions_that_were_read_back_are_not_expected_before_they_are_committed() -> None:
+    """Else a topic that begins at its end would wait for ever in the slot of such a position."""
+    session = make_session(MemoryStore())
+    session.noted = session.uncommitted = noted(5, FlowMapPartName(1, "aa"))
+    begins = {REMOTE._replace(topic="A.new"): AppliedPosition(1, 7)}
+    tasks = [*session.tasks([ONE_PARTITION], begins=begins), *session.tasks([ONE_PARTITION])]
+    assert [(each.expected, each.begins) for each in tasks] == [((), begins), ((), {})]
+    session.uncommitted = {}
+    assert session.tasks([ONE_PARTITION])[0].expected == (REMOTE,)
 
 
 def test_remote_topics_have_room_for_every_incarnation_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,14 +136,14 @@ def test_remote_topics_have_room_for_every_incarnation_that_is_left(monkeypatch:
         asked.append({topic.remote: topic.partitions for topic in topics})
         return TopicsReport((), {}, {"A.orders": "not authorized"})
 
-    monkeypatch.setattr(room, "sync_topics", sync)
+    monkeypatch.setattr(applier_module, "sync_topics", sync)
     topics = [ONE_PARTITION, RemoteTopic("events", "A.events", 3)]
     parts = {TopicPartition("A.orders", 2): [unit(2)], TopicPartition("A.events", 2): [unit(2)]}
-    refused = room.make_room(flow_of(), cast(Any, None), topics, Pending(parts))
+    refused = applier_module.make_room(flow_of(), cast(Any, None), topics, Pending(parts))
     assert asked == [{"A.orders": 3}]
     assert list(refused) == ["A.orders"]
     assert refused["A.orders"].endswith("not authorized")
-    assert room.make_room(flow_of(), cast(Any, None), topics, Pending()) == {}
+    assert applier_module.make_room(flow_of(), cast(Any, None), topics, Pending()) == {}
     assert len(asked) == 1
 
 

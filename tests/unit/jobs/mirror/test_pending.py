@@ -10,7 +10,6 @@ import pytest
 from kbackup.archive.catalog.state import LogStart
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.jobs.mirror.apply import pending as module
 from kbackup.jobs.mirror.apply.pending import Pending, find_lost, find_pending
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.store.base import Store
@@ -66,9 +65,7 @@ def test_a_new_flow_begins_with_the_newest_incarnation(archive: Archive) -> None
     assert pending_ranges.held_back == ()
 
 
-@pytest.mark.parametrize("large", [0, 10_000], ids=["by columns", "by rows"])
-def test_only_what_lies_beyond_the_positions(archive: Archive, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LARGE", large)
+def test_only_what_lies_beyond_the_positions(archive: Archive) -> None:
     positions = {REMOTE: AppliedPosition(1, 15), OTHER: AppliedPosition(1, 8)}
     assert firsts(pending(archive, 3, positions)) == {REMOTE: [(1, 10), (1, 20)]}
     assert firsts(pending(archive, 2, positions)) == {REMOTE: [(1, 10)]}

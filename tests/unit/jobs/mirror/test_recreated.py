@@ -9,7 +9,8 @@ import pytest
 
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map import FlowMapPartName
-from kbackup.jobs.mirror.apply import Applier, session
+from kbackup.jobs.mirror import apply
+from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.apply.pending import Applied, Noted, PositionNote, find_recreated, reported_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
 from kbackup.jobs.mirror.status import after_round, first_status
@@ -92,10 +93,10 @@ def test_losses_of_a_failed_round_are_reported_by_the_next(archive: Archive, mon
     note = PositionNote(2, FlowMapPartName(1, "a"), 2)
     topic = Topic(ORDERS.remote, "id", False, (0, 1), 1)
     cluster = SimpleNamespace(connect=lambda: ("id", None), topics=lambda _: {ORDERS.remote: topic})
-    monkeypatch.setattr(session, "Cluster", lambda *_: cluster)
-    monkeypatch.setattr(session, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
-    monkeypatch.setattr(session, "heads_of", lambda *_: {})
-    monkeypatch.setattr(session, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
+    monkeypatch.setattr(apply, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(apply, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
+    monkeypatch.setattr(apply, "heads_of", lambda *_: {})
+    monkeypatch.setattr(apply, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
     monkeypatch.setattr(Applier, "_refresh", lambda *_: [])
     write_status(status, status_of(archive, {ZERO: AppliedPosition(1, 10)}))
     lost = row("retention", 1)
