@@ -40,17 +40,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if not first and (not line or line[0] in "#!"):
             continue
         first = first or number
-        if _continues(line):
+        if (len(line) - len(line.rstrip("\\"))) % 2:  # an odd number of backslashes: the line continues
             joined += line[:-1]
             continue
         yield first, joined + line
         joined, first = "", 0
     if joined:
         yield first, joined
-
-
-def _continues(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _unescape(text: str) -> str:
@@ -91,8 +87,14 @@ def jaas_credentials(text: str, where: str) -> dict[str, str]:
     credentials or by tokens that nobody signed; `where` stands in errors, the text never does."""
     module, options = _parse(text, where)
     name = module.rpartition(".")[2]
-    if name == "OAuthBearerLoginModule" and (found := _tokens_of(options)):
-        return found
+    if name == "OAuthBearerLoginModule":
+        if {"clientId", "clientSecret"} <= options.keys():
+            named = {ours: options[java] for java, ours in _CLIENT_CREDENTIALS.items() if java in options}
+            return {"sasl.oauthbearer.method": "oidc"} | named
+        if subject := options.get(_SUBJECT):
+            life = f" lifeSeconds={options[_LIFETIME]}" if _LIFETIME in options else ""
+            principal = f"principal={subject}{life}"
+            return {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": principal}
     if name not in _PASSWORD_MODULES:
         hint = _OTHER_MODULES.get(name, "logins by PlainLoginModule and ScramLoginModule can be used")
         raise UsageError(f"{where}: the login module {module} exists in Java only", hint)
@@ -103,20 +105,16 @@ def jaas_credentials(text: str, where: str) -> dict[str, str]:
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
 
 
-def _tokens_of(options: dict[str, str]) -> dict[str, str]:
-    """Empty where librdkafka has nothing like it."""
-    if {"clientId", "clientSecret"} <= options.keys():
-        named = {ours: options[java] for java, ours in _CLIENT_CREDENTIALS.items() if java in options}
-        return {"sasl.oauthbearer.method": "oidc"} | named
-    if subject := options.get(_SUBJECT):
-        life = f" lifeSeconds={options[_LIFETIME]}" if _LIFETIME in options else ""
-        return {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": f"principal={subject}{life}"}
-    return {}
-
-
 def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
     """Return (login module, its options) of `module flag name=value ... ;`, a single entry."""
-    tokens = _tokens(text, where)
+    tokens, at, text = [], 0, text.strip()
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            raise UsageError(f"{where}: a quote is not closed", _QUOTES)
+        quoted = token[1] if token[1] is not None else token[2]
+        tokens.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
+        at = token.end()
     if len(tokens) < 3 or tokens[-1] != ";" or tokens.count(";") != 1:
         raise UsageError(f"{where}: not one login module that ends in a semicolon", "see Kafka's documentation")
     options = tokens[2:-1]
@@ -125,20 +123,7 @@ def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
     return tokens[0], dict(zip(options[::3], options[2::3], strict=True))
 
 
-def _tokens(text: str, where: str) -> list[str]:
-    values, at, text = [], 0, text.strip()
-    while at < len(text):
-        token = _TOKEN.match(text, at)
-        if token is None:
-            raise UsageError(f"{where}: a quote is not closed", _QUOTES)
-        quoted = token[1] if token[1] is not None else token[2]
-        values.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
-        at = token.end()
-    return values
-
-
-# Properties of Kafka clients: what kbackup decides itself, and Java's client.properties in librdkafka's
-# words.
+# Properties of Kafka clients: what kbackup decides itself, and Java's client.properties in librdkafka's words.
 
 
 CONTROLLED = {
@@ -164,24 +149,25 @@ _RENAMED = {
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-_OPENSSL = "OpenSSL chooses it"
-_NO_GROUP = "kbackup joins no consumer group"
-_AS_THEY_ARE = "records are copied as they are"
-_JAVA = "it tunes the Java client"
 _DROPPED = {
     **CONTROLLED,
-    **dict.fromkeys(("acks", "retries", "delivery.timeout.ms", "transaction.timeout.ms"), "a restore sets it itself"),
-    **dict.fromkeys(("max.poll.records", "max.poll.interval.ms", "session.timeout.ms"), _NO_GROUP),
-    **dict.fromkeys(("heartbeat.interval.ms", "partition.assignment.strategy", "group.instance.id"), _NO_GROUP),
-    **dict.fromkeys(("group.protocol", "auto.commit.interval.ms", "exclude.internal.topics"), _NO_GROUP),
-    **dict.fromkeys(("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"), _AS_THEY_ARE),
-    **dict.fromkeys(("interceptor.classes", "partitioner.class"), _AS_THEY_ARE),
-    **dict.fromkeys(("ssl.protocol", "ssl.enabled.protocols", "ssl.provider"), _OPENSSL),
-    **dict.fromkeys(("ssl.keymanager.algorithm", "ssl.trustmanager.algorithm"), _OPENSSL),
-    **dict.fromkeys(("ssl.secure.random.implementation",), _OPENSSL),
-    **dict.fromkeys(("buffer.memory", "max.block.ms", "default.api.timeout.ms", "metric.reporters"), _JAVA),
-    **dict.fromkeys(("metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms"), _JAVA),
-    **dict.fromkeys(("auto.include.jmx.reporter", "socket.connection.setup.timeout.max.ms"), _JAVA),
+    **{
+        name: reason
+        for reason, names in {
+            "a restore sets it itself": "acks retries delivery.timeout.ms transaction.timeout.ms",
+            "kbackup joins no consumer group": "max.poll.records max.poll.interval.ms session.timeout.ms "
+            "heartbeat.interval.ms partition.assignment.strategy group.instance.id group.protocol "
+            "auto.commit.interval.ms exclude.internal.topics",
+            "records are copied as they are": "key.deserializer value.deserializer key.serializer value.serializer "
+            "interceptor.classes partitioner.class",
+            "OpenSSL chooses it": "ssl.protocol ssl.enabled.protocols ssl.provider ssl.keymanager.algorithm "
+            "ssl.trustmanager.algorithm ssl.secure.random.implementation",
+            "it tunes the Java client": "buffer.memory max.block.ms default.api.timeout.ms metric.reporters "
+            "metrics.num.samples metrics.recording.level metrics.sample.window.ms auto.include.jmx.reporter "
+            "socket.connection.setup.timeout.max.ms",
+        }.items()
+        for name in names.split()
+    },
 }
 _OIDC_LOGINS = {
     f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerLoginCallbackHandler"
@@ -199,7 +185,7 @@ class Client(NamedTuple):
 
 
 def load_client_properties(path: str) -> Client:
-    """Reads a file of Java client properties; `UsageError` for what only Java has and can't be left out."""
+    """Read a file of Java client properties; `UsageError` for what only Java has and can't be left out."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -224,15 +210,20 @@ def translate(java: dict[str, str], file: str) -> Client:
         elif name in _SPECIAL:
             translated |= _SPECIAL[name](value, where)
         elif name.endswith((".class", ".classes")) or name == "security.providers":
-            raise UsageError(f"{where} names Java code, which can't be run here", _class_hint(value))
+            hint = "remove it; what it does must be set by librdkafka's own properties"
+            if "oauthbearer" in value.lower():
+                hint = (
+                    "set sasl.oauthbearer.method=oidc and its librdkafka properties in [source] or [target] instead, "
+                    "or name a Python function by kbackup.oauth.callback"
+                )
+            raise UsageError(f"{where} names Java code, which can't be run here", hint)
         else:
             translated[_RENAMED.get(name, ALIASES.get(name, name))] = value
     return Client({name: normal_pem(value) for name, value in translated.items()}, tuple(notes))
 
 
 def normal_pem(value: str) -> str:
-    """PEM within one line (as properties files hold it) in lines of 64 again, as OpenSSL wants it; other text
-    as it is."""
+    """Return PEM of one line (as properties files hold it) in lines of 64, as OpenSSL wants it; other text as it is."""
 
     def lines(match: re.Match[str]) -> str:
         body = re.sub(r"\s+", "", match[2])
@@ -288,23 +279,9 @@ def _mechanism(value: str, where: str) -> dict[str, str]:
     return {"sasl.mechanism": value}
 
 
-def _identification(value: str, where: str) -> dict[str, str]:
-    """Java uses an empty value where librdkafka uses `none`."""
-    return {"ssl.endpoint.identification.algorithm": value.lower() or "none"}
-
-
 def _buffer(value: str, where: str) -> dict[str, str]:
     """Java uses -1 for the system's default, librdkafka 0."""
     return {"socket." + where.rpartition(": ")[2]: "0" if value == "-1" else value}
-
-
-def _class_hint(value: str) -> str:
-    if "oauthbearer" in value.lower():
-        return (
-            "set sasl.oauthbearer.method=oidc and its librdkafka properties in [source] or [target] instead, "
-            "or name a Python function by kbackup.oauth.callback"
-        )
-    return "remove it; what it does must be set by librdkafka's own properties"
 
 
 _SPECIAL: dict[str, Callable[[str, str], dict[str, str]]] = {
@@ -312,5 +289,8 @@ _SPECIAL: dict[str, Callable[[str, str], dict[str, str]]] = {
     "send.buffer.bytes": _buffer,
     "sasl.jaas.config": jaas_credentials,
     "sasl.mechanism": _mechanism,
-    "ssl.endpoint.identification.algorithm": _identification,
+    # Java uses an empty value where librdkafka uses `none`
+    "ssl.endpoint.identification.algorithm": lambda value, where: {
+        "ssl.endpoint.identification.algorithm": value.lower() or "none"
+    },
 }

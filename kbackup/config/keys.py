@@ -15,6 +15,20 @@ from kbackup.errors import UsageError
 
 Kind = Literal["size", "duration", "time", "flag", "number", "choice", "text", "list", "table"]
 
+_EXPECTED = {
+    "restore.restore_point": "a number, a label or latest",
+    "restore.range": RANGES,
+    "archive_id": "32 hex digits",
+    "size": "a size such as 8MiB",
+    "duration": "a duration such as 90s",
+    "time": TIMES,
+    "flag": "true or false",
+    "number": "a number",
+    "text": "text",
+    "table": "a table of name = value",
+}
+"""The values that a key, or a key of a kind, takes."""
+
 
 class Key(NamedTuple):
     """One settable key. `type` is what a value is converted to; a "table" takes any name below its path."""
@@ -28,25 +42,18 @@ class Key(NamedTuple):
     @property
     def expected(self) -> str:
         """The values that the key takes, for messages and the reference."""
-        options = _literals(self.type)
-        if self.path == "restore.restore_point":
-            return "a number, a label or latest"
-        if self.path == "restore.range":
-            return RANGES
-        if self.path == "archive_id":
-            return "32 hex digits"
-        text = {
-            "size": "a size such as 8MiB",
-            "duration": "a duration such as 90s",
-            "time": TIMES,
-            "flag": "true or false",
-            "number": "a number",
-            "choice": " or ".join(filter(None, options)),
-            "text": "text",
-            "list": f"a list of {', '.join(options) or 'text'}",
-            "table": "a table of name = value",
-        }[self.kind]
-        return text + _limits(self.type)
+        if self.path in _EXPECTED:
+            return _EXPECTED[self.path]
+        if self.kind == "choice":
+            text = " or ".join(filter(None, self.choices))
+        elif self.kind == "list":
+            text = f"a list of {', '.join(self.choices) or 'text'}"
+        else:
+            text = _EXPECTED[self.kind]
+        for meta in _metas(self.type):
+            if meta.ge is not None:
+                return f"{text}, {meta.ge} to {meta.le}" if meta.le is not None else f"{text}, at least {meta.ge}"
+        return text
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -60,14 +67,16 @@ class Key(NamedTuple):
 
 def show_value(key: Key, value: object) -> str:
     """`value` as people write it; "" where nothing is set."""
-    if value is None or value == () or value == {} or value == []:
+    if value is None or value in ((), {}, []):
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     if isinstance(value, int | float) and key.kind == "size":
-        return _size(int(value))
+        units = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
+        fitting = (f"{int(value) >> shift}{unit}" for shift, unit in units if value and value % (1 << shift) == 0)
+        return next(fitting, str(int(value)))
     if isinstance(value, int | float) and key.kind == "duration":
         return f"{value / 3600:g}h" if value >= 3600 and value % 3600 == 0 else f"{value:g}s"
     return str(value)
@@ -84,7 +93,8 @@ def locate(path: str, where: str) -> tuple[Key, str | None]:
     if path in REMOVED:
         raise UsageError(f"{where}: {path} is gone", REMOVED[path])
     if path in SECTIONS:
-        raise UsageError(f"{where}: {path} is a section", f"set a key in it, such as {_first_in(path)}")
+        first = next(key for key in KEYS if key.startswith(f"{path}."))
+        raise UsageError(f"{where}: {path} is a section", f"set a key in it, such as {first}")
     raise UsageError(f"{where}: unknown key {path}", _suggestion(path))
 
 
@@ -102,7 +112,8 @@ def _keys(model: type[Any], prefix: str) -> Iterator[Key]:
             yield from _keys(hint, f"{name}.")
         else:
             default = getattr(defaults, name)
-            doc = S3_DOCS.get(name, "") if prefix == "s3." else _doc(hint)
+            texts = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, str)]
+            doc = S3_DOCS.get(name, "") if prefix == "s3." else "".join(texts)
             yield Key(prefix + name, hint, _kind(name, hint), default, doc)
 
 
@@ -141,30 +152,6 @@ def _literals(hint: Any) -> tuple[str, ...]:
 def _metas(hint: Any) -> list[msgspec.Meta]:
     found = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
     return found + [meta for part in get_args(hint) for meta in _metas(part)]
-
-
-def _doc(hint: Any) -> str:
-    return next((meta.description for meta in _metas(hint) if meta.description), "")
-
-
-def _limits(hint: Any) -> str:
-    for meta in _metas(hint):
-        if meta.ge is not None and meta.le is not None:
-            return f", {meta.ge} to {meta.le}"
-        if meta.ge is not None:
-            return f", at least {meta.ge}"
-    return ""
-
-
-def _size(value: int) -> str:
-    for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if value and value % (1 << shift) == 0:
-            return f"{value >> shift}{unit}"
-    return str(value)
-
-
-def _first_in(section: str) -> str:
-    return next(path for path in KEYS if path.startswith(section + "."))
 
 
 def _suggestion(path: str) -> str:

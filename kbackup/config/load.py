@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import msgspec
 
 from kbackup.config.clients import ALIASES, CONTROLLED, load_client_properties
-from kbackup.config.keys import KEYS, SECTIONS, Key, locate
+from kbackup.config.keys import KEYS, SECTIONS, locate
 from kbackup.config.models import Config
 from kbackup.config.secrets import is_secret
 from kbackup.config.values import convert, entries, flatten, property_text, resolve
@@ -36,10 +36,8 @@ def check_client_property(path: str, value: str, *, verbatim: bool, where: str) 
     refused = refusal(name, value)
     if refused is None:
         return
-    hint = (
-        "librdkafka's CONFIGURATION.md has names and values; "
-        f"give a client.properties of Kafka's own tools by --{section}-config"
-    )
+    own = f"give a client.properties of Kafka's own tools by --{section}-config"
+    hint = f"librdkafka's CONFIGURATION.md has names and values; {own}"
     if refused.kind == "unknown name":
         near = difflib.get_close_matches(name, COMMON, n=1, cutoff=0.8)
         hint = f"did you mean {near[0]}?" if near else hint
@@ -48,7 +46,7 @@ def check_client_property(path: str, value: str, *, verbatim: bool, where: str) 
     raise UsageError(f"{where}: {path}: {words}", hint)
 
 
-# From file, environment and flags, in rising precedence, to a `Config`, and where each value came from.
+# From file, environment and flags, in rising precedence, to a `Config`, and where each value came from:
 #
 # 1. defaults
 # 2. `kbackup.toml`: the file given, else KBACKUP_CONFIG, else ./kbackup.toml where there is one
@@ -77,6 +75,7 @@ VARIABLES = {
 _CLIENTS = ("source", "target")
 """Tables of librdkafka's properties."""
 
+# Kubernetes sets these for every service near a pod, also for one named kbackup
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$")
 
 
@@ -120,13 +119,15 @@ def load(
     files: ConfigFiles = ConfigFiles(),  # noqa: B008 (immutable)
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
-    """Merges all layers; `UsageError` names file and key of whatever can't be used."""
+    """Merge all layers; `UsageError` names file and key of whatever can't be used."""
     named = ConfigFiles(*(environ.get(name) or None for name in list(VARIABLES)[:3]))
     by_variable, notes = _from_clients(named, "environment")
     by_flag, more = _from_clients(files, "flag")
     settings = [*_from_file(files.config or named.config), *by_variable, *_from_environment(environ), *by_flag, *flags]
     merged = _merge(settings, environ)
-    return Loaded(_build(merged), _origins(merged), (*notes, *more))
+    defaults = {key.path: SettingOrigin("default") for key in KEYS.values() if key.kind != "table"}
+    origins = defaults | {setting.path: setting.origin for setting in merged.values()}
+    return Loaded(_build(merged), origins, (*notes, *more))
 
 
 def _from_file(name: str | None) -> list[Setting]:
@@ -154,7 +155,7 @@ def _from_file(name: str | None) -> list[Setting]:
 
 
 def _check_owner(opened: BinaryIO) -> None:
-    """Refuses a `DEFAULT_FILE` that another user can have written: its `command:` keys would run as ours."""
+    """Refuse a `DEFAULT_FILE` that another user can have written: its `command:` keys would run as ours."""
     file, link = os.fstat(opened.fileno()), os.lstat(DEFAULT_FILE)
     for status in (file, link):
         if status.st_uid not in (0, os.geteuid()):
@@ -169,10 +170,8 @@ def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
     paths = {"KBACKUP_" + key.path.upper().replace(".", "_"): key.path for key in KEYS.values()}
     settings = []
     for name, value in sorted(environ.items()):
-        if not name.startswith("KBACKUP_") or not value or name in VARIABLES:
+        if not name.startswith("KBACKUP_") or not value or name in VARIABLES or _SERVICE_LINK.search(name):
             continue
-        if _SERVICE_LINK.search(name):
-            continue  # Kubernetes sets these for every service near a pod, also for one named kbackup
         path = paths.get(name) or _property_path(name)
         settings.append(Setting(path, value, SettingOrigin("environment", name)))
     return settings
@@ -211,21 +210,16 @@ def _merge(settings: Iterable[Setting], environ: Mapping[str, str]) -> dict[tupl
             continue
         named = {name: value} if name is not None else entries(key, value, str(origin))
         for entry, item in named.items():
-            entry = _property_name(key, entry, origin)
-            text = property_text(f"{key.path}.{entry}", item, str(origin))
-            if key.path in _CLIENTS:
-                verbatim = "${" not in str(written)
-                check_client_property(f"{key.path}.{entry}", text, verbatim=verbatim, where=str(origin))
-            merged[key.path, entry] = Setting(f"{key.path}.{entry}", text, origin)
+            is_client = key.path in _CLIENTS
+            if is_client and entry in CONTROLLED:
+                raise UsageError(f"{origin}: {key.path}.{entry} is kbackup's own to set", CONTROLLED[entry])
+            entry = ALIASES.get(entry, entry) if is_client else entry
+            entry_path = f"{key.path}.{entry}"
+            text = property_text(entry_path, item, str(origin))
+            if is_client:
+                check_client_property(entry_path, text, verbatim="${" not in str(written), where=str(origin))
+            merged[key.path, entry] = Setting(entry_path, text, origin)
     return merged
-
-
-def _property_name(key: Key, name: str, origin: SettingOrigin) -> str:
-    if key.path not in _CLIENTS:
-        return name
-    if name in CONTROLLED:
-        raise UsageError(f"{origin}: {key.path}.{name} is kbackup's own to set", CONTROLLED[name])
-    return ALIASES.get(name, name)
 
 
 def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
@@ -242,21 +236,15 @@ def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
     return config
 
 
-def _origins(merged: Mapping[tuple[str, str | None], Setting]) -> dict[str, SettingOrigin]:
-    defaults = {key.path: SettingOrigin("default") for key in KEYS.values() if key.kind != "table"}
-    return defaults | {setting.path: setting.origin for setting in merged.values()}
-
-
 def settings_in_effect(loaded: Loaded) -> list[Setting]:
     """Return every key's value and every entry of the tables, in the order of `KEYS`. Secrets are as they are."""
     settings = []
     for key in KEYS.values():
         section, _, field = key.path.rpartition(".")
         value = getattr(getattr(loaded.config, section) if section else loaded.config, field)
-        named = (
-            [(f"{key.path}.{name}", value[name]) for name in sorted(value)]
-            if key.kind == "table"
-            else [(key.path, value)]
-        )
-        settings += [Setting(path, item, loaded.origins[path]) for path, item in named]
+        if key.kind == "table":
+            paths = {f"{key.path}.{name}": value[name] for name in sorted(value)}
+            settings += [Setting(path, item, loaded.origins[path]) for path, item in paths.items()]
+        else:
+            settings.append(Setting(key.path, value, loaded.origins[key.path]))
     return settings

@@ -1,4 +1,7 @@
-"""The sections of the configuration as frozen models."""
+"""The configuration as frozen models. They are the one table of keys: name, type, limits, default and meaning.
+
+Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds`, `*_timeout` and `max_age` durations
+("90s"). Free-form fields (`dict[str, str]`) take any name below their own. The text in an annotation is the meaning."""
 
 from __future__ import annotations
 
@@ -14,69 +17,53 @@ from kbackup.util.text import SomeArchiveId
 
 Names = tuple[str, ...]
 Properties = dict[str, str]
-
-
-# The sections of the configuration that jobs take: `[backup]`, `[follow]`, `[restore]`, `[export]` and `[notify]`.
+Positive = Annotated[int, Meta(ge=1)]
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """`[backup]`"""
 
-    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
-    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
-    groups: Annotated[Names, Meta(description="Consumer groups: names or /regex/. Empty: all.")] = ()
-    exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
-    segment_bytes: Annotated[
-        int, Meta(ge=1, description="A segment ends with the record that makes its file larger than this.")
-    ] = 128 << 20
+    topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
+    exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
+    groups: Annotated[Names, "Consumer groups: names or /regex/. Empty: all."] = ()
+    exclude_groups: Annotated[Names, "Consumer groups to leave out: names or /regex/."] = ()
+    segment_bytes: Annotated[Positive, "A segment ends with the record that makes its file larger than this."] = (
+        128 << 20
+    )
     compression: Annotated[
-        Literal["none", "zstd"],
-        Meta(description="Compression of new segments. `none` writes the Java tool's files byte for byte."),
+        Literal["none", "zstd"], "Compression of new segments. `none` writes the Java tool's files byte for byte."
     ] = "zstd"
     isolation_level: Annotated[
         Literal["read_committed", "read_uncommitted"],
-        Meta(description="`read_committed` leaves out records of open and aborted transactions."),
+        "`read_committed` leaves out records of open and aborted transactions.",
     ] = "read_committed"
-    split_records: Annotated[int, Meta(ge=1, description="Offsets in each range of a large partition.")] = 4_000_000
-    pack_records: Annotated[int, Meta(ge=1, description="Offsets of small partitions that share a task.")] = 200_000
-    lease_seconds: Annotated[int, Meta(ge=5, description="Duration of the writer's lease without renewal.")] = 60
-    wait: Annotated[bool, Meta(description="Wait for another writer, until its lease would run out.")] = False
-    max_age: Annotated[
-        float, Meta(ge=1, description="Age of the newest restore point from which on `status` is critical.")
-    ] = 26 * 3600
-    allow_loss: Annotated[bool, Meta(description="End with exit code 0 after a loss.")] = False
-    adopt_topics: Annotated[bool, Meta(description="Continue topics of unknown id with topics of the same name.")] = (
-        False
+    split_records: Annotated[Positive, "Offsets in each range of a large partition."] = 4_000_000
+    pack_records: Annotated[Positive, "Offsets of small partitions that share a task."] = 200_000
+    lease_seconds: Annotated[int, Meta(ge=5), "Duration of the writer's lease without renewal."] = 60
+    wait: Annotated[bool, "Wait for another writer, until its lease would run out."] = False
+    max_age: Annotated[float, Meta(ge=1), "Age of the newest restore point from which on `status` is critical."] = (
+        26 * 3600
     )
-    adopt_cluster: Annotated[
-        bool, Meta(description="Continue the backups of another cluster, if a cluster was rebuilt.")
-    ] = False
-    poll_timeout_seconds: Annotated[int, Meta(ge=1, description="Time without progress after which a task fails.")] = 60
+    allow_loss: Annotated[bool, "End with exit code 0 after a loss."] = False
+    adopt_topics: Annotated[bool, "Continue topics of unknown id with topics of the same name."] = False
+    adopt_cluster: Annotated[bool, "Continue the backups of another cluster, if a cluster was rebuilt."] = False
+    poll_timeout_seconds: Annotated[Positive, "Time without progress after which a task fails."] = 60
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True):
     """`[follow]`: `backup --follow`"""
 
-    interval_seconds: Annotated[
-        float, Meta(ge=0.1, description="Time between restore points, if there is anything new.")
-    ] = 60
-    max_age_seconds: Annotated[
-        float, Meta(ge=0, description="Longest wait of a partition's new records for a segment.")
-    ] = 600
-    small_bytes: Annotated[int, Meta(ge=0, description="A partition with fewer new bytes waits for more.")] = 1 << 20
-    small_segments: Annotated[
-        int, Meta(ge=0, description="Number of waiting partitions that each restore point still takes.")
-    ] = 100
-    listen: Annotated[
-        str, Meta(description="Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none.")
-    ] = ""
+    interval_seconds: Annotated[float, Meta(ge=0.1), "Time between restore points, if there is anything new."] = 60
+    max_age_seconds: Annotated[float, Meta(ge=0), "Longest wait of a partition's new records for a segment."] = 600
+    small_bytes: Annotated[int, Meta(ge=0), "A partition with fewer new bytes waits for more."] = 1 << 20
+    small_segments: Annotated[int, Meta(ge=0), "Number of waiting partitions that each restore point still takes."] = (
+        100
+    )
+    listen: Annotated[str, "Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none."] = ""
     stale_after_seconds: Annotated[
-        float,
-        Meta(
-            ge=1, description="`/healthz` answers 503 after this time without a good round. Set it above the interval."
-        ),
+        float, Meta(ge=1), "`/healthz` answers 503 after this time without a good round. Set it above the interval."
     ] = 300
-    topic_metrics: Annotated[bool, Meta(description="Also export the lag of each topic, as one series each.")] = False
+    topic_metrics: Annotated[bool, "Also export the lag of each topic, as one series each."] = False
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,89 +71,62 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
 
     restore_point: Annotated[
         int | Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,99}$")],
-        Meta(description="Restore point: number, label or `latest`."),
+        "Restore point: number, label or `latest`.",
     ] = "latest"
-    to_time: Annotated[
-        str | None, Meta(description="Records up to this time, inclusive, with topics and groups of that time.")
-    ] = None
-    from_time: Annotated[str | None, Meta(description="Records from this time on, inclusive.")] = None
+    to_time: Annotated[str | None, "Records up to this time, inclusive, with topics and groups of that time."] = None
+    from_time: Annotated[str | None, "Records from this time on, inclusive."] = None
     range: Annotated[
-        Names,
-        Meta(
-            description="Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be empty."
-        ),
+        Names, "Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be empty."
     ] = ()
-    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
-    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
-    map: Annotated[Properties, Meta(description="New name of a topic (`orders=orders-restored`).")] = {}
-    map_regex: Annotated[
-        Names, Meta(description=r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`).")
-    ] = ()
-    groups: Annotated[Names, Meta(description="Consumer groups: names or /regex/. Empty: all.")] = ()
-    exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
-    no_groups: Annotated[bool, Meta(description="Restore no consumer group.")] = False
-    map_group: Annotated[Properties, Meta(description="New name of a consumer group.")] = {}
+    topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
+    exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
+    map: Annotated[Properties, "New name of a topic (`orders=orders-restored`)."] = {}
+    map_regex: Annotated[Names, r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`)."] = ()
+    groups: Annotated[Names, "Consumer groups: names or /regex/. Empty: all."] = ()
+    exclude_groups: Annotated[Names, "Consumer groups to leave out: names or /regex/."] = ()
+    no_groups: Annotated[bool, "Restore no consumer group."] = False
+    map_group: Annotated[Properties, "New name of a consumer group."] = {}
     settings: Annotated[
         tuple[Literal["acls", "configs", "quotas", "users"], ...],
-        Meta(
-            description="Settings to restore: `acls`, `configs` (of brokers, groups and client metrics), "
-            "`quotas`, `users` (listed only: a running cluster accepts no secrets)."
-        ),
+        "Settings to restore: `acls`, `configs` (of brokers, groups and client metrics), "
+        "`quotas`, `users` (listed only: a running cluster accepts no secrets).",
     ] = ()
     replication_factor: Annotated[
-        Annotated[int, Meta(ge=1, le=32767)] | None,
-        Meta(description="Replication factor of created topics. Unset: as archived."),
+        Annotated[int, Meta(ge=1, le=32767)] | None, "Replication factor of created topics. Unset: as archived."
     ] = None
-    topic_config: Annotated[Properties, Meta(description="Topic configs that replace archived ones.")] = {}
-    into_existing: Annotated[bool, Meta(description="Allow target topics that hold records.")] = False
-    strict: Annotated[bool, Meta(description="Refuse to restore if damage has lost records of the selection.")] = False
+    topic_config: Annotated[Properties, "Topic configs that replace archived ones."] = {}
+    into_existing: Annotated[bool, "Allow target topics that hold records."] = False
+    strict: Annotated[bool, "Refuse to restore if damage has lost records of the selection."] = False
     transactions: Annotated[
-        bool,
-        Meta(
-            description="Restore exactly once, by transactions. Without: at least once, and no gaps in target offsets."
-        ),
+        bool, "Restore exactly once, by transactions. Without: at least once, and no gaps in target offsets."
     ] = True
-    transaction_bytes: Annotated[int, Meta(ge=1, description="Size of a transaction.")] = 32 << 20
+    transaction_bytes: Annotated[Positive, "Size of a transaction."] = 32 << 20
     state: Annotated[
-        str | None,
-        Meta(
-            description="Address of plans, offset maps and reports of restores, and of mirrors' state. Unset: "
-            "the archive."
-        ),
+        str | None, "Address of plans, offset maps and reports of restores, and of mirrors' state. Unset: the archive."
     ] = None
-    restore_id: Annotated[str | None, Meta(description="Id of the restore, to resume it. Unset: a new id.")] = None
+    restore_id: Annotated[str | None, "Id of the restore, to resume it. Unset: a new id."] = None
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
     """`[export]`: what `export` and, after the restore point, `backup` write"""
 
-    delta: Annotated[str | None, Meta(description="Address of Delta tables: `s3://bucket/prefix` or a path.")] = None
-    parquet: Annotated[str | None, Meta(description="Address of Parquet files: `s3://bucket/prefix` or a path.")] = None
-    one_table: Annotated[bool, Meta(description="Write one Delta table for all topics.")] = False
-    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
-    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
+    delta: Annotated[str | None, "Address of Delta tables: `s3://bucket/prefix` or a path."] = None
+    parquet: Annotated[str | None, "Address of Parquet files: `s3://bucket/prefix` or a path."] = None
+    one_table: Annotated[bool, "Write one Delta table for all topics."] = False
+    topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
+    exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True):
     """`[notify]`: the webhook that hears of the end of runs"""
 
-    url: Annotated[
-        str, Meta(description="URL of a webhook that gets the report of each run as JSON. It is a secret. Unset: none.")
-    ] = ""
+    url: Annotated[str, "URL of a webhook that gets the report of each run as JSON. It is a secret. Unset: none."] = ""
     on: Annotated[
         tuple[Literal["failure", "loss", "success"], ...],
-        Meta(description="Results to notify of: `success` is exit code 0, `loss` exit code 3, `failure` every other."),
+        "Results to notify of: `success` is exit code 0, `loss` exit code 3, `failure` every other.",
     ] = ("failure", "loss")
-    body: Annotated[
-        str, Meta(description='JSON to send in place of the report, such as `{"text": "$summary"}`. A secret.')
-    ] = ""
-    headers: Annotated[Properties, Meta(description="Headers of the request. Their values are secrets.")] = {}
-
-
-# The configuration's frozen models. They are the one table of keys: name, type, limits, default and meaning.
-#
-# Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds`, `*_timeout` and `max_age`
-# durations ("90s"). Free-form fields (`dict[str, str]`) take any name below their own.
+    body: Annotated[str, 'JSON to send in place of the report, such as `{"text": "$summary"}`. A secret.'] = ""
+    headers: Annotated[Properties, "Headers of the request. Their values are secrets."] = {}
 
 
 S3_DOCS = {
@@ -200,74 +160,58 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True):
 
     key: Annotated[
         str | None,
-        Meta(
-            description="Key of an encrypted archive: `file:/path`, `env:NAME` or `command:program arguments`. "
-            "Unset: no encryption."
-        ),
+        "Key of an encrypted archive: `file:/path`, `env:NAME` or `command:program arguments`. Unset: no encryption.",
     ] = None
 
 
 class Ui(msgspec.Struct, frozen=True, kw_only=True):
     """`[ui]`: the web page"""
 
-    listen: Annotated[str, Meta(description="Address of the page.")] = "127.0.0.1:8484"
-    token: Annotated[
-        str | None, Meta(description="Token for browsers. Unset: a new one each time, in the printed link.")
-    ] = None
-    hosts: Annotated[Names, Meta(description="Accepted host names, besides localhost and this machine's own.")] = ()
+    listen: Annotated[str, "Address of the page."] = "127.0.0.1:8484"
+    token: Annotated[str | None, "Token for browsers. Unset: a new one each time, in the printed link."] = None
+    hosts: Annotated[Names, "Accepted host names, besides localhost and this machine's own."] = ()
 
 
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
     """`[spark]`"""
 
-    master: Annotated[str, Meta(description="Spark's master URL, unless `spark-submit` starts kbackup.")] = "local[*]"
-    conf: Annotated[Properties, Meta(description="Spark properties.")] = {}
-    task_attempts: Annotated[int, Meta(ge=1, description="Attempts of a task.")] = 4
+    master: Annotated[str, "Spark's master URL, unless `spark-submit` starts kbackup."] = "local[*]"
+    conf: Annotated[Properties, "Spark properties."] = {}
+    task_attempts: Annotated[Positive, "Attempts of a task."] = 4
     allow_plain_secrets: Annotated[
-        bool,
-        Meta(
-            description="Send passwords and data keys to a cluster that neither authenticates nor encrypts its traffic."
-        ),
+        bool, "Send passwords and data keys to a cluster that neither authenticates nor encrypts its traffic."
     ] = False
 
 
 class SchemaRegistry(msgspec.Struct, frozen=True, kw_only=True):
     """`[schema_registry]`: where `cat` and `find` ask for the schemas of keys and values"""
 
-    url: Annotated[str, Meta(description="URL of the schema registry: `https://host:8081`.")] = ""
-    user: Annotated[str, Meta(description="User of the registry, or an API key.")] = ""
-    password: Annotated[str, Meta(description="Password of `user`, or an API secret.")] = ""
-    token: Annotated[str, Meta(description="Bearer token, in place of a user.")] = ""
-    ca_bundle: Annotated[
-        str, Meta(description="PEM file of certificates to trust. Unset: those of the package certifi.")
-    ] = ""
-    client_certificate: Annotated[str, Meta(description="PEM file of kbackup's client certificate.")] = ""
-    client_key: Annotated[str, Meta(description="PEM file of the certificate's private key.")] = ""
-    client_key_password: Annotated[str, Meta(description="Password of `client_key`.")] = ""
+    url: Annotated[str, "URL of the schema registry: `https://host:8081`."] = ""
+    user: Annotated[str, "User of the registry, or an API key."] = ""
+    password: Annotated[str, "Password of `user`, or an API secret."] = ""
+    token: Annotated[str, "Bearer token, in place of a user."] = ""
+    ca_bundle: Annotated[str, "PEM file of certificates to trust. Unset: those of the package certifi."] = ""
+    client_certificate: Annotated[str, "PEM file of kbackup's client certificate."] = ""
+    client_key: Annotated[str, "PEM file of the certificate's private key."] = ""
+    client_key_password: Annotated[str, "Password of `client_key`."] = ""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set; shown redacted wherever it is printed."""
 
     archive: Annotated[
-        str | None,
-        Meta(description="Address of the archive: `s3://bucket/prefix` or a path; `~` is your home directory."),
+        str | None, "Address of the archive: `s3://bucket/prefix` or a path; `~` is your home directory."
     ] = None
     archive_id: Annotated[
-        SomeArchiveId | None,
-        Meta(description="Id of the archive. Commands refuse another archive and an empty address. Unset: any."),
+        SomeArchiveId | None, "Id of the archive. Commands refuse another archive and an empty address. Unset: any."
     ] = None
-    source: Annotated[
-        Properties, Meta(description="librdkafka properties of the cluster to back up, and sources of its metadata.")
-    ] = {}
-    target: Annotated[Properties, Meta(description="librdkafka properties of the cluster to restore into.")] = {}
+    source: Annotated[Properties, "librdkafka properties of the cluster to back up, and sources of its metadata."] = {}
+    target: Annotated[Properties, "librdkafka properties of the cluster to restore into."] = {}
     metadata_cache: Annotated[
         bool,
-        Meta(
-            description="Keep what `status`, `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's "
-            "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
-            "catalog, to notice an archive that went back."
-        ),
+        "Keep what `status`, `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's "
+        "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
+        "catalog, to notice an archive that went back.",
     ] = True
     s3: S3Options = msgspec.field(default_factory=S3Options)
     encryption: Encryption = msgspec.field(default_factory=Encryption)

@@ -18,15 +18,15 @@ from kbackup.errors import UsageError
 from kbackup.util.linear_regex import LinearRegex
 
 _REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^}]*)\}")
+# an item between commas; those within a /regex/ don't count
 _ITEM = re.compile(r"\s*(/.*?/(?=\s*(?:,|$))|[^,]*?)\s*(?:,|$)")
 _PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups")
 
 
 def parse_rule(rule: str) -> tuple[LinearRegex, str]:
-    """Pattern and replacement of "pattern=replacement"; the last "=" counts, as no topic name has one.
+    """Return pattern and replacement of "pattern=replacement"; the last "=" counts, as no topic name has one.
 
-    `ValueError` or `re.error` where it is none.
-    """
+    `ValueError` or `re.error` where it is none."""
     pattern, sign, replacement = rule.rpartition("=")
     if not sign or not replacement:
         raise ValueError(rule)
@@ -40,16 +40,9 @@ def convert(key: Key, value: object, where: str) -> object:
             value = str(value)
         plain = _from_text(key, value) if isinstance(value, str) else value
         converted: object = msgspec.convert(plain, key.type, strict=not isinstance(value, str))
-        if key.path.rpartition(".")[2] in _PATTERNS and isinstance(converted, tuple):
-            _check_patterns(converted)
-        elif key.path == "restore.map_regex" and isinstance(converted, tuple):
-            for rule in converted:
-                parse_rule(rule)
-        elif key.path == "restore.range" and isinstance(converted, tuple):
-            for text in converted:
-                parse_range(text)
-        elif key.kind == "time" and isinstance(converted, str):
-            parse_time(converted, now=0)  # which now does not matter to whether it is one
+        for text in converted if isinstance(converted, tuple) else [converted]:
+            if isinstance(text, str):
+                _check(key, text)
     except re.error as error:
         raise UsageError(f"{where}: {key.path}: {error.pattern!r} is no regular expression", str(error)) from None
     except (ValueError, msgspec.ValidationError):
@@ -58,6 +51,19 @@ def convert(key: Key, value: object, where: str) -> object:
             f"{where}: {key.path}{value_text} is not {key.expected}", f"set {key.path}: {key.doc}"
         ) from None
     return converted
+
+
+def _check(key: Key, text: str) -> None:
+    """Raise `ValueError` or `re.error` for a text, or an item of a list, that means nothing to its key."""
+    if key.path.rpartition(".")[2] in _PATTERNS:
+        if len(text) > 2 and text[0] == text[-1] == "/":
+            LinearRegex(text[1:-1])
+    elif key.path == "restore.map_regex":
+        parse_rule(text)
+    elif key.path == "restore.range":
+        parse_range(text)
+    elif key.kind == "time":
+        parse_time(text, now=0)  # which now does not matter to whether it is one
 
 
 def entries(key: Key, value: object, where: str) -> dict[str, object]:
@@ -139,13 +145,8 @@ def _from_text(key: Key, text: str) -> object:
     if key.kind == "number":
         return text.strip().replace("_", "")
     if key.kind == "list":
-        return _toml(text) if text.lstrip().startswith("[") else _items(text)
+        return _toml(text) if text.lstrip().startswith("[") else [item for item in _ITEM.findall(text) if item]
     return int(text) if key.path == "restore.restore_point" and text.isdecimal() else text  # also a padded number
-
-
-def _items(text: str) -> list[str]:
-    """Items between commas; those within a /regex/ don't count."""
-    return [item for item in _ITEM.findall(text) if item]
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -157,9 +158,3 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _toml(text: str) -> object:
     return tomllib.loads(f"value = {text}")["value"]
-
-
-def _check_patterns(names: tuple[str, ...]) -> None:
-    for name in names:
-        if len(name) > 2 and name[0] == name[-1] == "/":
-            LinearRegex(name[1:-1])

@@ -20,7 +20,10 @@ _QUANTITY = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNOR
 
 def parse_size(text: str) -> int:
     """Return bytes of "8MiB", "5GB" or "1024". `ValueError` for others, and where it is no whole number of bytes."""
-    return _whole(_quantity(text, _UNITS))
+    size = _quantity(text, _UNITS)
+    if not size.is_integer():
+        raise ValueError(size)
+    return int(size)
 
 
 def parse_duration(text: str) -> float:
@@ -33,12 +36,6 @@ def _quantity(text: str, units: Mapping[str, float]) -> float:
     if found is None or found[2].lower() not in units:
         raise ValueError(text)
     return float(found[1].replace("_", "")) * units[found[2].lower()]
-
-
-def _whole(value: float) -> int:
-    if not value.is_integer():
-        raise ValueError(value)
-    return int(value)
 
 
 # Times, and addresses of topics, partitions and offsets, as people write them.
@@ -91,8 +88,9 @@ class Range(NamedTuple):
 
 
 def parse_time(text: str, now: int, *, up: bool = False) -> int:
-    """ms since the epoch: of RFC 3339 with its zone, of epoch ms, of "2h ago" before `now`, or of "now". A
-    fraction of a millisecond counts downwards, or `up`. `ValueError` for others."""
+    """Return ms since the epoch of RFC 3339 with its zone, of epoch ms, of "2h ago" before `now`, or of "now".
+
+    A fraction of a millisecond counts downwards, or `up`. `ValueError` for others."""
     text = text.strip()
     if text == "now":
         return now
@@ -108,11 +106,8 @@ def parse_time(text: str, now: int, *, up: bool = False) -> int:
     date, clock, fraction, _, zone = found.groups()
     moment = datetime.fromisoformat(f"{date}T{clock}{zone or '+00:00'}") - _EPOCH
     whole = moment // timedelta(milliseconds=1)
-    return _representable(_rounded(whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or "")), up))
-
-
-def _rounded(ms: Fraction, up: bool) -> int:
-    return math.ceil(ms) if up else math.floor(ms)
+    exact = whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or ""))
+    return _representable(math.ceil(exact) if up else math.floor(exact))
 
 
 def _representable(ms: int) -> int:
@@ -122,8 +117,9 @@ def _representable(ms: int) -> int:
 
 
 def parse_range(text: str) -> Range:
-    """ "topic:partition:from-to", `from` inclusive, `to` exclusive; either may be left out. `ValueError` for
-    others, and for a range that holds nothing."""
+    """Parse "topic:partition:from-to", `from` inclusive, `to` exclusive; either may be left out.
+
+    `ValueError` for others, and for a range that holds nothing."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or found["start"] is None:
         raise ValueError(text)
