@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -104,10 +104,10 @@ class LiveTopic:
 
 
 T = TypeVar("T")
-M = TypeVar("M")
 
 NEVER = (NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),)
 """Entries that brokers never return, of metadata that brokers return otherwise."""
+_STRANGE = "the client library does not know this kind of ACL"
 
 
 def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = "") -> Reading:
@@ -115,34 +115,44 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
     security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def convert(part: MetadataPartName, answer: Sequence[T] | Untold, make: Callable[[T], M]) -> tuple[M, ...] | None:
+    def told(part: MetadataPartName, answer: Iterable[T] | Untold) -> tuple[T, ...] | None:
         if not isinstance(answer, Untold):
-            return tuple(map(make, answer))
+            return tuple(answer)
         not_carried.append(not_carried_entry(part, answer.reason, answer.why))
         return () if answer.reason == "not there" else None
 
-    def unchanged(part: MetadataPartName, answer: Sequence[T] | Untold) -> tuple[T, ...] | None:
-        return convert(part, answer, lambda entry: entry)
-
     with cluster.admin_session() as session:
         rules, strange = _acls(security, session)
+        of_brokers, of_groups = _broker_configs(security, session), security.group_configs(groups)
         return Reading(
             source="brokers",
             cluster_id=cluster_id,
-            acls=unchanged("acls", rules),
-            scram_users=unchanged("scram_users", security.users()),
-            broker_configs=convert("broker_configs", _broker_configs(security, session), _broker_config),
-            group_configs=convert(
-                "group_configs",
-                security.group_configs(groups),
-                lambda s: GroupConfig(group=s.owner, name=s.name, value=s.value),
+            acls=told("acls", rules),
+            scram_users=told("scram_users", security.users()),
+            broker_configs=told(
+                "broker_configs",
+                of_brokers
+                if isinstance(of_brokers, Untold)
+                else [
+                    BrokerConfig(broker=int(s.owner) if s.owner else None, name=s.name, value=s.value)
+                    for s in of_brokers
+                ],
             ),
-            client_quotas=unchanged("client_quotas", _asked(session, lambda s: s.client_quotas())),
-            delegation_tokens=unchanged("delegation_tokens", _asked(session, lambda s: s.delegation_tokens())),
-            client_metrics=unchanged("client_metrics", _asked(session, lambda s: s.client_metrics())),
-            features=unchanged("features", _asked(session, lambda s: s.features())),
-            registrations=unchanged("registrations", _asked(session, lambda s: s.registrations())),
-            not_carried=(*not_carried, *map(_strange, strange)),
+            group_configs=told(
+                "group_configs",
+                of_groups
+                if isinstance(of_groups, Untold)
+                else [GroupConfig(group=s.owner, name=s.name, value=s.value) for s in of_groups],
+            ),
+            client_quotas=told("client_quotas", _asked(session, lambda s: s.client_quotas())),
+            delegation_tokens=told("delegation_tokens", _asked(session, lambda s: s.delegation_tokens())),
+            client_metrics=told("client_metrics", _asked(session, lambda s: s.client_metrics())),
+            features=told("features", _asked(session, lambda s: s.features())),
+            registrations=told("registrations", _asked(session, lambda s: s.registrations())),
+            not_carried=(
+                *not_carried,
+                *(NotCarried(part="acls", what=f"ACL: {acl}", reason="not supported", why=_STRANGE) for acl in strange),
+            ),
         )
 
 
@@ -176,29 +186,17 @@ def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> 
 
 def settings_warnings(metadata: Metadata) -> list[str]:
     """Return warnings of settings that were denied or failed; a cluster without authorizer is no reason to warn."""
-    denied = [n for n in metadata.not_carried if n.reason == "denied"]
-    failed = [n for n in metadata.not_carried if n.reason == "failed"]
-    by_reason: dict[str, list[str]] = {}
-    for n in failed:
-        by_reason.setdefault(n.why, []).append(n.what)
-    warnings = [f"{', '.join(names)} are not in this restore point: {why}" for why, names in by_reason.items()]
-    if denied:
-        names = ", ".join(n.what for n in denied)
+    failed: dict[str, list[str]] = {}
+    for n in metadata.not_carried:
+        if n.reason == "failed":
+            failed.setdefault(n.why, []).append(n.what)
+    warnings = [f"{', '.join(names)} are not in this restore point: {why}" for why, names in failed.items()]
+    if denied := ", ".join(n.what for n in metadata.not_carried if n.reason == "denied"):
         warnings.append(
-            f"not in this restore point, since its user may not describe them: {names}; "
+            f"not in this restore point, since its user may not describe them: {denied}; "
             "to see which rights it lacks: kbackup check"
         )
     return warnings
-
-
-def _broker_config(setting: DynamicConfig) -> BrokerConfig:
-    broker = int(setting.owner) if setting.owner else None
-    return BrokerConfig(broker=broker, name=setting.name, value=setting.value)
-
-
-def _strange(words: str) -> NotCarried:
-    why = "the client library does not know this kind of ACL"
-    return NotCarried(part="acls", what=f"ACL: {words}", reason="not supported", why=why)
 
 
 # Asking the source cluster what a restore point needs to know of it.

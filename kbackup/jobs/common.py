@@ -106,7 +106,7 @@ class NumberedCaptures(Generic[D]):
 
     def every(self) -> list[D]:
         """Return the captures, by number."""
-        return [self.read(number) for number in self.numbers()]
+        return list(map(self.read, self.numbers()))
 
     def create(self, make: Callable[[int], D]) -> int:
         """Store what `make` returns for the next free number; returns that number."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -31,11 +32,10 @@ from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
 T = TypeVar("T")
 
 
-class _End:
+class _End(NamedTuple):
     """The end of the iterator, with the error that ended it, if one did."""
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    error: BaseException | None
 
 
 def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
@@ -117,7 +117,8 @@ def _read(store: Store, range_: UnitRange, segment: Segment, start: int, quiet: 
     blocks = read_small if segment.bytes <= SMALL else read_segment
     for block in blocks(store, segment):
         read += block.nbytes
-        rest = _from(block, start)
+        at = int(np.searchsorted(block.offsets, start))
+        rest = slice_block(block, at, len(block)) if at else block
         if range_.window is not None:
             rest, without_time = range_.window.cut(rest)
             untimed += without_time
@@ -128,12 +129,6 @@ def _read(store: Store, range_: UnitRange, segment: Segment, start: int, quiet: 
             yield ReadStep(segment, None, max(start, int(block.offsets[-1]) + 1), read, untimed, pause=True)
             read = untimed = 0
     yield ReadStep(segment, None, segment.last + 1, read, untimed)
-
-
-def _from(block: RecordBlock, offset: int) -> RecordBlock:
-    """Return the block's records at or after `offset`."""
-    at = int(np.searchsorted(block.offsets, offset))
-    return slice_block(block, at, len(block)) if at else block
 
 
 # Check whether a restore whose progress is lost has committed records before.
@@ -168,14 +163,11 @@ def _committed(target: Properties, group: str, map_part: pa.Table) -> Iterator[t
     ranges = [
         OffsetRange(*tp, max(int(low[0]), starts[tp]), min(int(high[-1]), ends[tp])) for tp, (low, high) in runs.items()
     ]
-    reader = RangeReader(target, "read_committed", group, _SILENCE, len(ranges), role="target")
-    try:
+    with closing(RangeReader(target, "read_committed", group, _SILENCE, len(ranges), role="target")) as reader:
         for tp, block in reader.read(ranges):
             committed = within(block.offsets, *runs[tp])
             if len(committed):
                 yield tp, int(committed[0])
-    finally:
-        reader.close()
 
 
 def within(offsets: Int64Array, low: Int64Array, high: Int64Array) -> Int64Array:

@@ -10,7 +10,6 @@ import argparse
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from kbackup.errors import KbackupError, RefusedError
@@ -43,25 +42,22 @@ def write(archive: Path) -> None:
         new.replace(archive)
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kbackup.spark", description=__doc__)
-    parser.parse_args(arguments)
+def main() -> int:
+    argparse.ArgumentParser(prog="python -m kbackup.spark", description=__doc__).parse_args()
     archive = class_archive()
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
         write(archive)
     except OSError as error:
-        print(
-            f"{archive} can't be written: {error.strerror}\n  hint: run this as the owner of {sys.prefix}",
-            file=sys.stderr,
-        )
-        return 1
+        problem = f"{archive} can't be written: {error.strerror}\n  hint: run this as the owner of {sys.prefix}"
     except KbackupError as error:
-        print(f"{error}\n  hint: {error.hint}", file=sys.stderr)
-        return 1
-    print(f"{archive}: {archive.stat().st_size >> 20} MiB")
-    return 0
+        problem = f"{error}\n  hint: {error.hint}"
+    else:
+        print(f"{archive}: {archive.stat().st_size >> 20} MiB")
+        return 0
+    print(problem, file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -52,10 +52,6 @@ NEEDED = (
 )
 
 
-class WorkerImportError(KbackupError):
-    """A module that tasks need can't be imported in a Python worker."""
-
-
 def preload(modules: Iterable[str] = NEEDED) -> None:
     """Import `modules`. stdout is the daemon's connection to Spark: output of imports goes to stderr."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it starts its threads when numpy is imported
@@ -65,7 +61,7 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
             try:
                 importlib.import_module(name)
             except ImportError as error:
-                failed = WorkerImportError(
+                failed = KbackupError(
                     f"a Python worker can't import {name}: {error}",
                     f"install kafka-kbackup for {sys.executable}, with the extras that the driver has",
                 )
@@ -86,11 +82,7 @@ def without_zips(path: Iterable[str]) -> list[str]:
     """
     entries = list(path)
     packages = [Path(entry, "pyspark") for entry in entries]
-
-    def is_copy(entry: str) -> bool:
-        return entry.endswith((".zip", ".jar")) and any(map(Path(entry).is_relative_to, packages))
-
-    return [entry for entry in entries if not is_copy(entry)]
+    return [e for e in entries if not (e.endswith((".zip", ".jar")) and any(map(Path(e).is_relative_to, packages)))]
 
 
 if __name__ == "__main__":

@@ -98,17 +98,24 @@ class Jvm:
         from pyspark import SparkConf, SparkContext
 
         gateway = self.connect()
-        settings = self._settings
-        if lock := settings.get(LOCK):  # before any class of them is loaded
+        if lock := self._settings.get(LOCK):  # before any class of them is loaded
             jars = gateway.jvm.System.getProperty("spark.jars") or ""
             check_jars(filter(None, jars.split(",")), Path(lock))
         misc = gateway.jvm.sun.misc
         misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)  # those to all processes
         conf = SparkConf(_jvm=gateway.jvm)  # with the settings of the command line
-        for name in settings.keys() - self._shown.keys():
-            conf.set(name, settings[name])
-        if settings["spark.master"].startswith("local"):
-            _keep_private(conf, _private_folder(gateway))
+        for name in self._settings.keys() - self._shown.keys():
+            conf.set(name, self._settings[name])
+        if self._settings["spark.master"].startswith("local"):
+            # private, and gone with the JVM: blocks that Spark writes to disk for everybody to read, and the sockets
+            # between the JVM and Python, where their paths are short enough for sockets
+            folder = tempfile.mkdtemp(prefix="kbackup-spark-")
+            gateway.jvm.java.io.File(folder).deleteOnExit()
+            if "SPARK_LOCAL_DIRS" not in os.environ:
+                conf.setIfMissing("spark.local.dir", folder)
+            if len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_PATH:
+                conf.setIfMissing("spark.python.unix.domain.socket.enabled", "true")
+                conf.setIfMissing("spark.python.unix.domain.socket.dir", folder)
         SparkContext(conf=conf, gateway=gateway)
 
     def connect(self) -> Any:
@@ -149,9 +156,6 @@ def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
 
 # The command line.
 
-_MAIN = "org.apache.spark.deploy.SparkSubmit"
-_SHELL = "pyspark-shell"
-
 _VARIABLES = (
     "PYSPARK_SUBMIT_ARGS SPARK_SUBMIT_OPTS SPARK_PREPEND_CLASSES SPARK_TESTING "
     "SPARK_CONF_DIR HADOOP_CONF_DIR YARN_CONF_DIR SPARK_DIST_CLASSPATH"
@@ -177,9 +181,6 @@ _OPTIONS = (
 )
 """The options that Spark's launcher gives to every JVM, but for the vectors of MLlib."""
 
-_UNUSED_JARS = "spark-mllib_"
-"""MLlib registers its functions in every session: half a second of CPU at each start."""
-
 
 def spark_home() -> Path:
     """Return the folder of Spark: SPARK_HOME, or the installed pyspark's."""
@@ -200,38 +201,24 @@ def command_line(home: Path, settings: Mapping[str, str], shown: Mapping[str, st
 
     Where the user has set what Spark's scripts heed, it is theirs."""
     words = [word for name, value in shown.items() for word in ("--conf", f"{name}={value}")]
-    java = _java()
-    if java is None or not (home / "jars").is_dir() or _is_for_scripts(home, settings):
-        shell = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", _SHELL))
-        return [str(home / "bin" / "spark-submit"), *words, *shell]
-    return [
-        *(java, "-cp", os.pathsep.join(map(str, _class_path(home)))),
-        *(*_OPTIONS, f"-Xmx{settings['spark.driver.memory']}"),
-        *shlex.split(settings["spark.driver.extraJavaOptions"]),
-        *(_MAIN, *words, _SHELL),
-    ]
-
-
-def _is_for_scripts(home: Path, settings: Mapping[str, str]) -> bool:
-    return (
+    java_home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{java_home}/bin" if java_home else None)
+    options = settings.get("spark.driver.extraJavaOptions", "")
+    heeded = (
         any(map(os.environ.get, _VARIABLES.split()))
         or (home / "conf").exists()
         or any(f"spark.driver.{name}" in settings for name in _SETTINGS)
-        or LIGHT not in settings.get("spark.driver.extraJavaOptions", "")
+        or LIGHT not in options
     )
-
-
-def _java() -> str | None:
-    """Return the `java` that Spark's scripts start."""
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java", path=f"{home}/bin" if home else None)
-
-
-def _class_path(home: Path) -> list[Path]:
-    return [jar for jar in sorted((home / "jars").glob("*.jar")) if not jar.name.startswith(_UNUSED_JARS)]
-
-
-# The settings that only a context can have.
+    if java is None or not (home / "jars").is_dir() or heeded:
+        arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        return [str(home / "bin" / "spark-submit"), *words, *arguments]
+    # MLlib registers its functions in every session: half a second of CPU at each start
+    jars = [str(jar) for jar in sorted((home / "jars").glob("*.jar")) if not jar.name.startswith("spark-mllib_")]
+    return [
+        *(java, "-cp", os.pathsep.join(jars), *_OPTIONS, f"-Xmx{settings['spark.driver.memory']}"),
+        *(*shlex.split(options), "org.apache.spark.deploy.SparkSubmit", *words, "pyspark-shell"),
+    ]
 
 
 def check_jars(jars: Iterable[str], lock: Path) -> None:
@@ -245,23 +232,6 @@ def check_jars(jars: Iterable[str], lock: Path) -> None:
                 f"{path} is not the jar that kbackup was tested with: its SHA-256 is {digest}",
                 "remove it, and find out where it came from; to use jars of your own name them in spark.jars",
             )
-
-
-def _keep_private(conf: Any, folder: str) -> None:
-    """Put into a private folder the blocks that Spark writes to disk, which it lets everybody read, and the sockets
-    between the JVM and Python, where their paths are short enough for sockets."""
-    if "SPARK_LOCAL_DIRS" not in os.environ:
-        conf.setIfMissing("spark.local.dir", folder)
-    if len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_PATH:
-        conf.setIfMissing("spark.python.unix.domain.socket.enabled", "true")
-        conf.setIfMissing("spark.python.unix.domain.socket.dir", folder)
-
-
-def _private_folder(gateway: Any) -> str:
-    """Make a folder that goes with the JVM."""
-    folder = tempfile.mkdtemp(prefix="kbackup-spark-")
-    gateway.jvm.java.io.File(folder).deleteOnExit()
-    return folder
 
 
 # What the JVM and its Python workers write.

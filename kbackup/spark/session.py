@@ -42,7 +42,6 @@ _AUTHENTICATION = {
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.saslFallback": "false",
 }
-_ON_DISKS = {"spark.io.encryption.enabled": "true"}  # a local session's folder is private
 
 
 def session_settings(master: str | None, attempts: int, submitted: bool, conf: Mapping[str, str]) -> dict[str, str]:
@@ -60,47 +59,34 @@ def session_settings(master: str | None, attempts: int, submitted: bool, conf: M
     if kernel := os.environ.get("KBACKUP_KERNEL"):
         settings["spark.executorEnv.KBACKUP_KERNEL"] = kernel
     if not submitted:
-        settings["spark.master"] = _with_attempts(master or "local[*]", attempts)
+        settings["spark.master"] = master or "local[*]"
     if not submitted and (master or "local").startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        archive = class_archive()
+        shared = f" {shlex.quote(f'{SHARED}{archive}')} -Xlog:cds=off,cds+dynamic=off" if archive.exists() else ""
         settings |= _PLAIN_PLANS | {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": f"{log4j} {LIGHT}{_shared_classes()}",
+            "spark.driver.extraJavaOptions": f"{log4j} {LIGHT}{shared}",
             "spark.python.daemon.module": "kbackup.spark.daemon",
         }
+        if master == "local":
+            settings["spark.master"] = f"local[1,{attempts}]"
+        elif settings["spark.master"].startswith("local[") and "," not in settings["spark.master"]:
+            settings["spark.master"] = f"{settings['spark.master'][:-1]},{attempts}]"
         settings |= _AUTHENTICATION
         if settings["spark.master"].startswith("local-cluster"):  # the only local one that asks for a secret
             settings["spark.authenticate.secret"] = secrets.token_hex(32)
     elif not submitted and _may_authenticate(master or "", conf):
-        settings |= _AUTHENTICATION | _ON_DISKS
+        settings |= _AUTHENTICATION | {"spark.io.encryption.enabled": "true"}  # a local session's folder is private
     return settings | dict(conf)
 
 
-def _shared_classes() -> str:
-    archive = class_archive()
-    return f" {shlex.quote(f'{SHARED}{archive}')} -Xlog:cds=off,cds+dynamic=off" if archive.exists() else ""
-
-
 def _may_authenticate(master: str, conf: Mapping[str, str]) -> bool:
-    """Return whether the cluster makes a secret, or was given one. A standalone master has the secret that it was
-    started with."""
-    asked = conf.get("spark.authenticate", "true").lower() == "true"
-    makes_secret = master.startswith(("yarn", "k8s:"))
-    return asked and (makes_secret or "spark.authenticate.secret" in conf)
-
-
-def _with_attempts(master: str, attempts: int) -> str:
-    """Return the URL of a local master with the number of tries: local[4] becomes local[4,tries]."""
-    if master == "local":
-        return f"local[1,{attempts}]"
-    if master.startswith("local[") and "," not in master:
-        return f"{master[:-1]},{attempts}]"
-    return master
-
-
-# The session.
+    """Return whether the cluster makes a secret, or was given one: a standalone master was started with it."""
+    has_secret = master.startswith(("yarn", "k8s:")) or "spark.authenticate.secret" in conf
+    return has_secret and conf.get("spark.authenticate", "true").lower() == "true"
 
 
 class Starting:
@@ -111,10 +97,11 @@ class Starting:
     """
 
     def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
-        self._startup = _Startup(master, conf, attempts)
+        self._settings, self._jvm = _begin(master, conf, attempts)
         import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
 
-        self._session: SparkSession | None = None
+        self.session: SparkSession | None = None
+        """The session, if it has started."""
         self._error: BaseException | None = None
         self._ready, self._requested, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._stopping = threading.Lock()
@@ -127,8 +114,8 @@ class Starting:
         self._ready.wait()
         if self._error is not None:
             raise self._error
-        assert self._session is not None  # noqa: S101 (or else the error is there)
-        return self._session
+        assert self.session is not None  # noqa: S101 (or else the error is there)
+        return self.session
 
     @property
     def ready(self) -> bool:
@@ -138,43 +125,48 @@ class Starting:
     @property
     def ended(self) -> bool:
         """True when the JVM has ended: the session is of no more use."""
-        return self._session is not None and jvm_has_ended()
-
-    @property
-    def session(self) -> SparkSession | None:
-        """The session, if it has started."""
-        return self._session
+        return self.session is not None and jvm_has_ended()
 
     def leave(self) -> None:
         """Stop the session, now or when its start has ended: nothing will use it."""
         self._ended.set()
         if self._ready.is_set():
             self._stop()
-        if self._startup.jvm is not None and (not self._ready.is_set() or self._error is not None):
-            self._startup.jvm.terminate()
+        if self._jvm is not None and (not self._ready.is_set() or self._error is not None):
+            self._jvm.terminate()
 
     def _start(self) -> None:
         try:
-            self._session = self._startup.session()
+            self.session = _connect(self._settings, self._jvm)
         except BaseException as error:  # noqa: BLE001 (raised again where the session is asked for)
             self._error = error
         self._ready.set()
-        if self._ended.is_set():
-            with suppress(Exception):  # the JVM may have been ended meanwhile
+        with suppress(Exception):  # the JVM may have been ended meanwhile; what else fails, the first task says
+            if self._ended.is_set():
                 self._stop()
-        elif self._session is not None and not self._requested.is_set():
-            with suppress(Exception):  # cancelled by an interrupt or a stop; what else fails, the first task says
-                first_job(self._session)
+            elif self.session is not None and not self._requested.is_set():
+                first_job(self.session)
 
     def _stop(self) -> None:
         with self._stopping:
-            session, self._session = self._session, None
+            session, self.session = self.session, None
             ended = jvm_has_ended()
-        if session is not None and ended:
+        if session is None:
+            return
+        if ended:
             forget_jvm()
-        elif session is not None:
-            session.sparkContext.cancelAllJobs()
-            _stop(session)
+            return
+        session.sparkContext.cancelAllJobs()
+        context: Any = session.sparkContext
+        stopping = threading.Thread(target=session.stop, name="kbackup-spark-stop", daemon=True)
+        stopping.start()
+        _stops.append(stopping)
+        while stopping.is_alive() and context._jsc is not None:
+            stopping.join(0.02)
+
+
+_stops: list[threading.Thread] = []
+"""Only the next session start waits for pyspark's clean-up of a stopped one, which takes a second."""
 
 
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
@@ -182,52 +174,46 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
 
     `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
     """
-    return _Startup(master, conf, attempts).session()
+    return _connect(*_begin(master, conf, attempts))
 
 
-class _Startup:
-    """A session whose JVM, if it takes a new one, starts at once: before pyspark is imported."""
-
-    def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
-        while _stops:
-            _stops.pop().join()
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-        self._settings = session_settings(master, attempts, submitted, conf)
-        self._fetches = bool(self._settings.get("spark.jars.packages")) and not submitted
-        if not submitted:
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
-        elsewhere = submitted or remote or _has_jvm()
-        self.jvm = None if elsewhere else Jvm(self._settings)
-
-    def session(self) -> SparkSession:
-        """Build the session. Raises `UnreachableError` if Spark can't be started."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException, PySparkRuntimeError
-        from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
-
-        builder = SparkSession.builder
-        try:
-            if self.jvm is not None:
-                self.jvm.start_context()
-            else:
-                builder = builder.config(map=dict(self._settings))
-            session = builder.getOrCreate()
-        except (PySparkRuntimeError, PySparkException, Py4JError, OSError) as error:
-            jars = ", and that its jars can be fetched (spark.jars.packages, see delta.md)" if self._fetches else ""
-            raise UnreachableError(
-                f"Spark can't be started: {_reason(error)}",
-                f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",
-            ) from error
-        session.sparkContext.setLogLevel("ERROR")
-        silence_ends(session)
-        return session
-
-
-def _has_jvm() -> bool:
-    """Return whether pyspark has started a JVM in this process: it knows one only."""
+def _begin(master: str | None, conf: Mapping[str, str], attempts: int) -> tuple[dict[str, str], Jvm | None]:
+    """Return the settings of a session, and its JVM if it takes a new one, which starts before pyspark is imported."""
+    while _stops:
+        _stops.pop().join()
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    settings = session_settings(master, attempts, submitted, conf)
+    if not submitted:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._gateway is not None
+    has_jvm = pyspark is not None and pyspark.SparkContext._gateway is not None  # pyspark knows one only
+    elsewhere = submitted or "spark.remote" in settings or "SPARK_REMOTE" in os.environ
+    return settings, None if elsewhere or has_jvm else Jvm(settings)
+
+
+def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
+    """Build the session. Raises `UnreachableError` if Spark can't be started."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException, PySparkRuntimeError
+    from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
+
+    builder = SparkSession.builder
+    try:
+        if jvm is not None:
+            jvm.start_context()
+        else:
+            builder = builder.config(map=dict(settings))
+        session = builder.getOrCreate()
+    except (PySparkRuntimeError, PySparkException, Py4JError, OSError) as error:
+        fetches = settings.get("spark.jars.packages") and "PYSPARK_GATEWAY_PORT" not in os.environ
+        jars = ", and that its jars can be fetched (spark.jars.packages, see delta.md)" if fetches else ""
+        raise UnreachableError(
+            f"Spark can't be started: {_reason(error)}",
+            f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    silence_ends(session)
+    return session
 
 
 def _reason(error: Exception) -> str:
@@ -257,16 +243,3 @@ def first_job(session: SparkSession) -> None:
         yield from batches
 
     session.range(1, numPartitions=1).mapInArrow(same, "id long").toArrow()
-
-
-_stops: list[threading.Thread] = []
-
-
-def _stop(session: SparkSession) -> None:
-    """Return when Spark is stopped. Only the next session start waits for pyspark's clean-up, which takes a second."""
-    context: Any = session.sparkContext
-    stopping = threading.Thread(target=session.stop, name="kbackup-spark-stop", daemon=True)
-    stopping.start()
-    _stops.append(stopping)
-    while stopping.is_alive() and context._jsc is not None:
-        stopping.join(0.02)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 from kbackup.errors import FencedError, KbackupError, RefusedError, from_text
 from kbackup.metrics.registry import ProgressListener, counted
 from kbackup.spark.jvm import jvm_has_ended
-from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
+from kbackup.spark.workers import Answer, check_answer, check_worker, is_local, prepared_cluster
 from kbackup.store.base import Store
 from kbackup.util.system import reuse_freed_memory
 
@@ -116,11 +116,7 @@ class ProgressReceiver:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FIELDS: list[pa.Field[Any]] = [
-    pa.field("task", pa.int64()),
-    pa.field("attempt", pa.int32()),
-    pa.field("result", pa.binary()),
-]
+_FIELDS: dict[str, pa.DataType] = {"task": pa.int64(), "attempt": pa.int32(), "result": pa.binary()}
 _RESULT = pa.schema(_FIELDS)
 _DDL = "task long, attempt int, result binary"
 _SWITCH = 0.0005  # s; at Python's 5 ms, uploads beside a busy task got 60 MiB/s where they get 90 with this
@@ -193,14 +189,22 @@ def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) 
     return [tuple(each) for each in packs]
 
 
-def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: ListenerAddress | None) -> list[R]:
+def _pickled(work: Work[T, R], tasks: Sequence[T]) -> bytes:
+    """Return what each task gets: all of them, one by one, so that it unpickles its own alone (of 50,000: 35 ms, not
+    900)."""
     from pyspark.serializers import CloudPickleSerializer
 
-    # each task gets all of them: one by one, so that it unpickles its own alone (of 50,000: 35 ms, not 900)
-    every = [pickle.dumps(task) for task in tasks]
-    data: bytes = CloudPickleSerializer().dumps((work, every))  # type: ignore[no-untyped-call]
-    with spark_errors(), prepared_cluster(spark, work) as expected, shared(spark, data) as given:
-        return _results(spark, len(tasks), given, address, expected)
+    data: bytes = CloudPickleSerializer().dumps((work, [pickle.dumps(task) for task in tasks]))  # type: ignore[no-untyped-call]
+    return data
+
+
+def _unpickled(data: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any, Work[Any, Any]]]:
+    """Yield the number, the task and the work of each row."""
+    work, every = pickle.loads(data)  # noqa: S301 (our own driver wrote it)
+    for batch in batches:
+        numbers: list[int] = batch.column(0).to_numpy().tolist()
+        for number in numbers:
+            yield number, pickle.loads(every[number]), work  # noqa: S301 (as above)
 
 
 @contextmanager
@@ -223,62 +227,52 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
             broadcast.destroy()
 
 
-def _results(
-    spark: SparkSession, count: int, given: Callable[[], bytes], address: ListenerAddress | None, expected: Expected
-) -> list[Any]:
-    def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        attempt = _attempt()
-        answer = check_worker(expected)
-        if answer is not None:
-            yield _row(-1, attempt, answer)
-        if isinstance(answer, RefusedError):
-            return
-        work, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
-        for batch in batches:
-            numbers: list[int] = batch.column(0).to_numpy().tolist()
-            for number in numbers:
-                task = pickle.loads(every[number])  # noqa: S301 (as above)
-                yield from _run_task(number, attempt, task, work, address)
+def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: ListenerAddress | None) -> list[R]:
+    data = _pickled(work, tasks)
+    with spark_errors(), prepared_cluster(spark, work) as expected, shared(spark, data) as given:
 
-    frame = spark.range(count, numPartitions=count).mapInArrow(run_batches, _DDL)
-    rows = frame.toArrow()
-    numbers: list[int] = rows.column("task").to_numpy().tolist()
-    attempts: list[int] = rows.column("attempt").to_numpy().tolist()
-    counted.add("kbackup_task_retries_total", sum(dict(zip(numbers, attempts, strict=True)).values()))
-    results: list[Any] = rows.column("result").to_pylist()
-    answers = [pickle.loads(row) for row in results]  # noqa: S301 (only our own executors write these rows)
-    for result in answers:
-        if isinstance(result, KbackupError):
-            raise result
-        if isinstance(result, Answer):
-            check_answer(result)
-    return [result for result in answers if not isinstance(result, Answer)]
+        def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            from pyspark import TaskContext
 
+            context = TaskContext.get()
+            attempt = context.attemptNumber() if context is not None else 0  # how often Spark has tried it before
+            answer = check_worker(expected)
+            if answer is not None:
+                yield _row(-1, attempt, answer)
+            if isinstance(answer, RefusedError):
+                return
+            for number, task, do in _unpickled(given(), batches):
+                yield from _run_task(number, attempt, task, do, address)
 
-def _attempt() -> int:
-    """Return the number of Spark's earlier attempts at this task."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context.attemptNumber() if context is not None else 0
+        rows: Any = spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(run_batches, _DDL).toArrow()
+        attempts = dict(zip(rows.column("task").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
+        counted.add("kbackup_task_retries_total", sum(attempts.values()))
+        results: list[Any] = []
+        for row in rows.column("result").to_pylist():
+            result = pickle.loads(row)  # noqa: S301 (only our own executors write these rows)
+            if isinstance(result, KbackupError):
+                raise result
+            if isinstance(result, Answer):
+                check_answer(result)
+            else:
+                results.append(result)
+        return results
 
 
 def _run_task(
     number: int, attempt: int, task: T, work: Work[T, R], address: ListenerAddress | None
 ) -> Iterator[pa.RecordBatch]:
-    progress = ProgressSender(address, number)
     sys.setswitchinterval(_SWITCH)
     reuse_freed_memory()
-    try:
-        for result in work(task, progress):
-            yield _row(number, attempt, result)
-    except FencedError as error:
-        # as a result, not as a failure: Spark would try again, and fence the one that fenced us
-        yield _row(number, attempt, error)
-    except KbackupError as error:
-        raise RuntimeError(error.marker()) from None
-    finally:
-        progress.close()
+    with closing(ProgressSender(address, number)) as progress:
+        try:
+            for result in work(task, progress):
+                yield _row(number, attempt, result)
+        except FencedError as error:
+            # as a result, not as a failure: Spark would try again, and fence the one that fenced us
+            yield _row(number, attempt, error)
+        except KbackupError as error:
+            raise RuntimeError(error.marker()) from None
 
 
 def _row(number: int, attempt: int, result: object) -> pa.RecordBatch:
@@ -306,8 +300,7 @@ def spark_errors() -> Iterator[None]:
 def from_spark(error: Any) -> KbackupError:
     """Return the error that a task raised, or the best description of another one."""
     text = str(error)
-    known = from_text(text)
-    if known is not None:
+    if known := from_text(text):
         return known
     if missing := _NOT_THE_SAME.search(text):
         host = _HOST.search(
@@ -318,10 +311,8 @@ def from_spark(error: Any) -> KbackupError:
             f"{worker} does not have the driver's kbackup and Python: {missing[0].strip()}",
             "install what the driver has there, or send it along: PYSPARK_PYTHON and spark.archives, see spark.md",
         )
-    lines = [line for line in text.splitlines() if line.strip()]
-    last = next(
-        (line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[0] if lines else "?"
-    )
+    lines = [line for line in text.splitlines() if line.strip()] or ["?"]
+    last = next((line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[0])
     return TaskError(f"a task failed: {last.strip()}", "run again with --debug to see Spark's own words")
 
 
@@ -340,11 +331,9 @@ def batch_frame(
     """A frame of the batches (of `schema`) that `work(task, progress)` yields, one partition a task, to be written to
     `destination`. It can be read within the block. A task that fails is tried again by Spark, and its error of
     kbackup's tree comes with the text of Spark's (`errors.from_text`)."""
-    from pyspark.serializers import CloudPickleSerializer
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    every = [pickle.dumps(task) for task in tasks]
-    data: bytes = CloudPickleSerializer().dumps((work, every))  # type: ignore[no-untyped-call]
+    data = _pickled(work, tasks)
     with ExitStack() as stack:
         address: ListenerAddress | None = None
         if is_local(spark):
@@ -356,17 +345,12 @@ def batch_frame(
             answer = check_worker(expected)
             if isinstance(answer, RefusedError):  # as text: a traceback is all that comes back
                 raise RuntimeError(answer.marker())  # noqa: TRY004
-            do, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
-            for batch in batches:
-                numbers: list[int] = batch.column(0).to_numpy().tolist()
-                for number in numbers:
-                    progress = ProgressSender(address, number)
+            for number, task, do in _unpickled(given(), batches):
+                with closing(ProgressSender(address, number)) as progress:
                     try:
-                        yield from do(pickle.loads(every[number]), progress)  # noqa: S301 (as above)
+                        yield from do(task, progress)
                     except KbackupError as error:
                         raise RuntimeError(error.marker()) from None
-                    finally:
-                        progress.close()
 
         count = len(tasks)
         yield spark.range(count, numPartitions=count).mapInArrow(run_batches, from_arrow_schema(schema))

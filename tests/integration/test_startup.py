@@ -199,7 +199,7 @@ from kbackup.spark.session import Starting
 
 warnings.simplefilter("error")
 starting = Starting("local[1]", {}, 1)
-pid = starting._startup.jvm._process.pid
+pid = starting._jvm._process.pid
 starting.leave()
 assert not Path(f"/proc/{pid}").exists()
 while starting._thread.is_alive():

@@ -13,7 +13,8 @@ afterwards. Its end offset does not show that. Its records at the offsets of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
 
 BATCH = 500
 """Partitions that are read together."""
-_FETCH_BYTES = 64 << 10
-"""A partition's share of a fetch: the batch with the last record is wanted, not all that came since."""
-TUNING = {"fetch.message.max.bytes": _FETCH_BYTES, "fetch.wait.max.ms": 10}
+TUNING = {"fetch.message.max.bytes": 64 << 10, "fetch.wait.max.ms": 10}
+"""A partition's share of a fetch is small: the batch with the last record is wanted, not all that came since."""
 
 
 class ExpectedRecords(NamedTuple):
@@ -63,17 +63,6 @@ class SeenRecords(NamedTuple):
     digests: Mapping[int, str]
     records: int
     leader_epoch: int
-
-
-class LogComparison(NamedTuple):
-    """Result of comparing logs with the archive.
-
-    `diverged`: partitions whose log differs, with an offset that differs. `unseen`: partitions whose log lacks the last
-    archived record.
-    """
-
-    diverged: dict[TopicPartition, int]
-    unseen: list[ExpectedRecords]
 
 
 def compare_logs(
@@ -133,10 +122,8 @@ def _compare(
     exact = may_salvage(base.archive.state)  # all runs, this one too, read with the same isolation level
     isolation = source.isolation_level if exact else "read_uncommitted"
     reader = RangeReader(source.properties, isolation, base.group, source.poll_timeout, BATCH, tuning=TUNING)
-    try:
+    with closing(reader):
         diverged, unseen = compare(reader, expected, exact=exact)
-    finally:
-        reader.close()
     missing, warnings = compare_missing(source, base, unseen, committed=isolation == "read_committed")
     return {**diverged, **missing}, warnings
 
@@ -149,26 +136,22 @@ def with_last_records(archive: Archive, head: Manifest, live: Sequence[LiveTopic
     missing = {TopicPartition(t.name, p.partition) for t, p, _ in _going_on(head, live) if p.last is None and p.records}
     if not missing:
         return head, []
-    records = read_last_records(archive, head, missing)
-
-    def filled(topic: TopicState) -> TopicState:
-        if topic.name not in {tp.topic for tp in missing}:
-            return topic
-        partitions = tuple(_filled(p, records.get(TopicPartition(topic.name, p.partition))) for p in topic.partitions)
-        return msgspec.structs.replace(topic, partitions=partitions)
-
+    answers = read_last_records(archive, head, missing)
     warnings = [
-        f"the log of {tp} was not compared with the archive: {why}"
-        for tp, why in records.items()
-        if isinstance(why, str)
+        f"the log of {tp} was not compared with the archive: {a}" for tp, a in answers.items() if isinstance(a, str)
     ]
-    return msgspec.structs.replace(head, topics=tuple(map(filled, head.topics))), warnings
+    known = {tp: records for tp, records in answers.items() if not isinstance(records, str)}
+    topics = {tp.topic for tp in known}
 
+    def filled(topic: str, state: PartitionState) -> PartitionState:
+        records = known.get(TopicPartition(topic, state.partition))
+        return msgspec.structs.replace(state, last=records[-1], tail=records[:-1]) if records else state
 
-def _filled(state: PartitionState, records: tuple[LastRecord, ...] | str | None) -> PartitionState:
-    if records is None or isinstance(records, str):
-        return state
-    return msgspec.structs.replace(state, last=records[-1], tail=records[:-1])
+    new = tuple(
+        msgspec.structs.replace(t, partitions=tuple(filled(t.name, p) for p in t.partitions)) if t.name in topics else t
+        for t in head.topics
+    )
+    return msgspec.structs.replace(head, topics=new), warnings
 
 
 def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[TopicState, PartitionState, Live]]:
@@ -228,31 +211,32 @@ def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool)
     return expected.last.offset if known is not None and 0 <= seen.leader_epoch != known else None
 
 
-def compare(reader: RangeReader, expected: Sequence[ExpectedRecords], *, exact: bool) -> LogComparison:
-    """Read the last archived records of each partition from its log: one fetch a partition, or few."""
-    comparison = LogComparison({}, [])
+def compare(
+    reader: RangeReader, expected: Sequence[ExpectedRecords], *, exact: bool
+) -> tuple[dict[TopicPartition, int], list[ExpectedRecords]]:
+    """Read the last archived records of each partition from its log: one fetch a partition, or few.
+
+    Returns the partitions whose log differs, with an offset that differs, and those whose log lacks the last archived
+    record: compaction or retention may have taken it.
+    """
+    diverged: dict[TopicPartition, int] = {}
+    unseen: list[ExpectedRecords] = []
     for at in range(0, len(expected), BATCH):
         batch = expected[at : at + BATCH]
-        logs = read_seen(reader, [e.range for e in batch])
+        logs: dict[TopicPartition, SeenRecords] = {}
+        for tp, block in reader.read([e.range for e in batch]):
+            digests, records, _ = logs.get(tp, SeenRecords({}, 0, -1))
+            more = range(min(len(block), FEW - len(digests)))
+            added = {int(block.offsets[n]): digest_of(block, n) for n in more}
+            logs[tp] = SeenRecords({**digests, **added}, records + len(block), reader.epochs.get(tp, -1))
         for each in batch:
             seen = logs.get(each.range.tp)
             offset = differs(each, seen, exact=exact)
             if offset is not None:
-                comparison.diverged[each.range.tp] = offset
+                diverged[each.range.tp] = offset
             elif each.archived and (seen is None or each.last.offset not in seen.digests):
-                comparison.unseen.append(each)
-    return comparison
-
-
-def read_seen(reader: RangeReader, ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, SeenRecords]:
-    """Return the records of each log in its range. What retention deleted meanwhile is not among them."""
-    seen: dict[TopicPartition, SeenRecords] = {}
-    for tp, block in reader.read(list(ranges)):
-        digests, records, _ = seen.get(tp, SeenRecords({}, 0, -1))
-        more = range(min(len(block), FEW - len(digests)))
-        added = {int(block.offsets[n]): digest_of(block, n) for n in more}
-        seen[tp] = SeenRecords({**digests, **added}, records + len(block), reader.epochs.get(tp, -1))
-    return seen
+                unseen.append(each)
+    return diverged, unseen
 
 
 # Where a log lacks the last archived record: tell a cut from compaction and retention.

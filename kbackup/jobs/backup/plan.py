@@ -63,6 +63,9 @@ NextIncarnation = Callable[[str, str], int]
 """The number of a new incarnation of a topic, by its name and id."""
 
 
+_WITH_TOPIC = ", or some of them, were deleted with the topic"
+
+
 def make_plan(
     head: Manifest | None,
     selected: Sequence[LiveTopic],
@@ -80,12 +83,11 @@ def make_plan(
     on_source = set(existing)
     topics: list[TopicPlan] = []
     losses: list[Loss] = []
-    warnings = (
-        [] if names else ["no topic of the source is selected: this restore point captures none; correct backup.topics"]
-    )
+    warnings: list[str] = []
+    if not names:
+        warnings.append("no topic of the source is selected: this restore point captures none; correct backup.topics")
     for topic in selected:
-        before = known.get(topic.name)
-        plan, lost, warned = _plan_topic(topic, before, next_incarnation, diverged)
+        plan, lost, warned = _plan_topic(topic, known.get(topic.name), next_incarnation, diverged)
         topics.append(plan)
         losses += lost
         warnings += warned
@@ -98,29 +100,14 @@ def make_plan(
             continue
         if state.state != "deleted":
             warnings.append(f"topic {state.name} no longer exists at the source; what was archived of it is kept")
-            losses += _lost_with_topic(state)
+            # what the newest restore point left for a later one: held back, or behind an open transaction
+            losses += [
+                retention_loss(TopicPartition(state.name, p.partition), p.end, p.log_end, _WITH_TOPIC)
+                for p in state.partitions
+                if p.end < p.log_end
+            ]
         carried.append(msgspec.structs.replace(state, state="deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
-
-
-def _lost_with_topic(state: TopicState) -> list[Loss]:
-    """Return the losses of records that the newest restore point left for a later one.
-
-    They were held back, or behind an open transaction.
-    """
-    return [
-        Loss(
-            kind="retention",
-            topic=state.name,
-            partition=p.partition,
-            start=p.end,
-            end=p.log_end,
-            message=f"offsets {p.end} to {p.log_end - 1} of {state.name}-{p.partition}, or some of them, "
-            "were deleted with the topic before they were archived",
-        )
-        for p in state.partitions
-        if p.end < p.log_end
-    ]
 
 
 def _plan_topic(
@@ -129,24 +116,35 @@ def _plan_topic(
     next_incarnation: NextIncarnation,
     diverged: Mapping[TopicPartition, int],
 ) -> tuple[TopicPlan, list[Loss], list[str]]:
-    if before is None:
-        return _anew(topic, next_incarnation(topic.name, topic.id)), [], []
-    if topic.id and before.id and topic.id != before.id:
-        return _plan_recreated(topic, before, next_incarnation)
-    archived = {p.partition: p for p in before.partitions}
-    cut = _cut_logs(topic, archived, diverged)
-    if cut:
-        # new records take the offsets of those that were cut: they can't share a folder with them
-        return _anew(topic, next_incarnation(topic.name, topic.id)), cut, []
-    partitions: list[PartitionPlan] = []
     losses: list[Loss] = []
+    warnings: list[str] = []
+    archived: dict[int, PartitionState] = {}
+    incarnation: int | None = None
+    if before is not None and topic.id and before.id and topic.id != before.id:
+        incarnation = next_incarnation(topic.name, topic.id)
+        message = f"topic {topic.name} was deleted and created again (incarnation {incarnation})"
+        if before.state == "deleted":
+            warnings.append(message)
+        else:
+            message += "; what the old one got after the last restore point is lost"
+            losses.append(Loss(kind="recreated", topic=topic.name, message=message))
+    elif before is not None:
+        archived = {p.partition: p for p in before.partitions}
+        losses += _cut_logs(topic, archived, diverged)
+        if losses:
+            archived = {}  # new records take the offsets of those that were cut: they can't share a folder with them
+        else:
+            incarnation = before.incarnation
+    if incarnation is None:
+        incarnation = next_incarnation(topic.name, topic.id)
+    partitions: list[PartitionPlan] = []
     for number, live in sorted(topic.partitions.items()):
         old = archived.get(number)
         start = live.start if old is None else max(old.end, live.start)
         if old is not None and live.start > old.end:
             losses.append(retention_loss(TopicPartition(topic.name, number), old.end, live.start))
         partitions.append(PartitionPlan(number, start, max(start, live.end), live, old))
-    return TopicPlan(topic.name, topic.id, before.incarnation, tuple(partitions)), losses, []
+    return TopicPlan(topic.name, topic.id, incarnation, tuple(partitions)), losses, warnings
 
 
 def _cut_logs(
@@ -171,35 +169,10 @@ def _cut_logs(
     return losses
 
 
-def _plan_recreated(
-    topic: LiveTopic, before: TopicState, next_incarnation: NextIncarnation
-) -> tuple[TopicPlan, list[Loss], list[str]]:
-    plan = _anew(topic, next_incarnation(topic.name, topic.id))
-    message = f"topic {topic.name} was deleted and created again (incarnation {plan.incarnation})"
-    if before.state == "deleted":
-        return plan, [], [message]
-    message += "; what the old one got after the last restore point is lost"
-    return plan, [Loss(kind="recreated", topic=topic.name, message=message)], []
-
-
-def _anew(topic: LiveTopic, incarnation: int) -> TopicPlan:
-    partitions = tuple(
-        PartitionPlan(number, live.start, max(live.start, live.end), live, None)
-        for number, live in sorted(topic.partitions.items())
-    )
-    return TopicPlan(topic.name, topic.id, incarnation, partitions)
-
-
-def retention_loss(tp: TopicPartition, start: int, end: int) -> Loss:
+def retention_loss(tp: TopicPartition, start: int, end: int, how: str = " were deleted at the source") -> Loss:
     """Return the loss of records that were deleted at the source before they were archived."""
-    return Loss(
-        kind="retention",
-        topic=tp.topic,
-        partition=tp.partition,
-        start=start,
-        end=end,
-        message=f"offsets {start} to {end - 1} of {tp} were deleted at the source before they were archived",
-    )
+    message = f"offsets {start} to {end - 1} of {tp}{how} before they were archived"
+    return Loss(kind="retention", topic=tp.topic, partition=tp.partition, start=start, end=end, message=message)
 
 
 # Which partitions wait for more records before a segment is made of them. Pure.
@@ -251,10 +224,7 @@ def hold_back(plan: Plan, patience: Patience, since: Mapping[IncarnationPartitio
     longest = sorted(small, key=lambda place: (small[place], place))
     of_age = sum(now - begun >= patience.max_age for begun in small.values())
     go = max(of_age, patience.small_segments, int(patience.share * len(small)))
-    return hold_partitions(plan, set(longest[go:]))
-
-
-def hold_partitions(plan: Plan, held: set[IncarnationPartition]) -> Plan:
+    held = set(longest[go:])
     if not held:
         return plan
     topics = tuple(
@@ -300,15 +270,6 @@ def clamp(groups: Groups, plan: Plan) -> Groups:
 _EPOCHS = 8  # of a partition that a manifest remembers
 
 
-@dataclass
-class _Added:
-    """Records that a run added to a partition, and the offset of the last one (-1: none)."""
-
-    records: int = 0
-    bytes: int = 0
-    last: int = -1
-
-
 def next_states(
     number: int,
     plan: Plan,
@@ -318,12 +279,9 @@ def next_states(
 ) -> tuple[TopicState, ...]:
     """Return the new vector of archived offsets: the captured partitions, and the others unchanged. `lasts` are the
     last records that this run read; `compacted` are the topics that remember more than one of them."""
-    added: dict[TopicPartition, _Added] = defaultdict(_Added)
+    added: dict[TopicPartition, list[Segment]] = defaultdict(list)
     for segment in segments:
-        sums = added[TopicPartition(segment.topic, segment.partition)]
-        sums.records += segment.count
-        sums.bytes += segment.bytes
-        sums.last = max(sums.last, segment.last)
+        added[TopicPartition(segment.topic, segment.partition)].append(segment)
     captured = [
         TopicState(
             name=topic.name,
@@ -342,16 +300,16 @@ def next_states(
     return tuple(sorted([*captured, *plan.carried], key=lambda t: t.name))
 
 
-def _partition(plan: PartitionPlan, added: _Added, read: Sequence[LastRecord], few: int) -> PartitionState:
-    before = plan.before
+def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[LastRecord], few: int) -> PartitionState:
+    before, count = plan.before, sum(s.count for s in added)
     known = (*before.tail, before.last) if before is not None and before.last is not None else ()
     epochs = before.epochs if before is not None else ()
-    if added.last < 0:
+    if not added:
         records = known
-    elif not read or read[-1].offset != added.last:
+    elif not read or read[-1].offset != max(s.last for s in added):
         records = ()  # the last segment was taken over, not read
     else:
-        records = (*known, *read) if added.records == len(read) else tuple(read)
+        records = (*known, *read) if count == len(read) else tuple(read)
     last = records[-1] if records else None
     epoch = known[-1].leader_epoch if known else None
     if epoch is not None and (last is None or last.leader_epoch != epoch):
@@ -362,8 +320,8 @@ def _partition(plan: PartitionPlan, added: _Added, read: Sequence[LastRecord], f
         end=plan.end,
         log_start=plan.live.start,
         log_end=plan.live.high,
-        records=added.records + (before.records if before is not None else 0),
-        bytes=added.bytes + (before.bytes if before is not None else 0),
+        records=count + (before.records if before is not None else 0),
+        bytes=sum(s.bytes for s in added) + (before.bytes if before is not None else 0),
         last=last,
         tail=records[-few:-1],
         epochs=epochs,
@@ -374,13 +332,14 @@ def says_more(plan: Plan, parent: Manifest | None) -> bool:
     """Return whether a restore point of `plan` differs from `parent` in topics, records or losses."""
     if parent is None or plan.losses:
         return True
-    return _vector(next_states(parent.number, plan, ())) != _vector(parent.topics)
 
+    def vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
+        return [
+            (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end) for p in t.partitions])
+            for t in topics
+        ]
 
-def _vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
-    return [
-        (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end) for p in t.partitions]) for t in topics
-    ]
+    return vector(next_states(parent.number, plan, ())) != vector(parent.topics)
 
 
 def same_groups(one: Groups, other: Groups) -> bool:
@@ -393,10 +352,8 @@ def same_groups(one: Groups, other: Groups) -> bool:
 
 
 def same_settings(one: Metadata, other: Metadata) -> bool:
-    """Return whether both captures are equal but for their time and the next producer id.
-
-    Each new producer raises this id.
-    """
+    """Return whether both captures are equal but for their time and the next producer id, which each new producer
+    raises."""
 
     def timeless(metadata: Metadata) -> Metadata:
         return msgspec.structs.replace(metadata, captured_at="", checksum="", next_producer_id=None)

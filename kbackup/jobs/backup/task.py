@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from kbackup.archive.segments.salvage import RecordsObject, drop_overlaps, parse
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, SegmentTarget
 from kbackup.errors import CorruptError, StoreError
-from kbackup.jobs.backup.plan import Plan, TopicPlan
+from kbackup.jobs.backup.plan import Plan
 from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader, Vanished
@@ -73,15 +73,12 @@ class BackupWork:
     ) -> Iterator[Segment | LastRead | Vanished | Kernel]:
         """`task` has one range, or several small ones of different partitions."""
         yield selected_kernel()
-        reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task))
-        try:
+        with closing(RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task))) as reader:
             if len(task) == 1:
-                yield from self._write(reader, task[0], [], False, progress)
+                yield from self._write(reader, task[0], [], progress)
             else:
                 yield from self._together(reader, task, progress)
             yield from dict.fromkeys(reader.vanished)
-        finally:
-            reader.close()
 
     def _together(
         self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
@@ -101,7 +98,7 @@ class BackupWork:
                 break
         if not whole:
             for offsets in task:
-                yield from self._write(reader, offsets, blocks.pop(offsets.tp), False, progress)
+                yield from self._write(reader, offsets, blocks.pop(offsets.tp), progress)
             return
         with ThreadPoolExecutor(_WRITERS, "kbackup-write") as pool:
             tries = pool.map(lambda offsets: self._try(reader, offsets, blocks.pop(offsets.tp)), task)
@@ -110,29 +107,34 @@ class BackupWork:
                 if taken is not None:
                     salvaged, rest, spare = self._pass_taken(offsets, taken, 0)
                     yield from salvaged
-                    yield from self._write(reader, rest, [], False, progress, spare)
+                    yield from self._write(reader, rest, [], progress, spare)
 
     def _write(
         self,
         reader: RangeReader,
         offsets: OffsetRange,
-        blocks: list[RecordBlock],
-        whole: bool,
+        held: list[RecordBlock],
         progress: ProgressSender,
         spare: int = 0,
     ) -> Iterator[Segment | LastRead]:
-        """Write a range. `blocks` of the range are already read; `whole`: they are all of it."""
+        """Write a range, of which the first blocks may be `held` already."""
+
+        def blocks() -> Iterator[RecordBlock]:
+            yield from held
+            start = int(held[-1].offsets[-1]) + 1 if held else offsets.start
+            for _, block in reader.read([offsets._replace(start=start)]):
+                progress.add(len(block), block.nbytes)
+                yield block
+
         while True:
             try:
-                yield from self._segments(
-                    reader, offsets, self._blocks(reader, offsets, blocks, whole, progress), spare
-                )
+                yield from self._segments(reader, offsets, blocks(), spare)
             except SegmentTakenError as taken:
                 salvaged, offsets, spare = self._pass_taken(offsets, taken, spare)
             else:
                 return
             yield from salvaged
-            blocks, whole = [], False
+            held = []
 
     def _try(
         self, reader: RangeReader, offsets: OffsetRange, blocks: list[RecordBlock]
@@ -140,8 +142,7 @@ class BackupWork:
         """Write a range that is in memory; return its segments, and the error of a name that is taken."""
         segments: list[Segment | LastRead] = []
         try:
-            for segment in self._segments(reader, offsets, blocks):
-                segments.append(segment)
+            segments.extend(self._segments(reader, offsets, blocks))
         except SegmentTakenError as taken:
             return segments, taken
         return segments, None
@@ -153,7 +154,8 @@ class BackupWork:
             at: int = offsets.start - 1
             last: tuple[LastRecord, ...] = ()
             for block in blocks:
-                if _loss_between(reader.vanished, offsets.tp, at, int(block.offsets[0])):
+                first = int(block.offsets[0])
+                if any(v.tp == offsets.tp and at < v.end <= first for v in reader.vanished):
                     # a later run that salvages the segment must report the loss as well
                     yield from writer.finish()
                 last = last_of(block, last)  # before its buffer is used again
@@ -163,17 +165,6 @@ class BackupWork:
         if last:
             epoch = reader.epochs.get(offsets.tp, -1)
             yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)))
-
-    def _blocks(
-        self, reader: RangeReader, offsets: OffsetRange, held: list[RecordBlock], whole: bool, progress: ProgressSender
-    ) -> Iterator[RecordBlock]:
-        yield from held
-        if whole:
-            return
-        start = int(held[-1].offsets[-1]) + 1 if held else offsets.start
-        for _, block in reader.read([offsets._replace(start=start)]):
-            progress.add(len(block), block.nbytes)
-            yield block
 
     def _pass_taken(
         self, offsets: OffsetRange, taken: SegmentTakenError, spare: int
@@ -195,10 +186,6 @@ class BackupWork:
                 "delete them by hand while nothing writes to the archive",
             )
         return [], offsets._replace(start=taken.first), spare + 1
-
-
-def _loss_between(vanished: Sequence[Vanished], tp: TopicPartition, last: int, first: int) -> bool:
-    return any(v.tp == tp and last < v.end <= first for v in vanished)
 
 
 @dataclass(frozen=True)
@@ -260,7 +247,9 @@ def make_tasks(ranges: Iterable[OffsetRange], split_records: int, pack_records: 
     for offsets in ranges:
         size = offsets.end - offsets.start
         if size >= pack_records:
-            alone += [[stretch] for stretch in _cut(offsets, split_records)]
+            count = -(-size // split_records)
+            marks = [offsets.start + size * i // count for i in range(count + 1)]
+            alone += [[offsets._replace(start=a, end=b)] for a, b in pairwise(marks)]
         elif size > 0:
             if not packs or size > room or len(packs[-1]) == PACK_PARTITIONS or packs[-1][-1].tp == offsets.tp:
                 packs.append([])
@@ -268,13 +257,6 @@ def make_tasks(ranges: Iterable[OffsetRange], split_records: int, pack_records: 
             packs[-1].append(offsets)
             room -= size
     return sorted(alone + packs, key=lambda task: -sum(r.end - r.start for r in task))
-
-
-def _cut(offsets: OffsetRange, split_records: int) -> list[OffsetRange]:
-    size = offsets.end - offsets.start
-    count = -(-size // split_records)
-    marks = [offsets.start + size * i // count for i in range(count + 1)]
-    return [offsets._replace(start=a, end=b) for a, b in pairwise(marks)]
 
 
 # Salvage of the segments of an interrupted run: whole segments are taken over, others stay where they are.
@@ -309,31 +291,23 @@ def recover(
     if not run.interrupted or not may_salvage(run.archive.state):
         return []
     known = run.archive.keys()
-    orphans = [orphan for topic in plan.topics for orphan in _orphans(run.archive.store, topic, known)]
+    orphans: list[RecordsObject] = []  # at or beyond the archived end of their partition
+    for topic in plan.topics:
+        ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
+        keys = [entry.key for entry in run.archive.store.list(layout.topic_dir(topic.name, topic.incarnation))]
+        objects = filter(None, map(parse_records_object, keys))
+        orphans += [o for o in objects if o.key not in known and o.start >= ends.get(o.target.partition, 0)]
     if not orphans:
         return []
     tasks = [orphans[i : i + _PER_TASK] for i in range(0, len(orphans), _PER_TASK)]
-    kept = _fitting(plan, run_tasks(spark(), tasks, SalvageWork(run.plain)))
-    cut = truncated(kept)
-    return [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]
-
-
-def _orphans(store: Store, topic: TopicPlan, known: Collection[str]) -> list[RecordsObject]:
-    """Return the orphan segments of a topic at or beyond the archived end of their partition."""
-    ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
-    keys = [entry.key for entry in store.list(layout.topic_dir(topic.name, topic.incarnation))]
-    objects = filter(None, map(parse_records_object, keys))
-    return [o for o in objects if o.key not in known and o.start >= ends.get(o.target.partition, 0)]
-
-
-def _fitting(plan: Plan, segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments that lie in the plan's ranges and don't overlap."""
     ranges = {r.tp: r for r in plan.ranges}
     fitting = [
         s
-        for s in segments
+        for s in run_tasks(spark(), tasks, SalvageWork(run.plain))
         if (planned := ranges.get(TopicPartition(s.topic, s.partition))) is not None
         and planned.start <= s.first
         and s.last < planned.end
     ]
-    return drop_overlaps(fitting, lambda segment: segment)[0]
+    kept = drop_overlaps(fitting, lambda segment: segment)[0]
+    cut = truncated(kept)
+    return [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]

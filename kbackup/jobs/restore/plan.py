@@ -5,22 +5,13 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from kbackup.archive.query.content import (
-    NO_POINTS,
-    ArchivedPartition,
-    ArchivedTopic,
-    Content,
-    choice_of,
-    content_at,
-    narrowed,
-    view_of,
-)
+from kbackup.archive.query.content import NO_POINTS, ArchivedTopic, Content, choice_of, content_at, narrowed, view_of
 from kbackup.archive.query.java import is_java_archive, java_content, java_topics
 from kbackup.archive.query.overview import not_reached
 from kbackup.archive.query.selection import Selection, check_selection
@@ -63,15 +54,6 @@ def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -
     return topic
 
 
-def check_rules(patterns: Sequence[str], topics: Collection[str]) -> None:
-    """Raise `UsageError` if one of 'pattern=replacement' matches none of `topics`: each would keep its own name."""
-    for rule in patterns:
-        pattern, _ = parse_rule(rule)
-        if not any(map(pattern.search, topics)):
-            hint = suggest_name(pattern.pattern, topics, "see 'kbackup info' for what there is")
-            raise UsageError(f"--map-regex {rule!r} matches no topic that is restored", hint)
-
-
 def check_names(names: Mapping[str, str]) -> None:
     """Raise `RefusedError` unless every target name is legal and no two topics go to the same one."""
     taken: dict[str, str] = {}
@@ -106,17 +88,14 @@ def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], re
 
 def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRange, ...], ...]:
     """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
-    parts = [
-        (p.bytes, _unit_range(t.name, p, names[t.name])) for t in content.topics for p in t.partitions if p.segments
-    ]
-    parts.sort(key=lambda entry: -entry[0])
-    units = pack(parts, lambda entry: entry[0], UNIT_BYTES, UNIT_PARTITIONS)
-    return tuple(tuple(part for _, part in unit) for unit in units)
-
-
-def _unit_range(topic: str, partition: ArchivedPartition, target: str) -> UnitRange:
-    return UnitRange(
-        topic=topic, partition=partition.partition, target=target, segments=partition.segments, window=partition.window
+    parts = [(t.name, p) for t in content.topics for p in t.partitions if p.segments]
+    parts.sort(key=lambda part: -part[1].bytes)
+    return tuple(
+        tuple(
+            UnitRange(topic=topic, partition=p.partition, target=names[topic], segments=p.segments, window=p.window)
+            for topic, p in unit
+        )
+        for unit in pack(parts, lambda part: part[1].bytes, UNIT_BYTES, UNIT_PARTITIONS)
     )
 
 
@@ -152,22 +131,19 @@ def with_timestamps(content: Content, store: Store, spark: Spark, listener: Prog
     unknown = [s for t in content.topics for s in t.segments if s.count and s.min_timestamp is None]
     if not unknown:
         return content
-    expected = sum(s.count for s in unknown)
     tasks = pack(unknown, lambda s: s.bytes, _TASK_BYTES, len(unknown))
-    results = run_counted(spark, tasks, ReadTimes(store), listener, expected)
+    results = run_counted(spark, tasks, ReadTimes(store), listener, sum(s.count for s in unknown))
     times = {each.key: each for each in results}
-    return replace(content, topics=tuple(_timed(topic, times) for topic in content.topics))
 
-
-def _timed(topic: ArchivedTopic, times: dict[str, Times]) -> ArchivedTopic:
     def timed(segment: Segment) -> Segment:
         read = times.get(segment.key)
-        if read is None:
-            return segment
-        return replace(segment, min_timestamp=read.low, max_timestamp=read.high)
+        return segment if read is None else replace(segment, min_timestamp=read.low, max_timestamp=read.high)
 
-    partitions = (replace(p, segments=tuple(map(timed, p.segments))) for p in topic.partitions)
-    return replace(topic, partitions=tuple(partitions))
+    def timed_topic(topic: ArchivedTopic) -> ArchivedTopic:
+        partitions = (replace(p, segments=tuple(map(timed, p.segments))) for p in topic.partitions)
+        return replace(topic, partitions=tuple(partitions))
+
+    return replace(content, topics=tuple(map(timed_topic, content.topics)))
 
 
 # Select the content of an archive for a restore, and plan the restore.
@@ -266,17 +242,14 @@ def check_ranges(content: Content, ranges: Sequence[Range]) -> dict[TopicPartiti
                 "keep to that, or leave out the side that goes beyond it",
             )
         bounds.setdefault(tp, []).append((start, end))
-    return {tp: _merged(each) for tp, each in bounds.items()}
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(r for r in ranges if r[0] < r[1]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return tuple(merged)
+    merged: dict[TopicPartition, list[tuple[int, int]]] = {tp: [] for tp in bounds}
+    for tp, each in bounds.items():
+        for start, end in sorted(r for r in each if r[0] < r[1]):
+            if merged[tp] and start <= merged[tp][-1][1]:
+                merged[tp][-1] = (merged[tp][-1][0], max(end, merged[tp][-1][1]))
+            else:
+                merged[tp].append((start, end))
+    return {tp: tuple(each) for tp, each in merged.items()}
 
 
 def plan_restore(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
@@ -294,7 +267,11 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
             f"--map names topic {unknown}, which is not restored",
             suggest_name(unknown, names, "see 'kbackup info' for what there is"),
         )
-    check_rules(options.map_regex, names)
+    for rule in options.map_regex:
+        pattern, _ = parse_rule(rule)
+        if not any(map(pattern.search, names)):
+            hint = suggest_name(pattern.pattern, names, "see 'kbackup info' for what there is")
+            raise UsageError(f"--map-regex {rule!r} matches no topic that is restored", hint)
     check_names(names)
     if options.strict and content.damaged:
         raise RefusedError(
@@ -304,7 +281,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
     check_groups(content, names, selection, options.map_group)
     return RestorePlan(
-        restore_id=options.restore_id or new_restore_id(),
+        restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
         archive_id=content.archive_id,
         restore_point=content.restore_point,
         choice=content.choice,
@@ -327,10 +304,6 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
             if selection is not None and selection.matches(group)
         },
     )
-
-
-def new_restore_id() -> str:
-    return f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
 
 
 # A restore that was begun goes on with the options that decided its plan.
@@ -357,20 +330,19 @@ def check_same_options(plan: RestorePlan, options: Restore) -> None:
     if plan.options is None:
         return
     given = given_options(options)
-    before = {_present_name(name): value for name, value in plan.options.items()}
+    before = {
+        # under the name that a key has now
+        RENAMED.get(f"restore.{name}", name).removeprefix("restore."): value
+        for name, value in plan.options.items()
+    }
     different = [name for name in given if before.get(name) != given[name]]
     if different:
-        changes = "; ".join(f"{n} was {_text(before.get(n))}, now {_text(given[n])}" for n in different)
+
+        def text(value: object) -> str:
+            return msgspec.json.encode(value).decode() if value else "unset"
+
+        changes = "; ".join(f"{n} was {text(before.get(n))}, now {text(given[n])}" for n in different)
         raise MismatchError(
             f"restore {plan.restore_id} was done with other options: {changes}",
             "give the same options as then, or another --restore-id",
         )
-
-
-def _present_name(name: str) -> str:
-    """Return the name of a key of `[restore]` that an older version may have written under another name."""
-    return RENAMED.get(f"restore.{name}", name).removeprefix("restore.")
-
-
-def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode() if value else "unset"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +22,11 @@ _BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside th
 _DAY = 86_400_000
 _RETENTION = (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
 _NO_LIMIT = (1 << 63) - 1
+_LOG_CONFIGS = (
+    *("retention.ms", "retention.bytes", "cleanup.policy", "message.timestamp.type"),
+    *(f"message.timestamp.{limit}.max.ms" for limit in ("before", "after", "difference")),
+)
+"""Configs of topics whose broker's default has their name after 'log.'."""
 
 
 @dataclass
@@ -62,7 +66,7 @@ def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Con
         else:
             findings.create.append(topic.target)
             _check_creation(findings, topic, cluster, brokers)
-            configs = _effective(topic.configs, defaults)
+            configs = effective_configs(topic.configs, defaults)
         _check_sizes(findings, topic, archived[topic.source], configs)
         _check_times(findings, topic, archived[topic.source], configs)
     findings.warnings += content.warnings
@@ -110,39 +114,29 @@ def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options
 
 
 def _check_creation(findings: PreflightFindings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
+    in_sync = int(topic.configs.get("min.insync.replicas", "1"))
     if topic.replication_factor > brokers:
         findings.refuse(
             f"topic {topic.target} wants replication factor {topic.replication_factor}, "
             f"the target has {plural(brokers, 'broker')}",
             f"give --replication-factor {brokers} or less",
         )
-        return
-    in_sync = int(topic.configs.get("min.insync.replicas", "1"))
-    if in_sync > topic.replication_factor > 0:
+    elif in_sync > topic.replication_factor > 0:
         findings.refuse(
             f"topic {topic.target} wants min.insync.replicas={in_sync} with replication factor "
             f"{topic.replication_factor}: it would take no record",
             f"give --topic-config min.insync.replicas={topic.replication_factor}",
         )
-        return
-    try:
-        cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs, dry_run=True)
-    except KbackupError as error:
-        findings.refuse(f"topic {topic.target} can't be created: {error.message}", error.hint)
+    else:
+        try:
+            cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs, dry_run=True)
+        except KbackupError as error:
+            findings.refuse(f"topic {topic.target} can't be created: {error.message}", error.hint)
 
 
-def _effective(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, str]:
+def effective_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, str]:
     """Return topic configs as they would be, with the broker's names for the defaults that the preflight reads."""
-    names = {
-        "max.message.bytes": "message.max.bytes",
-        "retention.ms": "log.retention.ms",
-        "retention.bytes": "log.retention.bytes",
-        "cleanup.policy": "log.cleanup.policy",
-        "message.timestamp.type": "log.message.timestamp.type",
-        "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-        "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-        "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
-    }
+    names = {"max.message.bytes": "message.max.bytes"} | {name: f"log.{name}" for name in _LOG_CONFIGS}
     effective = {name: broker[of_broker] for name, of_broker in names.items() if of_broker in broker}
     for of_broker, ms in _RETENTION:  # the finest one counts
         if "retention.ms" not in effective and of_broker in broker:
@@ -188,34 +182,25 @@ def _check_times(
             f"topic {topic.target} keeps records for {keep / _DAY:.1f} days, the oldest to be restored is "
             f"{(now - low) / _DAY:.1f} days old: it may be deleted again at once; give --topic-config retention.ms=-1"
         )
-    after, before = (_time_limit(configs, side) for side in ("after", "before"))
-    if high - now > after.ms:
-        findings.refuse(
-            f"topic {topic.target} refuses timestamps more than {after.ms} ms ahead, the archive has {high - now} ms",
-            f"give --topic-config message.timestamp.{after.name}={_NO_LIMIT}",
-        )
-    if now - low > before.ms:
-        findings.refuse(
-            f"topic {topic.target} refuses timestamps more than {before.ms} ms old, the archive has {now - low} ms",
-            f"give --topic-config message.timestamp.{before.name}={_NO_LIMIT}",
-        )
+    for side, off, words in (("after", high - now, "ahead"), ("before", now - low, "old")):
+        limit, name = time_limit(configs, side)
+        if off > limit:
+            findings.refuse(
+                f"topic {topic.target} refuses timestamps more than {limit} ms {words}, the archive has {off} ms",
+                f"give --topic-config {name}={_NO_LIMIT}",
+            )
 
 
-class _TimeLimit(NamedTuple):
-    """By how much (ms) a timestamp may differ from the broker's clock, and the config `message.timestamp.<name>`."""
+def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
+    """Return by how much (ms) a timestamp may differ from the broker's clock, and the name of that config.
 
-    ms: int
-    name: str
-
-
-def _time_limit(configs: Mapping[str, str], side: str) -> _TimeLimit:
-    """`side` is before or after. Brokers before 3.6 know one limit for both, which later ones take as a default."""
-    own, both = f"{side}.max.ms", "difference.max.ms"
-    findings = _TimeLimit(int(configs.get(f"message.timestamp.{own}", _NO_LIMIT)), own)
-    if findings.ms != _NO_LIMIT or f"message.timestamp.{both}" not in configs:
-        return findings
-    name = own if f"message.timestamp.{own}" in configs else both
-    return _TimeLimit(int(configs[f"message.timestamp.{both}"]), name)
+    `side` is before or after. Brokers before 3.6 know one limit for both, which later ones take as a default.
+    """
+    own, both = f"message.timestamp.{side}.max.ms", "message.timestamp.difference.max.ms"
+    limit = int(configs.get(own, _NO_LIMIT))
+    if limit != _NO_LIMIT or both not in configs:
+        return limit, own
+    return int(configs[both]), own if own in configs else both
 
 
 def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -61,13 +62,10 @@ class RestoreWork:
         number, ranges = task
         txid = f"kbackup-{self.restore_id}-{number}" if self.transactions else None
         largest = max((s.largest for each in ranges for s in each.segments), default=0)
-        producer = BlockProducer(self.target, txid, self.group, largest)
-        try:
+        with closing(BlockProducer(self.target, txid, self.group, largest)) as producer:
             ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
             unit = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
             unit.run()
-        finally:
-            producer.close()
         done = ledger.everything()
         yield UnitResult(number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel())
 
@@ -90,7 +88,17 @@ class _UnitLedger:
         self.tables: list[pa.Table] = []
         self._last: tuple[pa.Table, Cut] | None = None
         if self.transactions and not self.progress:
-            self._check_unrestored()
+            # brokers expire the progress of an empty group: a record may be committed all the same
+            work, number = self.work, self.number
+            map_parts = begun_map_parts(work.state, work.restore_id, number)
+            if committed := first_committed(work.target, work.group, map_parts):
+                tp, offset = committed
+                raise ClusterError(
+                    f"the progress of unit {number} is missing on the target: {tp} holds what this restore wrote at "
+                    f"offset {offset}, group {work.group} knows of none (it expired after the brokers' "
+                    "offsets.retention.minutes, or was deleted)",
+                    "begin another restore, with another --restore-id and into topics made anew",
+                )
 
     def start(self, range_: UnitRange) -> int:
         return self.reached.get(range_.tp, 0)
@@ -115,21 +123,6 @@ class _UnitLedger:
         self.tables.append(table)
         self.cut = self.cut.plus(cut)
 
-    def _check_unrestored(self) -> None:
-        """Check that no record of a unit without progress is committed: brokers expire the progress of an empty
-        group."""
-        work, number = self.work, self.number
-        map_parts = begun_map_parts(work.state, work.restore_id, number)
-        committed = first_committed(work.target, work.group, map_parts)
-        if committed is not None:
-            tp, offset = committed
-            raise ClusterError(
-                f"the progress of unit {number} is missing on the target: {tp} holds what this restore wrote at offset "
-                f"{offset}, group {work.group} knows of none (it expired after the brokers' offsets.retention.minutes, "
-                "or was deleted)",
-                "begin another restore, with another --restore-id and into topics made anew",
-            )
-
     def everything(self) -> CommittedMap:
         """Return the map parts that this attempt and earlier ones committed."""
         earlier = read_map_parts(self.work.state, self.work.restore_id, self.number, self.began_from)
@@ -143,8 +136,8 @@ def _last_part(unit: int, progress: Mapping[TopicPartition, CommittedProgress]) 
     names = {MapPartName.parse(p.note) for p in progress.values()}
     if not names:
         return None
-    (name,) = names if len(names) == 1 else (None,)
-    if name is None:
+    name = names.pop()
+    if names or name is None:
         raise ClusterError(
             f"the progress of unit {unit} on the target names no part of its offset map",
             "begin another restore, into new topics: another program has committed to the unit's group",

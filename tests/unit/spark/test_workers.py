@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.errors import RefusedError
+from kbackup.jobs import capture
 from kbackup.jobs.backup.task import BackupWork
+from kbackup.jobs.compare.job import CompareWork
+from kbackup.jobs.restore.task import RestoreWork
 from kbackup.spark.session import ALLOW_PLAIN_SECRETS, session_settings
 from kbackup.spark.workers import Answer, check_answer, check_worker, prepared_cluster
 from kbackup.store import S3Options, Store, open_store
@@ -90,3 +94,21 @@ def test_a_cluster_is_protected_where_it_has_or_makes_a_secret() -> None:
     for master, conf in (("spark://there:7077", {}), ("yarn", {"spark.authenticate": "false"})):
         settings = session_settings(master, 1, False, conf)
         assert "spark.network.crypto.enabled" not in settings, f"{master}: Spark would refuse to start"
+
+
+@pytest.mark.parametrize(
+    ("work", "cluster"), [(BackupWork, "source"), (RestoreWork, "target"), (CompareWork, "cluster")]
+)
+def test_properties_are_not_shown(work: Any, cluster: str) -> None:
+    values: dict[str, Any] = dict.fromkeys((field.name for field in fields(work)), 7)
+    shown = repr(work(**values | {cluster: {"sasl.password": "hunter2"}}))
+    assert work.__name__ in shown
+    assert "hunter2" not in shown
+
+
+def test_tasks_get_no_property_of_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"bootstrap.servers": "b:1", "zookeeper.connect": "zk:1", "metadata.log.dir": "/kraft"}
+    monkeypatch.setattr(capture, "Cluster", lambda *_: SimpleNamespace(connect=lambda: ("c", 1)))
+    connected = capture.connect(source, "read_committed", 1.0)
+    assert connected.properties == {"bootstrap.servers": "b:1"}
+    assert connected.sources.metadata_log == "/kraft"

@@ -1,7 +1,8 @@
-"""One unit of a restore: where its transactions end, and what it makes of a target that has forgotten its progress."""
+"""Records from segments to a target: reading ahead, and where the transactions of a unit end."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -14,9 +15,8 @@ from kbackup.archive.segments import read as segment_io
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.errors import ClusterError
-from kbackup.jobs import replay as restore_read
-from kbackup.jobs import replay as unit_module
-from kbackup.jobs.replay import read_range, together, within
+from kbackup.jobs import replay
+from kbackup.jobs.replay import ahead, read_range, together, within
 from kbackup.jobs.restore import task as restore_task
 from kbackup.jobs.restore.task import RestoreWork, UnitResult
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
@@ -25,6 +25,42 @@ from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.made_segments import target, write
 from tests.support.memory_store import MemoryStore
+
+
+def test_prefetch_yields_all_items_in_order() -> None:
+    assert list(ahead(range(1000), 2)) == list(range(1000))
+
+
+def test_an_error_comes_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise ValueError("third")
+
+    got: list[int] = []
+    with pytest.raises(ValueError, match="third"):
+        got.extend(ahead(items(), 4))
+    assert got == [1, 2]
+
+
+def test_prefetch_keeps_its_depth_and_ends_its_thread_when_closed() -> None:
+    made: list[int] = []
+    enough = threading.Event()
+
+    def items() -> Iterator[int]:
+        for n in range(100):
+            made.append(n)
+            if n == 3:
+                enough.set()
+            yield n
+
+    reading = ahead(items(), 3)
+    assert next(reading) == 0
+    assert enough.wait(5)
+    assert len(made) <= 4  # one given, three made meanwhile
+    reading.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name == "kbackup-ahead"]
+
 
 TP = TopicPartition("orders", 0)
 
@@ -74,9 +110,9 @@ def small_then_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Seg
     """Records 0 to 4, and 100 to 299 in some twenty blocks; only the second must be checked first."""
     for name in ("FETCH_SPAN", "SPAN"):
         monkeypatch.setattr(segment_io, name, 600)
-    monkeypatch.setattr(restore_read, "SMALL", 0)
+    monkeypatch.setattr(replay, "SMALL", 0)
     (small,), (large,) = (write(store, target(threshold=1 << 20), offsets) for offsets in (range(5), range(100, 300)))
-    monkeypatch.setattr(unit_module, "LARGE_SEGMENT", small.bytes)
+    monkeypatch.setattr(replay, "LARGE_SEGMENT", small.bytes)
     return small, large
 
 
@@ -104,7 +140,7 @@ def test_nothing_is_open_while_a_large_segment_is_checked(
 def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
     store: Store, producer: Target, small_then_large: tuple[Segment, Segment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restore_read, "QUIET", 2000)
+    monkeypatch.setattr(replay, "QUIET", 2000)
     large = part(small_then_large[1:], Window(ranges=((100, 103), (290, 292))))
     result = run(store, large)
     assert [told[0] for told in producer.calls] == ["send", "commit", "send", "commit"]

@@ -1,0 +1,420 @@
+"""The steps of a restore, the counts of a finished one, and the same restore run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.models import GroupOffset, dump
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
+from kbackup.archive.restores.offset_map import Cut, MapPartName, runs_table, write_map
+from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Choice, Window
+from kbackup.config.models import Restore
+from kbackup.errors import ClusterError, KbackupError, MismatchError
+from kbackup.jobs.groups.job import offset_maps
+from kbackup.jobs.restore import job as restore_job
+from kbackup.jobs.restore.job import check_complete, restore, wait_visible
+from kbackup.jobs.restore.plan import check_same_options, given_options, make_units, plan_topic
+from kbackup.jobs.restore.preflight import check_still_there, effective_configs, time_limit
+from kbackup.jobs.restore.report import late_warnings, make_report, planned, restored
+from kbackup.jobs.restore.task import _last_part
+from kbackup.kafka.admin.cluster import Cluster, Topic
+from kbackup.kafka.kernel_protocol import CommittedProgress
+from kbackup.metrics.registry import Silent
+from kbackup.store.base import Store
+from kbackup.store.file import FileStore
+from kbackup.types import Int64Array, TopicPartition
+from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
+
+
+def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    begun = msgspec.structs.replace(plan(), archive_id=make_archive(store).info.id)
+    store.put(layout.restore_key("r", layout.PLAN), dump(begun))
+    events: list[str] = []
+
+    class Recorder(Silent):
+        def phase(self, name: str) -> None:
+            events.append(name)
+
+    cluster = SimpleNamespace(connect=lambda: ("c", 1), topic_names=lambda: {"copy"})
+    monkeypatch.setattr(restore_job, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(restore_job, "compare_settings", lambda *_: None)
+    monkeypatch.setattr(restore_job, "warn_of_members", lambda *_: ["group g has members"])
+    report = restore(
+        Restore(restore_id="r"),
+        {},
+        store,
+        store,
+        lambda: pytest.fail("Spark"),
+        Recorder(),
+        dry_run=True,
+        show_plan=lambda _plan, warnings: events.extend(warnings),
+    )
+    assert report.status == "planned"
+    assert events == ["connect", "plan", "preflight", "group g has members"]
+
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+RUNS = runs_table(
+    {
+        A: (np.array([0, 7]), np.array([0, 5]), np.array([4, 6])),  # records 0 to 10 of the target
+        B: (np.array([3]), np.array([20]), np.array([1])),
+    }
+)
+
+
+class Ends:
+    """A cluster that answers with these log ends, one after the other; the last ones stay."""
+
+    def __init__(self, *answers: dict[TopicPartition, int]) -> None:
+        self._answers = list(answers)
+        self.asked: list[set[TopicPartition]] = []
+
+    def log_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> dict[TopicPartition, int]:
+        assert isolation == "read_committed"
+        self.asked.append(set(partitions))
+        ends = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return {tp: ends[tp] for tp in self.asked[-1]}
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        return {name: Topic(name, "", False, (0, 1), 1) for name in names}
+
+    def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+
+def _cluster(ends: Ends) -> Cluster:
+    return cast(Cluster, ends)
+
+
+def test_waits_for_the_markers_of_each_partition() -> None:
+    ends = Ends({A: 0, B: 22}, {A: 5, B: 22}, {A: 12, B: 22})
+    assert wait_visible(_cluster(ends), RUNS) == []
+    assert ends.asked == [{A, B}, {A}, {A}]
+
+
+def test_says_what_stays_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore_job, "_MARKERS", 0.0)
+    assert wait_visible(_cluster(Ends({A: 12, B: 20})), RUNS) == [B]
+
+
+@pytest.mark.parametrize(
+    ("transactions", "end", "expected"),
+    [
+        (True, 12, 12),  # behind the marker
+        (True, 30, 11),  # others have written since: their records are not skipped
+        (False, 11, 11),
+        (False, 12, 11),
+    ],
+)
+def test_past_the_end_is_after_the_restore(transactions: bool, end: int, expected: int) -> None:
+    plan = RestorePlan(
+        restore_id="r",
+        archive_id="a",
+        restore_point=1,
+        target_cluster_id="c",
+        created_at="2026-01-01T00:00:00Z",
+        transactions=transactions,
+        transaction_bytes=1,
+        into_existing=False,
+        topics=(
+            PlannedTopic(
+                source="s",
+                incarnation=1,
+                as_of=1,
+                target="t",
+                partitions=2,
+                records=11,
+                bytes=1,
+                configs={},
+                replication_factor=1,
+            ),
+        ),
+        units=(),
+        groups=(PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),)),),
+    )
+    maps, unusable = offset_maps(_cluster(Ends({A: end})), plan, [A], RUNS)
+    assert unusable == {}
+    assert maps[A].map(13).offset == expected
+
+
+NAMES = {"orders": "o", "pay": "p"}
+
+
+def segment(topic: str, partition: int) -> Segment:
+    return Segment(topic, 1, partition, 0, 99, 100, 1000, 1000, 5, 50, 30, "0" * 16, "0" * 16, "key")
+
+
+def content() -> Content:
+    topics = [
+        ArchivedTopic(
+            name, 1, 1, "present", tuple(ArchivedPartition(n, 0, 100, (segment(name, n),)) for n in range(2)), {}, 1
+        )
+        for name in NAMES
+    ]
+    return Content("x", 1, tuple(topics), {})
+
+
+def plan_of(made: Content) -> RestorePlan:
+    return RestorePlan(
+        restore_id="r",
+        archive_id="x",
+        restore_point=1,
+        target_cluster_id="c",
+        created_at="",
+        transactions=True,
+        transaction_bytes=1,
+        into_existing=False,
+        topics=tuple(plan_topic(t, NAMES[t.name], {}, None) for t in made.topics),
+        units=make_units(made, NAMES),
+        groups=(),
+        choice=made.choice,
+    )
+
+
+def went(*counts: tuple[str, int, int]) -> dict[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]:
+    """Target topic, partition and how many of its records have a place in the map, in two runs."""
+    return {
+        TopicPartition(topic, partition): (
+            np.array([0, 50]),
+            np.array([0, 70]),
+            np.array([count - count // 2, count // 2]),
+        )
+        for topic, partition, count in counts
+    }
+
+
+def test_without_a_window_every_record_of_the_archive_must_be_in_the_map() -> None:
+    plan = plan_of(content())
+    whole = runs_table(went(("o", 0, 100), ("o", 1, 100), ("p", 0, 100), ("p", 1, 100)))
+    done = restored(plan, whole, [Cut(), Cut()])
+    assert (dict(done.topics), done.bytes) == ({"o": 200, "p": 200}, 4000)
+    check_complete(plan, done)
+    short = restored(plan, runs_table(went(("o", 0, 100), ("o", 1, 99), ("p", 0, 100), ("p", 1, 100))), [])
+    with pytest.raises(KbackupError, match="r has 399 records in its offset map, 400 were to be restored"):
+        check_complete(plan, short)
+
+
+@pytest.mark.parametrize("mapped", [29, 31])
+def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
+    made = narrowed(
+        content(), lambda *_: Window(from_time=10, ranges=((0, 20),)), {}, Choice(left_out=("x is left out",))
+    )
+    plan = plan_of(made)
+    assert (plan.records, planned(plan).records) == (80, 80)
+    done = restored(plan, runs_table(went(("o", 1, 30))), [Cut(10, 500, 1), Cut(20, 800, 2)])
+    check_complete(plan, done)
+    assert (done.records, done.bytes) == (30, 1300)
+    assert late_warnings(done, 0, [])[0].startswith("at least 3 record(s) without a timestamp were left out")
+    report = make_report(plan, "here", done, (), ["more"], {}, "restored")
+    assert [(t.target, t.records) for t in report.topics] == [("o", 30), ("p", 0)]
+    assert (report.choice, report.warnings) == (made.choice, ("x is left out", "more"))
+    other = restored(plan, runs_table(went(("o", 1, mapped))), [Cut(10, 500, 1), Cut(20, 800, 2)])
+    with pytest.raises(KbackupError, match=f"r has {mapped} records in its offset map, 30 were to be restored"):
+        check_complete(plan, other)
+
+
+def test_a_plan_keeps_its_windows() -> None:
+    made = narrowed(content(), lambda t, p: Window(ranges=((p, 9),)), {}, Choice(notes=("why",), to_time=7))
+    plan = plan_of(made)
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=RestorePlan)
+    assert again == plan
+    assert {part.window for unit in again.units for part in unit} == {
+        Window(ranges=((0, 9),)),
+        Window(ranges=((1, 9),)),
+    }
+
+
+@pytest.mark.parametrize(
+    "notes", [[""], ["x"], ["a-1\0"], ["a-1", "a-2"], ["a-1", ""]], ids=lambda notes: "+".join(map(repr, notes))
+)
+def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> None:
+    """The restore would continue from there, without the records before it in its map and count."""
+    progress = {TopicPartition("o", p): CommittedProgress(5, note) for p, note in enumerate(notes)}
+    with pytest.raises(ClusterError, match="progress of unit 7 on the target names no part of its offset map"):
+        _last_part(7, progress)
+
+
+def test_progress_names_the_last_part() -> None:
+    assert _last_part(7, {}) is None
+    progress = {TopicPartition("o", p): CommittedProgress(5, "abc-3") for p in range(3)}
+    assert _last_part(7, progress) == MapPartName("abc", 3)
+
+
+PLACE = TopicPartition("copy", 1)
+ASKED = Restore(topics=("b", "a"), map_regex=("^=x.", "a=b"), map={"a": "copy"}, topic_config={"x": "1"})
+
+
+def plan(options: Restore | None = ASKED) -> RestorePlan:
+    topic = PlannedTopic(
+        source="a",
+        incarnation=1,
+        as_of=1,
+        target="copy",
+        partitions=2,
+        records=10,
+        bytes=100,
+        configs={},
+        replication_factor=1,
+    )
+    return RestorePlan(
+        restore_id="r",
+        archive_id="x",
+        restore_point=1,
+        target_cluster_id="c",
+        created_at="",
+        transactions=True,
+        transaction_bytes=1,
+        into_existing=False,
+        topics=(topic,),
+        units=(),
+        groups=(),
+        options=None if options is None else given_options(options),
+    )
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {},
+        {"topics": ("a", "b")},
+        {"state": "elsewhere", "restore_id": "r", "transactions": False, "transaction_bytes": 5},
+    ],
+)
+def test_equal_options_are_accepted(same: dict[str, Any]) -> None:
+    check_same_options(plan(), msgspec.structs.replace(ASKED, **same))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"topics": ("a",)}, r'topics was \["a","b"\], now \["a"\]'),
+        ({"map_regex": ("a=b", "^=x.")}, "map_regex was"),
+        ({"topic_config": {}}, r'topic_config was \{"x":"1"\}, now unset'),
+        ({"no_groups": True, "to_time": "2h ago"}, 'to_time was unset, now "2h ago"; no_groups was unset, now true'),
+    ],
+)
+def test_other_options_are_refused_by_their_names(other: dict[str, Any], message: str) -> None:
+    with pytest.raises(MismatchError, match=f"restore r was done with other options: {message}"):
+        check_same_options(plan(), msgspec.structs.replace(ASKED, **other))
+
+
+def test_a_plan_may_have_the_former_name_of_an_option() -> None:
+    given = given_options(ASKED)
+    older = msgspec.structs.replace(plan(), options={"backup": given.pop("restore_point"), **given})
+    check_same_options(older, ASKED)
+    with pytest.raises(MismatchError, match='restore_point was "latest", now 1'):
+        check_same_options(older, msgspec.structs.replace(ASKED, restore_point=1))
+
+
+def test_a_plan_of_an_older_version_has_no_options() -> None:
+    check_same_options(plan(None), Restore())
+
+
+@dataclass
+class FakeTarget:
+    """Topic copy with `partitions`, whose partition 1 has the offsets [start, end)."""
+
+    partitions: tuple[int, ...] = (0, 1)
+    start: int = 0
+    end: int = 20
+    names: set[str] = field(default_factory=lambda: {"copy"})
+
+    def topics(self, names: Any) -> dict[str, Topic]:
+        return {n: Topic(n, "", False, self.partitions, 1) for n in names if n in self.names}
+
+    def log_starts(self, partitions: Any) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.start)
+
+    def log_ends(self, partitions: Any, isolation: str) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.end)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Store:
+    """Of restore r, which put records at offsets 2 to 4 and 10 to 16 of copy-1."""
+    store = FileStore(tmp_path)
+    store.put(layout.restore_key("r", layout.PLAN), dump(plan()))
+    runs = tuple(np.array(column, np.int64) for column in ([0, 50], [2, 10], [3, 7]))
+    write_map(store, "r", [runs_table({PLACE: cast(Any, runs)})])
+    return store
+
+
+def check(state: Store, target: FakeTarget) -> None:
+    check_still_there(cast(Cluster, target), state, plan())
+
+
+def test_restored_records_on_the_target_are_accepted(state: Store) -> None:
+    check(state, FakeTarget())
+    check(state, FakeTarget(start=2, end=17))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (FakeTarget(names=set()), "topic copy of finished restore r is not in the target"),
+        (FakeTarget(partitions=(0,)), "topic copy of finished restore r has fewer partitions"),
+        (FakeTarget(start=3), r"offsets 2 to 17 \(exclusive\) of copy-1, which has 3 to 20 now"),
+        (FakeTarget(end=16), r"offsets 2 to 17 \(exclusive\) of copy-1, which has 0 to 16 now"),
+    ],
+)
+def test_deleted_records_are_reported(state: Store, target: FakeTarget, message: str) -> None:
+    with pytest.raises(MismatchError, match=message):
+        check(state, target)
+
+
+DAY = "86400000"
+NONE = str((1 << 63) - 1)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "limit"),
+    [
+        ({}, (int(NONE), "message.timestamp.after.max.ms")),
+        ({"log.message.timestamp.after.max.ms": "3600000"}, (3_600_000, "message.timestamp.after.max.ms")),
+        ({"log.message.timestamp.difference.max.ms": DAY}, (int(DAY), "message.timestamp.difference.max.ms")),
+        (
+            {"log.message.timestamp.difference.max.ms": DAY, "log.message.timestamp.after.max.ms": NONE},
+            (int(DAY), "message.timestamp.after.max.ms"),
+        ),
+        (
+            {"log.message.timestamp.difference.max.ms": DAY, "log.message.timestamp.after.max.ms": "3600000"},
+            (3_600_000, "message.timestamp.after.max.ms"),
+        ),
+    ],
+    ids=["none", "after", "before-3.6", "3.6-default", "3.6-both"],
+)
+def test_a_new_topic_has_the_limit_of_its_broker(defaults: dict[str, str], limit: tuple[int, str]) -> None:
+    assert time_limit(effective_configs({}, defaults), "after") == limit
+
+
+def test_a_topics_own_limit_wins() -> None:
+    broker = {"log.message.timestamp.before.max.ms": DAY}
+    assert time_limit(effective_configs({"message.timestamp.before.max.ms": "5"}, broker), "before")[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("defaults", "keep"),
+    [
+        ({}, None),
+        ({"log.retention.hours": "168"}, "604800000"),
+        ({"log.retention.hours": "168", "log.retention.minutes": "5"}, "300000"),
+        ({"log.retention.minutes": "5", "log.retention.ms": "7"}, "7"),
+        ({"log.retention.hours": "168", "log.retention.minutes": "-1"}, "-1"),
+    ],
+)
+def test_a_new_topic_keeps_records_as_long_as_its_broker_says(defaults: dict[str, str], keep: str | None) -> None:
+    assert effective_configs({}, defaults).get("retention.ms") == keep
+    assert effective_configs({"retention.ms": "1"}, defaults)["retention.ms"] == "1"
