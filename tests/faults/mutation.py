@@ -79,7 +79,7 @@ def samples() -> list[Sample]:
 
 def _made(grace: timedelta | None, foreign: Objects) -> Sample:
     store = MemoryStore()
-    archive = make_archive(store)
+    archive = make_archive(store, copied=False)
     before = _objects(store)
     _add_third(archive)
     if grace is not None:

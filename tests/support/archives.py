@@ -15,7 +15,7 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Group, GroupOffset, Groups, Loss, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, new_point, put_manifest
-from kbackup.archive.reader import Archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
@@ -23,6 +23,7 @@ from kbackup.formats.record import encode
 from kbackup.metadata.entities import TopicMetadata, Znode
 from kbackup.store.base import Store
 from kbackup.types import RECORDS, RecordBlock
+from tests.support.memory_store import MemoryStore
 
 T0 = 1_700_000_000_000
 """The timestamp of offset 0, in ms; each offset is a second later."""
@@ -54,9 +55,21 @@ def write_block(store: Store, target: SegmentTarget, block: RecordBlock) -> list
         return [*writer.append(block), *writer.finish()]
 
 
-def make_archive(store: Store) -> Archive:
+_made: list[MemoryStore] = []
+
+
+def make_archive(store: Store, copied: bool = True) -> Archive:
     """Topics orders (three partitions, the last empty; a gap and a loss at 10 in partition 0) and clicks
-    (zstd; deleted at the source before restore point 2); group billing in both, and group late without lag."""
+    (zstd; deleted at the source before restore point 2); group billing in both, and group late without lag.
+
+    An empty store in memory gets a copy of one that was made before: archives of one process have the same id, unless
+    `copied` is False."""
+    if copied and isinstance(store, MemoryStore) and not store.requests:
+        if not _made:
+            _made.append(MemoryStore())
+            make_archive(_made[0], copied=False)
+        store.take(_made[0])
+        return open_archive(store)
     archive = open_or_create(store)
     orders = [SegmentTarget("orders", 1, p, 1000, "none") for p in range(3)]
     clicks = SegmentTarget("clicks", 1, 0, 1000, "zstd")

@@ -55,8 +55,16 @@ class Chunk:
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows, or some columns. `CorruptError` for a file that is missing or differs from its checksum in
         the catalog."""
-        if isinstance(self.source, pa.Table):
-            return self.source if columns is None else self.source.select(list(columns))
+        if self.rows > _MIDDLE and not isinstance(self.source, pa.Table):
+            return self._decoded(columns)
+        return self._table if columns is None else self._table.select(list(columns))
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        """The whole table, which a small one is kept as: most of the time for a part of it is spent for each file."""
+        return self.source if isinstance(self.source, pa.Table) else self._decoded(None)
+
+    def _decoded(self, columns: Sequence[str] | None) -> pa.Table:
         name = self.ref.key if self.ref is not None else ""
         table = decode_table(self._data, name, self.schema, columns, self.rows)
         if len(table) != self.rows:
