@@ -7,7 +7,7 @@ from pathlib import Path
 from scripts.docs.commands import commands_document
 from scripts.docs.configuration import PAGE, configuration_document
 from scripts.docs.man import manual_pages
-from scripts.docs.outputs.schemas import output_schemas
+from scripts.docs.outputs import output_schemas
 from scripts.docs.requests import write_table
 from scripts.docs.schemas import schema_documents
 
