@@ -18,7 +18,7 @@ import numpy as np
 import zstandard
 
 from kbackup.formats.layout import MAGIC_BYTE, Buffer, corrupt
-from kbackup.types import Bytes, Int64Array, RecordBlock
+from kbackup.types import Int64Array, RecordBlock
 
 FOOTER_SIZE = 9
 SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
@@ -110,7 +110,6 @@ def decode_seek_table(tail: bytes, file_size: int, name: str) -> SeekTable:
 #
 # Every frame carries zstd's content checksum. `zstd -d` gives the plain file, magic byte first.
 
-
 FRAME_SIZE = 1 << 20
 
 LEVEL = 1
@@ -133,8 +132,7 @@ class FrameCompressor:
     `close`.
     """
 
-    def __init__(self, level: int = LEVEL, frame_size: int = FRAME_SIZE) -> None:
-        self._level = level
+    def __init__(self, frame_size: int = FRAME_SIZE) -> None:
         self._frame_size = frame_size
         self._pending = bytearray(MAGIC_BYTE)
         self._sizes: list[tuple[int, int]] = []
@@ -152,7 +150,12 @@ class FrameCompressor:
             full = int(np.searchsorted(ends, start + self._frame_size - len(self._pending)))
             if full == len(ends):
                 break
-            self._submit(block.data[start : ends[full]])
+            rest = block.data[start : ends[full]].data
+            plain, self._pending = self._pending + rest if self._pending else rest, bytearray()
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS, "zstd")
+            self._waiting.append((self._threads.submit(self._compress, plain), len(plain)))
+            self._waiting_bytes += len(plain)
             frames += self._ready(_WAITING)
             start = int(ends[full])
         self._pending += block.data[start:].data
@@ -173,14 +176,6 @@ class FrameCompressor:
             self._threads.shutdown(cancel_futures=True)
         self._waiting.clear()
 
-    def _submit(self, rest: Bytes) -> None:
-        plain = self._pending + rest.data if self._pending else rest.data
-        self._pending = bytearray()
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_THREADS, "zstd")
-        self._waiting.append((self._threads.submit(self._compress, plain), len(plain)))
-        self._waiting_bytes += len(plain)
-
     def _ready(self, most: int) -> list[bytes]:
         """Return the compressed frames; wait until at most `most` plain bytes are not compressed yet."""
         frames: list[bytes] = []
@@ -194,7 +189,7 @@ class FrameCompressor:
     def _compress(self, plain: bytearray | memoryview) -> bytes:
         zstd: zstandard.ZstdCompressor | None = getattr(self._own, "zstd", None)
         if zstd is None:  # one a thread
-            zstd = zstandard.ZstdCompressor(level=self._level, write_checksum=True, write_content_size=True)
+            zstd = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True)
             self._own.zstd = zstd
         return zstd.compress(plain)
 

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.block import rising
@@ -30,6 +31,11 @@ class SegmentIndex:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @classmethod
+    def of(cls, table: npt.NDArray[Any]) -> SegmentIndex:
+        """Return the index of entries, integers[n, 3]; not checked."""
+        return cls(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
 
     @property
     def file_size(self) -> int:
@@ -73,10 +79,7 @@ def decode_index(data: bytes, name: str) -> SegmentIndex:
     check_magic(data[0] if data else None, name)
     if (len(data) - 1) % 24:
         raise corrupt(name, len(data), "the index ends within an entry of 24 bytes", _REBUILD)
-    table = np.frombuffer(data, ">i8", offset=1).reshape(-1, 3)
-    index = SegmentIndex(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
-    index.validate(name)
-    return index
+    return decode_entries(memoryview(data)[1:], 0, name)
 
 
 def decode_entries(data: Buffer, number: int, name: str) -> SegmentIndex:
@@ -84,8 +87,7 @@ def decode_entries(data: Buffer, number: int, name: str) -> SegmentIndex:
 
     `CorruptError` as far as these entries show it: the entries before them are not read.
     """
-    table = np.frombuffer(data, ">i8").reshape(-1, 3)
-    entries = SegmentIndex(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
+    entries = SegmentIndex.of(np.frombuffer(data, ">i8").reshape(-1, 3))
     entries.validate(name, number)
     return entries
 
@@ -114,39 +116,32 @@ def decode_partition_index(data: bytes, name: str, *, partial: bool = False) -> 
     check_magic(data[0] if data else None, name)
     entries: list[PartitionIndexEntry] = []
     at, last = 1, -1
-    while at < len(data) and not (partial and _is_cut(data, at)):
-        entry, end = _entry(data, at, name)
-        if entry.start_offset <= last:
-            raise corrupt(name, end - 8, f"start offset {entry.start_offset} after {last}", _REBUILD)
-        entries.append(entry)
-        at, last = end, entry.start_offset
+    while at < len(data):
+        start = at + 4
+        length = _LENGTH.unpack_from(data, at)[0] if start <= len(data) else None
+        end = start + (length or 0) + 8
+        cut = length is None or end > len(data)
+        if cut and partial:
+            break
+        if length is not None and length < 1:
+            raise corrupt(name, at, f"segment name of {length} bytes", _REBUILD)
+        if cut:
+            raise corrupt(name, at, "the file ends within an entry", _REBUILD)
+        try:
+            segment = data[start : end - 8].decode()
+        except UnicodeDecodeError:
+            raise corrupt(name, start, "a segment name that is not UTF-8", _REBUILD) from None
+        if "/" in segment or "\0" in segment:
+            raise corrupt(name, start, "a segment name that is not a plain file name", _REBUILD)
+        offset = _OFFSET.unpack_from(data, end - 8)[0]
+        if offset <= last:
+            raise corrupt(name, end - 8, f"start offset {offset} after {last}", _REBUILD)
+        entries.append(PartitionIndexEntry(segment, offset))
+        at, last = end, offset
     return entries
 
 
-def _is_cut(data: bytes, at: int) -> bool:
-    return at + 4 > len(data) or at + 4 + _LENGTH.unpack_from(data, at)[0] + 8 > len(data)
-
-
-def _entry(data: bytes, at: int, name: str) -> tuple[PartitionIndexEntry, int]:
-    if at + 4 > len(data):
-        raise corrupt(name, at, "the file ends within an entry", _REBUILD)
-    length = _LENGTH.unpack_from(data, at)[0]
-    if length < 1:
-        raise corrupt(name, at, f"segment name of {length} bytes", _REBUILD)
-    start, end = at + 4, at + 4 + length + 8
-    if end > len(data):
-        raise corrupt(name, at, "the file ends within an entry", _REBUILD)
-    try:
-        segment = data[start : end - 8].decode()
-    except UnicodeDecodeError:
-        raise corrupt(name, start, "a segment name that is not UTF-8", _REBUILD) from None
-    if "/" in segment or "\0" in segment:
-        raise corrupt(name, start, "a segment name that is not a plain file name", _REBUILD)
-    return PartitionIndexEntry(segment, _OFFSET.unpack_from(data, end - 8)[0]), end
-
-
 # Committed offsets of a partition's consumer groups: a JSON object, group id to the next offset to read.
-
 
 _INT64_MAX = 2**63 - 1
 _HINT = 'write a JSON object of consumer group ids and offsets, such as {"group":42}'

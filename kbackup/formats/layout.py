@@ -43,7 +43,6 @@ def check_magic(first: int | None, name: str) -> None:
 
 # One record at a time, with `struct`: to rebuild an index, and where no vector step pays.
 
-
 MIN_RECORD = 24
 """Bytes of the shortest record: no timestamp, null key, null value, no headers."""
 
@@ -111,7 +110,6 @@ def record(view: memoryview, at: int, after: int, name: str, base: int) -> tuple
 
 
 # Positions of all fields of a block's records: vectorised, and checked before anything is read by them.
-
 
 _FEW = 24
 """So many records with headers left, or fewer: `struct` (1 µs a header) beats a vector step (25 µs)."""
@@ -262,21 +260,16 @@ def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[A
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        bad = next((i for i, key in enumerate(raw.to_pylist()) if not _is_utf8(key)), None)
-        if bad is None:
-            raise  # valid, but more than the 2 GiB of a string column: cut the block smaller
-        raise UsageError(
-            f"{name} at byte {base + int(fields.start[bad])}: a header key that is not UTF-8",
-            "use the native kernel, which archives and restores it: a table of records can't hold it",
-        ) from None
-
-
-def _is_utf8(key: Any) -> bool:
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        keys: list[Any] = raw.to_pylist()
+        for start, key in zip(fields.start.tolist(), keys, strict=True):
+            try:
+                key.decode()
+            except UnicodeDecodeError:
+                raise UsageError(
+                    f"{name} at byte {base + start}: a header key that is not UTF-8",
+                    "use the native kernel, which archives and restores it: a table of records can't hold it",
+                ) from None
+        raise  # valid, but more than the 2 GiB of a string column: cut the block smaller
 
 
 def check(block: RecordBlock, name: str, base: int) -> None:

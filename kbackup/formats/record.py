@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,36 +37,24 @@ def rows(block: RecordBlock, name: str = "record block", base: int = 0) -> Itera
     """Yield the records in order; `CorruptError`, naming `name`, before the first one where the block is not whole."""
     fields = layout(block, name, base)
     data = block.data.data
-    keys, values = _cuts(fields.keys), _cuts(fields.values)
-    header_keys, header_values = _cuts(fields.header_keys), _cuts(fields.header_values)
     starts = fields.header_starts.tolist()
-    types, timestamps = fields.types.tolist(), fields.timestamps.tolist()
 
-    def cut(span: tuple[int, int]) -> bytes | None:
-        start, length = span
-        return None if length < 0 else data[start : start + length].tobytes()
+    def cuts(part: Fields) -> Iterator[bytes | None]:
+        for start, length in zip(part.start.tolist(), part.length.tolist(), strict=True):
+            yield None if length < 0 else data[start : start + length].tobytes()
 
-    for n, offset in enumerate(block.offsets.tolist()):
-        headers = range(starts[n], starts[n + 1])
-        yield Row(
-            offset,
-            types[n],
-            timestamps[n] if types[n] >= 0 else None,
-            cut(keys[n]),
-            cut(values[n]),
-            tuple((cut(header_keys[h]) or b"", cut(header_values[h])) for h in headers),
-        )
-
-
-def _cuts(fields: Fields) -> list[tuple[int, int]]:
-    return list(zip(fields.start.tolist(), fields.length.tolist(), strict=True))
+    numbers = block.offsets.tolist(), fields.types.tolist(), fields.timestamps.tolist()
+    headers = zip(cuts(fields.header_keys), cuts(fields.header_values), strict=True)
+    records = zip(*numbers, cuts(fields.keys), cuts(fields.values), pairwise(starts), strict=True)
+    for offset, kind, timestamp, key, value, (first, stop) in records:
+        own = tuple((name or b"", content) for name, content in islice(headers, stop - first))
+        yield Row(offset, kind, timestamp if kind >= 0 else None, key, value, own)
 
 
 # Records: Arrow batches to the documented encoding and back, without a Python object a record.
 #
 # The encoding is described in `formats/README.md`. The module is the front of the package's record side:
 # `scan` rebuilds an index, `blocks` reads a records file as a stream, `block` makes and cuts blocks.
-
 
 __all__ = ["MAGIC", "blocks", "check", "decode", "encode", "make_block", "rotation_cut", "scan", "slice_block"]
 
@@ -82,7 +71,10 @@ def encode(batch: pa.RecordBatch) -> RecordBlock:
     if not batch.schema.equals(RECORDS):
         raise UsageError("a record batch of another schema than RECORDS", "cast it first")
     key, value = batch.column("key"), batch.column("value")
-    offsets = _offsets(batch)
+    if batch.column("offset").null_count:
+        raise UsageError("a null offset in a record batch", "give every record an offset")
+    offsets: Int64Array = batch.column("offset").to_numpy()
+    _require(rising(offsets), "offset", "use offsets of 0 or more that increase")
     edges, data = arrow.join(
         _prefixes(offsets, batch, _lengths(key)),
         key,
@@ -117,15 +109,6 @@ def decode(block: RecordBlock, name: str = "record block", base: int = 0) -> pa.
 def _require(good: npt.NDArray[np.bool_], field: str, hint: str) -> None:
     if not good.all():
         raise UsageError(f"row {int(np.argmin(good))} of a record batch: impossible {field}", hint)
-
-
-def _offsets(batch: pa.RecordBatch) -> Int64Array:
-    column = batch.column("offset")
-    if column.null_count:
-        raise UsageError("a null offset in a record batch", "give every record an offset")
-    offsets: Int64Array = column.to_numpy()
-    _require(rising(offsets), "offset", "use offsets of 0 or more that increase")
-    return offsets
 
 
 def _lengths(column: pa.Array[Any]) -> Int64Array:

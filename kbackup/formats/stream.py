@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 import numpy as np
 
@@ -42,34 +41,28 @@ def scan(data: Buffer, *, name: str, base: int = 0, first_after: int = -1, parti
 
 # A records file as a stream: chunks of bytes in, checked blocks of whole records out, in bounded memory.
 
-
 _SMALL = 1 << 20
 _GATHERED = BufferPool(17 << 20)
 """Buffers for blocks of 16 MiB made of small chunks: fresh memory for each takes twice as long to fill."""
 
 
-class _Cutter(Protocol):
-    def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
-        """Return the whole records that `data`, at position `base` of the file, starts with, checked.
-
-        And how many bytes, counted from their end, it takes to find more. `final`: all bytes must be used up.
-        """
-        ...
-
-
 class _ByIndex:
+    """Cuts records off by their index. `take` returns the whole records that `data`, at position `base` of the file,
+    starts with, checked, and how many bytes, counted from their end, it takes to find more. `final`: all bytes must be
+    used up."""
+
     def __init__(self, index: SegmentIndex, name: str) -> None:
         index.validate(name)
         self._index, self._name, self._done = index, name, 0
         self._ends = index.positions + index.lengths
 
     def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
-        reach = base + len(data)
+        reach, size = base + len(data), self._index.file_size
         stop = int(np.searchsorted(self._ends, reach, side="right"))
-        if reach > self._index.file_size:
-            raise corrupt(self._name, self._index.file_size, "bytes after the last record of the index")
-        if final and reach < self._index.file_size:
-            raise corrupt(self._name, reach, f"the file ends here, its index at {self._index.file_size}")
+        if reach > size:
+            raise corrupt(self._name, size, "bytes after the last record of the index")
+        if final and reach < size:
+            raise corrupt(self._name, reach, f"the file ends here, its index at {size}")
         part = slice(self._done, stop)
         positions, lengths = self._index.positions[part] - base, self._index.lengths[part]
         block = make_block(data[: lengths.sum()], self._index.offsets[part], positions, lengths)
@@ -79,6 +72,8 @@ class _ByIndex:
 
 
 class _ByScan:
+    """As `_ByIndex`, record by record."""
+
     def __init__(self, name: str) -> None:
         self._name, self._last = name, -1
 
@@ -126,7 +121,7 @@ def blocks(chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str, l
     that don't increase. Blocks share the chunks' memory: don't alter chunks later. Chunks are gathered until they have
     `least` bytes, so that small ones don't make small blocks.
     """
-    cutter: _Cutter = _ByScan(name) if index is None else _ByIndex(index, name)
+    cutter = _ByScan(name) if index is None else _ByIndex(index, name)
     waiting: list[Bytes] = []
     size, need, base = 0, least, 1
     for chunk in _body(chunks, name):
@@ -157,14 +152,9 @@ def _joined(parts: list[Bytes]) -> Bytes:
 
 def _body(chunks: Iterable[Buffer], name: str) -> Iterator[Bytes]:
     """Yield the file's chunks after its magic byte, which is checked."""
-    started = False
-    for chunk in chunks:
-        octets = np.frombuffer(chunk, np.uint8)
-        if not len(octets):
-            continue
-        if not started:
-            check_magic(int(octets[0]), name)
-            octets, started = octets[1:], True
-        yield octets
-    if not started:
-        check_magic(None, name)
+    parts = (part for part in (np.frombuffer(chunk, np.uint8) for chunk in chunks) if len(part))
+    first = next(parts, None)
+    check_magic(None if first is None else int(first[0]), name)
+    if first is not None:
+        yield first[1:]
+    yield from parts

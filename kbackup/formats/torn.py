@@ -15,7 +15,6 @@ from kbackup.errors import CorruptError
 from kbackup.formats.block import rising
 from kbackup.formats.index import SegmentIndex
 from kbackup.formats.layout import MIN_RECORD, ShortError, check_magic, record
-from kbackup.types import Int64Array
 
 ENTRY = 24
 """Bytes of an index entry."""
@@ -31,8 +30,7 @@ def plausible_entries(data: bytes, name: str) -> SegmentIndex:
     if not data:
         return _EMPTY
     check_magic(data[0], name)
-    table = np.frombuffer(data, ">i8", (len(data) - 1) // ENTRY * 3, 1).reshape(-1, 3)
-    index = _index(table.astype(np.int64))
+    index = SegmentIndex.of(np.frombuffer(data, ">i8", (len(data) - 1) // ENTRY * 3, 1).reshape(-1, 3))
     ends = index.positions + index.lengths
     due = np.concatenate(([1], ends[:-1]))[: len(index)]
     good = rising(index.offsets) & (index.positions >= due) & (index.lengths >= MIN_RECORD) & (ends > due)
@@ -90,40 +88,31 @@ class Walk:
         return found == (index.offsets[number], length)
 
     def take_records(self) -> None:
-        """Return the whole records after the last one of the index. One with the offset of the record before it was
+        """Take the whole records after the last one of the index. One with the offset of the record before it was
         written twice, and is skipped."""
         room = _SPAN
         while self.rest and self.broken is None:
             view = memoryview(self._read(self.at, min(room, self.rest)))
-            if self._take_from(view):
-                room = _SPAN
-            elif len(view) == self.rest:
+            start, used = self.at, 0
+            try:
+                while used < len(view):
+                    offset, end = record(view, used, max(self.last - 1, -1), self._name, start)
+                    if offset != self.last:
+                        self._walked.extend((offset, start + used, end - used))
+                    used, self.at, self.last = end, start + end, offset
+            except ShortError:
+                pass
+            except CorruptError as error:
+                self.broken = error
+            if not used and len(view) == self.rest:
                 return
-            else:
-                room *= 2
-
-    def _take_from(self, view: memoryview) -> int:
-        start, used = self.at, 0
-        try:
-            while used < len(view):
-                offset, end = record(view, used, max(self.last - 1, -1), self._name, start)
-                if offset != self.last:
-                    self._walked.extend((offset, start + used, end - used))
-                used, self.at, self.last = end, start + end, offset
-        except ShortError:
-            pass
-        except CorruptError as error:
-            self.broken = error
-        return used
+            room = _SPAN if used else 2 * room
 
     def records(self) -> SegmentIndex:
         """All of them, with their positions in the file."""
-        walked = _index(np.frombuffer(self._walked, np.int64).reshape(-1, 3))
-        return SegmentIndex(
-            np.concatenate([self._entries.offsets, walked.offsets]),
-            np.concatenate([self._entries.positions, walked.positions]),
-            np.concatenate([self._entries.lengths, walked.lengths]),
-        )
+        known = self._entries
+        entries = np.stack((known.offsets, known.positions, known.lengths), axis=1)
+        return SegmentIndex.of(np.concatenate((entries, np.frombuffer(self._walked, np.int64).reshape(-1, 3))))
 
 
 def contiguous_ranges(records: SegmentIndex) -> list[tuple[int, int]]:
@@ -141,12 +130,8 @@ def joined(records: SegmentIndex) -> SegmentIndex:
     return SegmentIndex(records.offsets, positions.astype(np.int64), records.lengths)
 
 
-def _index(table: Int64Array) -> SegmentIndex:
-    return SegmentIndex(*(np.ascontiguousarray(table[:, i]) for i in range(3)))
-
-
 def _first(index: SegmentIndex, count: int) -> SegmentIndex:
     return SegmentIndex(index.offsets[:count], index.positions[:count], index.lengths[:count])
 
 
-_EMPTY = _index(np.empty((0, 3), np.int64))
+_EMPTY = SegmentIndex.of(np.empty((0, 3), np.int64))

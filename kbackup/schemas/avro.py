@@ -27,36 +27,30 @@ _MOST_ZEROS = 1_000
 def plain(value: object) -> Json:
     """Decimals as text with all their digits (and an exponent where too many zeros would lead), times as RFC 3339,
     bytes as base64, what is no number as `NaN`, `Infinity`, `-Infinity`; `TypeError` for what has no such form."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _not_finite(value)
-    if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, datetime):
-        return _exact(value).replace("+00:00", "Z")
-    if isinstance(value, time):
-        return _exact(value)
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        # of a schema's scale of millions, two bytes would be megabytes of zeros
-        return f"{value:f}" if value.adjusted() >= -_MOST_ZEROS else str(value)
-    if isinstance(value, UUID):
-        return str(value)
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            if math.isfinite(value):
+                return value
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case bytes() | bytearray():
+            return base64.b64encode(value).decode()
+        case Mapping():
+            return {str(name): plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case datetime() | time():
+            exact = value.isoformat(timespec="microseconds" if value.microsecond % 1000 else "milliseconds")
+            return exact.replace("+00:00", "Z") if isinstance(value, datetime) else exact
+        case date():
+            return value.isoformat()
+        case Decimal():
+            # of a schema's scale of millions, two bytes would be megabytes of zeros
+            return f"{value:f}" if value.adjusted() >= -_MOST_ZEROS else str(value)
+        case UUID():
+            return str(value)
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
-
-
-def _not_finite(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _exact(moment: datetime | time) -> str:
-    return moment.isoformat(timespec="microseconds" if moment.microsecond % 1000 else "milliseconds")
 
 
 # Avro, by fastavro.
@@ -84,15 +78,15 @@ for _kind in ("bytes", "fixed"):
 
 
 class _Texts(AbstractSchemaRepository):
-    """The schemas that others name, by those names."""
+    """The schemas that others name, by those names: JSON, or the bare name of a type."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
 
     def load(self, name: str) -> Any:
-        if name not in self._texts:
+        if (text := self._texts.get(name)) is None:
             raise SchemaRepositoryError(name)
-        return _loaded(self._texts[name])
+        return json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()
 
 
 class AvroCodec:
@@ -145,12 +139,12 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
     if isinstance(schema, str):
         return _BARE.get(schema) or known.get(schema, _OPEN)
     if isinstance(schema, list):
-        return _Extent(deep=1 + _deepest([_extent(kind, known) for kind in schema]))
+        return _Extent(deep=1 + max((_extent(kind, known).deep for kind in schema), default=0))
     kind = schema["type"]
     if kind in ("record", "error"):
         inner = [_extent(field["type"], known) for field in schema["fields"]]
         idle = 1 + sum(each.idle for each in inner) if all(each.idle for each in inner) else 0
-        extent = _Extent(idle, 1 + _deepest(inner))
+        extent = _Extent(idle, 1 + max((each.deep for each in inner), default=0))
     elif kind in ("array", "map"):
         item = _extent(schema["items" if kind == "array" else "values"], known)
         if item.idle and kind == "array":
@@ -165,12 +159,3 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
     if "name" in schema:
         known[schema["name"]] = extent
     return extent
-
-
-def _deepest(extents: Sequence[_Extent]) -> float:
-    return max((each.deep for each in extents), default=0)
-
-
-def _loaded(text: str) -> Any:
-    """JSON, or the bare name of a type."""
-    return json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -59,7 +59,6 @@ class JsonCodec:
 # Or in a header of its own: the same, or a byte 1 and the schema's GUID as sixteen bytes.
 # (docs.confluent.io, "Formats, Serializers, and Deserializers": wire format.)
 
-
 HEADERS = {"key": b"__key_schema_id", "value": b"__value_schema_id"}
 
 _MOST_INDEXES = 64  # levels that messages are nested; a parser's own limit is 100
@@ -77,8 +76,9 @@ def frame_of(data: bytes, headers: Headers, header: bytes) -> SchemaFrame | None
     """Return the frame that names a schema; None if no schema is named. `UndecodableError` for an invalid header."""
     for name, value in headers:
         if name == header and value is not None:
-            frame = in_front(value) or _guid(value)
-            if frame is None:
+            if len(value) >= 17 and value[0] == 1:
+                return SchemaFrame(str(uuid.UUID(bytes=value[1:17])), value[17:], apart=True)
+            if (frame := in_front(value)) is None:
                 raise UndecodableError(f"header {header.decode()} names no schema")
             return frame._replace(apart=True)
     return in_front(data)
@@ -92,12 +92,6 @@ def in_front(data: bytes) -> SchemaFrame | None:
         return None
     (number,) = struct.unpack_from(">I", data, 1)
     return SchemaFrame(number, data[5:]) if 0 < number < 1 << 31 else None
-
-
-def _guid(data: bytes) -> SchemaFrame | None:
-    if len(data) < 17 or data[0] != 1:
-        return None
-    return SchemaFrame(str(uuid.UUID(bytes=data[1:17])), data[17:])
 
 
 def message_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -124,7 +118,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 # Schemas in files of the user's own.
 
-
 _KINDS = ".avsc (Avro), .proto, .desc or .pb (Protobuf: text, or a set that protoc wrote), .json (JSON Schema)"
 
 
@@ -136,12 +129,12 @@ def file_codec(path: Path, message: str | None = None) -> Codec:
     if message is not None and kind not in (".proto", ".desc", ".pb"):
         raise UsageError(f"{path} has no message {message}", "name a message only with a Protobuf file")
     try:
-        if kind == ".proto":
-            return _proto(path, message)
-        if kind in (".desc", ".pb"):
-            return _described(path, message)
+        if kind in (".proto", ".desc", ".pb"):
+            return _protobuf_codec(path, kind, message)
         if kind == ".avsc":
-            return codec_of(Schema("AVRO", path.read_text(encoding="utf-8"), _beside(path), str(path)))
+            others = [other for other in sorted(path.parent.glob("*.avsc")) if other != path]
+            beside = tuple((other.stem, other.read_text(encoding="utf-8", errors="replace")) for other in others)
+            return codec_of(Schema("AVRO", path.read_text(encoding="utf-8"), beside, str(path)))
         if kind == ".json":
             return codec_of(Schema("JSON", path.read_text(encoding="utf-8"), (), str(path)))
     except ImportError as error:
@@ -155,25 +148,15 @@ def file_codec(path: Path, message: str | None = None) -> Codec:
     raise UsageError(f"{path} is no schema by its name", f"name a file {_KINDS}")
 
 
-def _beside(path: Path) -> tuple[tuple[str, str], ...]:
-    others = [other for other in sorted(path.parent.glob("*.avsc")) if other != path]
-    return tuple((other.stem, other.read_text(encoding="utf-8", errors="replace")) for other in others)
-
-
-def _proto(path: Path, message: str | None) -> Codec:
-    from kbackup.schemas.protobuf import ProtobufCodec, compiled
-
-    path.read_bytes()  # says it in words of its own where it can't be read
-    with of_others(str(path), "Protobuf schema"):
-        return ProtobufCodec(compiled(path.parent, path.name, str(path)), path.name, message)
-
-
-def _described(path: Path, message: str | None) -> Codec:
+def _protobuf_codec(path: Path, kind: str, message: str | None) -> Codec:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-    from kbackup.schemas.protobuf import ProtobufCodec
+    from kbackup.schemas.protobuf import ProtobufCodec, compiled
 
-    data = path.read_bytes()
+    data = path.read_bytes()  # says it in words of its own where it can't be read
+    if kind == ".proto":
+        with of_others(str(path), "Protobuf schema"):
+            return ProtobufCodec(compiled(path.parent, path.name, str(path)), path.name, message)
     with of_others(str(path), "set of file descriptors that is whole"):
         files = FileDescriptorSet.FromString(data)
         return ProtobufCodec(files, files.file[-1].name, message)  # protoc writes imports first
@@ -204,10 +187,9 @@ class DecodedRecord(NamedTuple):
     value: Made = None
 
 
-class Decoder(Protocol):
-    def __call__(self, data: bytes, headers: Headers) -> Made:
-        """Never raises for the data; `UnreachableError` if a registry can't be asked."""
-        ...
+Decoder = Callable[[bytes, Headers], Made]
+"""Decodes data of a record with these headers. It never raises for the data; `UnreachableError` if a registry can't be
+asked."""
 
 
 class Registry(Protocol):
@@ -225,14 +207,14 @@ class ByFile:
         self._codec = codec
 
     def __call__(self, data: bytes, headers: Headers) -> Made:
+        schema: dict[str, Json] = {"type": self._codec.kind}
         try:
-            return Decoded(self._codec.decode(data), {"type": self._codec.kind})
-        except UndecodableError as error:
-            frame = in_front(data)
-            if frame is None:
-                return Undecoded(error.message)
-        try:
-            return Decoded(_payload(self._codec, frame.rest, None), {"type": self._codec.kind})
+            try:
+                return Decoded(self._codec.decode(data), schema)
+            except UndecodableError:
+                if (frame := in_front(data)) is None:
+                    raise
+            return Decoded(_payload(self._codec, frame.rest, None), schema)
         except UndecodableError as error:
             return Undecoded(error.message)
 
@@ -261,14 +243,14 @@ class ByRegistry:
     def _codec(self, schema_id: int | str) -> Codec | Undecoded:
         with self._lock:
             if schema_id not in self._codecs:
+                made: Codec | Undecoded
                 try:
-                    self._codecs[schema_id] = codec_of(self._registry.schema(schema_id))
+                    made = codec_of(self._registry.schema(schema_id))
                 except UndecodableError as error:
-                    self._codecs[schema_id] = Undecoded(error.message)
+                    made = Undecoded(error.message)
                 except RecursionError:
-                    self._codecs[schema_id] = Undecoded(
-                        f"schema {schema_id} stands on too many others, each on the next"
-                    )
+                    made = Undecoded(f"schema {schema_id} stands on too many others, each on the next")
+                self._codecs[schema_id] = made
             return self._codecs[schema_id]
 
 

@@ -45,10 +45,9 @@ class ProtobufCodec:
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         kind = self._message or self._indexed((0,) if indexes is None else indexes)
         try:
-            found = message_factory.GetMessageClass(kind)()
-            found.ParseFromString(data)
+            message = message_factory.GetMessageClass(kind).FromString(data)
             value: Json = json_format.MessageToDict(
-                found,
+                message,
                 always_print_fields_with_no_presence=True,
                 preserving_proto_field_name=True,
                 descriptor_pool=self._pool,
@@ -102,6 +101,10 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
     folder = folder.resolve()
     path = folder / file
     import_module("grpc_tools")  # where it is missing, that is to be told, not what a process without it says
+    try:  # google/type/money.proto and their like, which users of registries take for given
+        googleapis = [f"-I{Path(package).parents[1]}" for package in import_module("google.type").__path__]
+    except ImportError:
+        googleapis = []
     with tempfile.TemporaryDirectory(prefix="kbackup-") as made:
         out, given = Path(made, "out"), Path(made, "given")
         given.write_bytes((known or FileDescriptorSet()).SerializeToString())
@@ -109,7 +112,7 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
             done = subprocess.run(  # noqa: S603 (no shell, and no program but this one)
                 [
                     # -P: nothing of the current directory is run, whatever it is called
-                    *(sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}", *_googleapis()),
+                    *(sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}", *googleapis),
                     *(f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={out}"),
                     str(path) if path.exists() else file,
                 ],
@@ -125,15 +128,6 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
             reason = done.stderr.strip().partition("\n")[0] or f"protoc ended with {done.returncode}"
             raise UndecodableError(f"{name} can't be compiled: {reason}")
         return FileDescriptorSet.FromString(out.read_bytes())
-
-
-def _googleapis() -> list[str]:
-    """google/type/money.proto and their like, which users of registries take for given; none if they aren't."""
-    try:
-        package = import_module("google.type")
-    except ImportError:
-        return []
-    return [f"-I{Path(folder).parents[1]}" for folder in package.__path__]
 
 
 def _described(name: str, text: str) -> FileDescriptorProto | None:

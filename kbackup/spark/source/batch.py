@@ -14,13 +14,13 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.query.java import is_java_archive, java_content, java_topics
+from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.query.selection import check_selection
-from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed, open_archive
+from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.errors import RefusedError, UsageError
 from kbackup.spark.source.options import Pushed, Request, both, push, window_of
 from kbackup.store import Store
 from kbackup.types import TopicPartition
@@ -90,10 +90,10 @@ def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]
     """Split the selected records of `segments` into tasks."""
 
     def window(segment: Segment) -> Window:
-        own = None
+        narrowed = request.times
         if request.ranges is not None:
             own = request.ranges.get(TopicPartition(segment.topic, segment.partition), ())
-        narrowed = both(request.times, Window(ranges=own))
+            narrowed = both(narrowed, Window(ranges=own))
         return both(narrowed, window_of(asked, segment) or Window(ranges=()))
 
     return [Task(part) for part in plan_reads(segments, window, part_bytes=request.partition_bytes)]
@@ -110,11 +110,8 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
 
     Reads nothing of other topics, as far as names allow. `UsageError` for a requested topic that is missing.
     """
-    try:
-        archive = open_archive(store)
-    except NoArchiveError:
-        if not is_java_archive(store):
-            raise
+    archive = open_archive_or_folder(store)
+    if archive is None:
         names = select_topics(request, java_topics(store), store.url)
         return [s for topic in java_content(store, sorted(names)).topics for s in topic.segments] if names else []
     manifest = archive.restore_point(request.restore_point)
@@ -147,7 +144,10 @@ class StreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's)
         starting, archive = self._request.starting.lower(), self._open()
-        self._check_names(archive)
+        if archive.restore_points:  # a topic that is asked for by its name must have been archived, where anything was
+            names = [topic.name for topic in archive.restore_point("latest").topics]
+            asked, hint = self._request.selection.only_names, "topicPattern also takes topics that come later"
+            check_selection(asked, "topic", names, f"in {self._store.url}", hint, internal=True)
         if starting == "latest":
             return _offset(archive, _last(archive))
         if starting != "earliest" and not (starting.isascii() and starting.isdigit()):
@@ -155,13 +155,6 @@ class StreamReader(DataSourceStreamReader):
                 f"option startingRestorePoint: {starting} can't be used", "give a number, earliest or latest"
             )
         return _offset(archive, self._first)
-
-    def _check_names(self, archive: Archive) -> None:
-        """Raise `UsageError` for a topic that is asked for by its name and was not archived yet, where anything was."""
-        if archive.restore_points:
-            names = [topic.name for topic in archive.restore_point("latest").topics]
-            asked, hint = self._request.selection.only_names, "topicPattern also takes topics that come later"
-            check_selection(asked, "topic", names, f"in {self._store.url}", hint, internal=True)
 
     @property
     def _first(self) -> int:
@@ -182,8 +175,13 @@ class StreamReader(DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         archive = self._open()
         newest = max(_last(archive), self._first)
+        hint = "give the stream another checkpointLocation"
         for offset in (start, end):
-            self._check_same(archive, offset)
+            if offset["archive"] != archive.info.id:
+                raise RefusedError(
+                    f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}", hint
+                )
+            check_same_point(archive, offset["backup"], offset.get("manifest", ""), "the stream", hint)
             if not offset["backup"] <= min(end["backup"], newest):
                 raise RefusedError(
                     f"the stream came to restore point {offset['backup']}, {self._store.url} was at "
@@ -197,15 +195,6 @@ class StreamReader(DataSourceStreamReader):
         added = (s for s in archive.added(after, last) if self._wants(TopicPartition(s.topic, s.partition)))
         return tasks(added, self._request, [Pushed()])
 
-    def _check_same(self, archive: Archive, offset: Offset) -> None:
-        """Raise `RefusedError` if the archive is not the one that the stream has followed."""
-        number, hint = offset["backup"], "give the stream another checkpointLocation"
-        if offset["archive"] != archive.info.id:
-            raise RefusedError(
-                f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}", hint
-            )
-        check_same_point(archive, number, offset.get("manifest", ""), "the stream", hint)
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)
 
@@ -214,15 +203,13 @@ class StreamReader(DataSourceStreamReader):
         return self._request.topics.matches(tp.topic) and (ranges is None or tp in ranges)
 
     def _open(self) -> Archive:
-        try:
-            return open_archive(self._store)
-        except NoArchiveError:
-            if not is_java_archive(self._store):
-                raise
+        archive = open_archive_or_folder(self._store)
+        if archive is None:
             raise UsageError(
                 f"{self._store.url} is a folder of the Java tool, which has no restore points to follow",
                 "read it with spark.read",
-            ) from None
+            )
+        return archive
 
 
 def require_whole(archive: Archive, after: int, last: int, wants: Callable[[TopicPartition], bool]) -> None:

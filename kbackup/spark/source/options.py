@@ -7,7 +7,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ from kbackup.archive.identity import check_archive_id
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.parallel import PART_BYTES
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Window
+from kbackup.archive.segments.window import EVERYTHING, Window
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load, parse_range, parse_size, parse_time
 from kbackup.config.load import TRUST_OPTIONS
 from kbackup.config.values import has_reference
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 Ranges = tuple[tuple[int, int], ...]
 """Offsets, from and to (exclusive), disjoint and rising."""
 
-_EVERYTHING = Window()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST = 2**63 - 1
 _OF_SEGMENT: dict[str, tuple[type, Callable[[Segment], object]]] = {
@@ -64,28 +63,35 @@ class Condition:
     value: object
     negated: bool
 
-    def holds(self, segment: Segment) -> bool:
-        mine = _OF_SEGMENT[self.column][1](segment)
-        return _TESTS[self.test](mine, self.value) != self.negated
-
 
 @dataclass(frozen=True)
 class Pushed:
     """The filters of a query: all `conditions` on segments, and the `window` on their records, must hold."""
 
     conditions: tuple[Condition, ...] = ()
-    window: Window = _EVERYTHING
+    window: Window = EVERYTHING
 
     def wants(self, segment: Segment) -> bool:
-        return all(condition.holds(segment) for condition in self.conditions)
+        return all(_TESTS[c.test](_OF_SEGMENT[c.column][1](segment), c.value) != c.negated for c in self.conditions)
 
 
 def push(filters: Sequence[Filter]) -> Pushed:
     """Combine `filters` as far as they can be translated; every record that passes them is in the result."""
-    pushed = Pushed()
+    conditions: list[Condition] = []
+    window = EVERYTHING
     for one in filters:
-        pushed = _pushed(pushed, one)
-    return pushed
+        negated = type(one).__name__ == "Not"
+        plain: Any = one.child if negated else one  # type: ignore[attr-defined]
+        test, value = type(plain).__name__, getattr(plain, "value", None)
+        column = plain.attribute[0] if len(plain.attribute) == 1 else ""
+        if column in _OF_SEGMENT and _fits(test, value, _OF_SEGMENT[column][0]):
+            values = frozenset(value) if isinstance(value, list | tuple) else value
+            conditions.append(Condition(column, test, values, negated))
+        elif column == "offset" and _fits(test, value, int):
+            window = both(window, _of_offsets(test, value, negated))
+        elif column == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None and not negated:
+            window = both(window, _of_time(test, (value - _EPOCH) // timedelta(microseconds=1)))
+    return Pushed(tuple(conditions), window)
 
 
 def window_of(asked: Sequence[Pushed], segment: Segment) -> Window | None:
@@ -111,8 +117,7 @@ def both(a: Window, b: Window) -> Window:
     """Return the window of the records that lie in both windows."""
     low = max((t for t in (a.from_time, b.from_time) if t is not None), default=None)
     high = min((t for t in (a.to_time, b.to_time) if t is not None), default=None)
-    some = [ranges for ranges in (a.ranges, b.ranges) if ranges is not None]
-    ranges = None if not some else some[0] if len(some) == 1 else common(*some)
+    ranges = b.ranges if a.ranges is None else a.ranges if b.ranges is None else common(a.ranges, b.ranges)
     if low is not None and high is not None and low > high:
         ranges = ()
     return Window(from_time=low, to_time=high, ranges=ranges)
@@ -144,33 +149,11 @@ def joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
     return tuple(merged)
 
 
-def _pushed(pushed: Pushed, one: Filter) -> Pushed:
-    """Return the window of both `pushed` and `one`, as far as it can be expressed."""
-    negated = type(one).__name__ == "Not"
-    plain: Any = one.child if negated else one  # type: ignore[attr-defined]
-    test = type(plain).__name__
-    column = plain.attribute[0] if len(plain.attribute) == 1 else ""
-    value = getattr(plain, "value", None)
-    if column in _OF_SEGMENT and _fits(test, value, _OF_SEGMENT[column][0]):
-        condition = Condition(column, test, _frozen(value), negated)
-        return replace(pushed, conditions=(*pushed.conditions, condition))
-    window = _EVERYTHING
-    if column == "offset" and _fits(test, value, int):
-        window = _of_offsets(test, value, negated)
-    elif column == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None and not negated:
-        window = _of_time(test, (value - _EPOCH) // timedelta(microseconds=1))
-    return replace(pushed, window=both(pushed.window, window))
-
-
 def _fits(test: str, value: object, kind: type) -> bool:
     """Return True when `test` is known and its values have this type: never null, and no boolean for a number."""
     if test == "In":
         return isinstance(value, list | tuple) and all(type(item) is kind for item in value)
     return test in _TESTS and type(value) is kind
-
-
-def _frozen(value: object) -> object:
-    return frozenset(value) if isinstance(value, list | tuple) else value
 
 
 def _of_offsets(test: str, value: Any, negated: bool) -> Window:
@@ -184,14 +167,12 @@ def _of_offsets(test: str, value: Any, negated: bool) -> Window:
         "LessThanOrEqual": lambda: [(0, value + 1)],
     }
     if test not in ranges:
-        return _EVERYTHING
+        return EVERYTHING
     wanted = common(joined(ranges[test]()), ((0, _MOST),))
-    return Window(ranges=_others(wanted) if negated else wanted)
-
-
-def _others(ranges: Ranges) -> Ranges:
-    edges = [0, *(edge for pair in ranges for edge in pair), _MOST]
-    return joined(list(zip(edges[::2], edges[1::2], strict=True)))
+    if not negated:
+        return Window(ranges=wanted)
+    edges = [0, *(edge for pair in wanted for edge in pair), _MOST]
+    return Window(ranges=joined(list(zip(edges[::2], edges[1::2], strict=True))))
 
 
 def _of_time(test: str, micros: int) -> Window:
@@ -206,11 +187,10 @@ def _of_time(test: str, micros: int) -> Window:
         "LessThanOrEqual": (None, down),
     }
     low, high = windows.get(test, (None, None))
-    return both(Window(from_time=low, to_time=high), _EVERYTHING)
+    return both(Window(from_time=low, to_time=high), EVERYTHING)
 
 
 # Read the options of `spark.read.format("kbackup")`, and the configuration that reaches the archive.
-
 
 OPTIONS = {
     "archive": "where the archive is: s3://bucket/prefix or a path; also the argument of load()",
@@ -409,9 +389,9 @@ def _ranges(given: _Options) -> Mapping[TopicPartition, Ranges] | None:
 def _columns(given: _Options) -> tuple[str, ...]:
     headers = given.flag("includeHeaders")
     known = {name.lower(): name for name in TYPES}
-    names = given.items("columns") or tuple(TYPES)
-    for name in names:
+    names: dict[str, None] = {}
+    for name in given.items("columns") or tuple(TYPES):
         if name.lower() not in known:
             raise UsageError(f"option columns: there is no column {name}", f"use {', '.join(TYPES)}")
-    spelled = dict.fromkeys(known[name.lower()] for name in names)
-    return tuple(name for name in spelled if headers or name != "headers")
+        names[known[name.lower()]] = None
+    return tuple(name for name in names if headers or name != "headers")
