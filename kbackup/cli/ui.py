@@ -46,7 +46,7 @@ def command(frame: Frame, no_token: bool) -> int:
         import uvicorn
 
         from kbackup.web.app import make_app
-        from kbackup.web.archive_cache import ArchiveCache, StatusRules
+        from kbackup.web.archive_cache import ArchiveCache
         from kbackup.web.decoding import FieldDecoder
     except ModuleNotFoundError as error:
         if str(error.name).startswith("kbackup"):
@@ -59,8 +59,9 @@ def command(frame: Frame, no_token: bool) -> int:
     with listener.socket:
         access = _access(frame, listener, no_token)
         store = cached_archive_store(frame)
-        rules = StatusRules(frame.config.backup.max_age, frame.config.backup.allow_loss)
-        cache = ArchiveCache(store, state=state_store(frame, store), rules=rules)
+        rules = frame.config.backup
+        state = state_store(frame, store)
+        cache = ArchiveCache(store, state=state, max_age=rules.max_age, allow_loss=rules.allow_loss)
         decoder = FieldDecoder(lambda: Decoding(registry_decoders(frame.config.schema_registry), mm2=True))
         config = uvicorn.Config(
             make_app(cache, access, partial(command_line, restore), decoder),

@@ -214,11 +214,11 @@ def well(at: float | None = None) -> None:
 
 
 class ProgressListener(Protocol):
+    """Of `progress`: records and bytes so far in this phase; `expected` is an upper bound of records."""
+
     def phase(self, name: str) -> None: ...
 
-    def progress(self, records: int, size: int, expected: int) -> None:
-        """Records and bytes so far in this phase; `expected` is an upper bound of records."""
-        ...
+    def progress(self, records: int, size: int, expected: int) -> None: ...
 
 
 class Silent:

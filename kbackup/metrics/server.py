@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, write_to_textfile
@@ -19,8 +18,6 @@ from prometheus_client.registry import Collector
 
 from kbackup.errors import UsageError
 from kbackup.metrics.registry import METRICS, MetricsSnapshot, counted
-
-_SHARED = ("command", "archive")
 
 Labels = tuple[tuple[str, str], ...]
 Samples = dict[tuple[str, Labels], float]
@@ -91,27 +88,22 @@ def _with_former(former: Samples, new: Samples, command: str) -> Samples:
 
 
 def _registry(samples: Samples) -> CollectorRegistry:
+    class Samples(Collector):
+        def collect(self) -> Iterable[Metric]:
+            for name, metric in METRICS.items():
+                own = sorted((labels, value) for (n, labels), value in samples.items() if n == name)
+                if not own:
+                    continue
+                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                names = ["command", "archive", *metric.labels]
+                family = kind(name, metric.help, labels=names)
+                for labels, value in own:
+                    family.add_metric([dict(labels).get(label, "") for label in names], value)
+                yield family
+
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_SamplesCollector(samples))
+    registry.register(Samples())
     return registry
-
-
-class _SamplesCollector(Collector):
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-
-    def collect(self) -> Iterable[Metric]:
-        for name, metric in METRICS.items():
-            own = {labels: value for (n, labels), value in self._samples.items() if n == name}
-            if not own:
-                continue
-            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            names = [*_SHARED, *metric.labels]
-            family = kind(name, metric.help, labels=names)
-            for labels, value in sorted(own.items()):
-                given = dict(labels)
-                family.add_metric([given.get(label, "") for label in names], value)
-            yield family
 
 
 # Serve `/metrics` and `/healthz` over HTTP by daemon threads.
@@ -119,7 +111,6 @@ class _SamplesCollector(Collector):
 # Answers come from memory. No request reaches Kafka or the store, so a scraper can't slow a backup down.
 
 
-_TIMEOUT = 10.0  # s, for a client that is slow to ask
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -178,7 +169,8 @@ class Server:
     def __init__(self, listen: str, health: Health | JointHealth) -> None:
         host, port = parse_address(listen)
         handler = type("Handler", (_Handler,), {"health": health})
-        server = type("HTTPServer", (_HTTPServer,), {"address_family": _family(host)})
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("HTTPServer", (_HTTPServer,), {"address_family": family})
         try:
             self._server: ThreadingHTTPServer = server((host, port), handler)
         except OSError as error:
@@ -196,16 +188,10 @@ class Server:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-def _family(host: str) -> int:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 class _HTTPServer(ThreadingHTTPServer):
@@ -218,7 +204,7 @@ class _HTTPServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     health: Health | JointHealth
-    timeout = _TIMEOUT
+    timeout = 10.0  # s, for a client that is slow to ask
     server_version, sys_version = "kbackup", ""
 
     def do_GET(self) -> None:

@@ -152,10 +152,6 @@ def write_own(path: Path, data: bytes) -> None:
 # The C library's treatment of freed memory.
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""`M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD` of glibc's `malloc.h`."""
-_REUSED = 64 << 20
-_LARGE = 32 << 20
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
@@ -173,19 +169,17 @@ def reuse_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # another C library
         return False
-    return bool(mallopt(_TRIM_THRESHOLD, _REUSED)) and bool(mallopt(_MMAP_THRESHOLD, _LARGE))
+    # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's `malloc.h`
+    return bool(mallopt(-1, 64 << 20)) and bool(mallopt(-3, 32 << 20))
 
 
 # Processes that this one has started.
 
 
-_PATIENCE = 2.0  # s, for a process whose streams are closed
-
-
 def close_process(process: subprocess.Popen[bytes]) -> None:
-    """Close the streams of a process that ends with them, and wait for its end; kill it where it stays."""
+    """Close the streams of a process that ends with them, and wait for its end; kill it after two seconds."""
     try:
-        process.communicate(timeout=_PATIENCE)
+        process.communicate(timeout=2.0)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -18,15 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from kbackup.errors import (
-    CorruptError,
-    DeniedError,
-    KbackupError,
-    NoArchiveError,
-    StoreError,
-    UnreachableError,
-    UsageError,
-)
+from kbackup.errors import DeniedError, KbackupError, NoArchiveError, StoreError, UnreachableError, UsageError
 from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
@@ -45,7 +37,6 @@ _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (BadInputError, 400),
     (UsageError, 404),
     (NoArchiveError, 404),
-    (CorruptError, 500),
     (UnreachableError, 502),
     (DeniedError, 502),
     (StoreError, 502),
@@ -103,13 +94,9 @@ class _Static(StaticFiles):
         return response
 
 
-def _title(status: int) -> str:
-    return _TITLES.get(status, "Error")
-
-
 def _refused(scope: Scope, status: int, message: str, hint: str) -> HTMLResponse:
     """Return the page for a refused request: it shows nothing of the archive."""
-    context = {"title": _title(status), "status": status, "message": message, "hint": hint}
+    context = {"title": _TITLES.get(status, "Error"), "status": status, "message": message, "hint": hint}
     return page("refused.html", context, status)
 
 
@@ -121,15 +108,10 @@ def _failed(request: Request, status: int, message: str, hint: str = "", wrong: 
     known = request.app.state.cache.has_point(query.get("point", "latest"))
     labels = {**_FIELDS, **({} if known else {"point": "restore point"}), **{name: name for name in wrong}}
     records = [(name, value, labels.get(name, "")) for name, value in query.multi_items()]
-    response = page_request(request, query["point"] if known and "point" in query else "latest").page(
-        "error.html",
-        "",
-        title=_title(status),
-        status=status,
-        message=message,
-        hint=hint,
-        fields=records if status in (400, 404) and any(label for _, _, label in records) else [],
-    )
+    fields = records if status in (400, 404) and any(label for _, _, label in records) else []
+    context = {"title": _TITLES.get(status, "Error"), "status": status, "message": message, "hint": hint}
+    shown = page_request(request, query["point"] if known and "point" in query else "latest")
+    response = shown.page("error.html", "", fields=fields, **context)
     response.status_code = status
     return response
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -110,21 +110,18 @@ class TopicRow:
 
 
 class ArchiveSnapshot:
-    """An archive as of a restore point (`point` is None for a folder of the Java tool)."""
+    """An archive as of a restore point. `archive` and `point` are None for a folder of the Java tool."""
 
-    def __init__(self, store: Store, archive: Archive | None, point: Manifest | None, newest: bool) -> None:
-        self.store, self.archive, self.point, self.newest = store, archive, point, newest
+    def __init__(self, store: Store, at: tuple[Archive, Manifest] | None, newest: bool) -> None:
+        self.store, self.newest, self._at = store, newest, at
+        self.archive: Archive | None = at[0] if at is not None else None
+        self.point: Manifest | None = at[1] if at is not None else None
+        self.number = self.point.number if self.point is not None else None
         self._read: dict[int, Metadata] = {}
-
-    @property
-    def number(self) -> int | None:
-        return self.point.number if self.point is not None else None
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        if self.archive is None or self.point is None:
-            return catalogue(self.store)
-        return catalogue_of(self.archive, self.point)
+        return catalogue_of(*self._at) if self._at is not None else catalogue(self.store)
 
     @cached_property
     def topics(self) -> dict[str, ArchivedTopic]:
@@ -141,10 +138,8 @@ class ArchiveSnapshot:
 
     @cached_property
     def rows(self) -> list[TopicRow]:
-        lost: dict[str, int] = {}
-        for _, loss in self.losses:
-            lost[loss.topic] = lost.get(loss.topic, 0) + 1
-        return [TopicRow(t, sums_of(t.partitions), lost.get(t.name, 0)) for t in self.catalogue.topics]
+        lost = Counter(loss.topic for _, loss in self.losses)
+        return [TopicRow(t, sums_of(t.partitions), lost[t.name]) for t in self.catalogue.topics]
 
     @cached_property
     def sums(self) -> Sums:
@@ -153,19 +148,15 @@ class ArchiveSnapshot:
     @cached_property
     def losses(self) -> list[tuple[int, Loss]]:
         """Losses up to this restore point as (restore point, loss), the newest first."""
-        if self.archive is None or self.point is None:
-            return []
-        return self.archive.losses_by_point(self.point)[::-1]
+        return self._at[0].losses_by_point(self._at[1])[::-1] if self._at is not None else []
 
     @cached_property
     def lost_ranges(self) -> dict[IncarnationPartition, list[tuple[int, int]]]:
-        return lost_ranges(self.archive, self.point) if self.archive and self.point else {}
+        return lost_ranges(*self._at) if self._at is not None else {}
 
     @cached_property
     def groups(self) -> GroupsOverview:
-        if self.archive is None or self.point is None:
-            return java_groups_overview(self.store)
-        return groups_overview(self.archive, self.point)
+        return groups_overview(*self._at) if self._at is not None else java_groups_overview(self.store)
 
     @cached_property
     def by_group(self) -> dict[str, GroupOverview]:
@@ -173,21 +164,20 @@ class ArchiveSnapshot:
 
     def metadata(self, number: int | None = None) -> Metadata | None:
         """Return the metadata of a restore point, by default this one; None for a folder of the Java tool."""
-        if self.archive is None or self.point is None:
+        if self._at is None:
             return None
-        captured = self.point.number if number is None else number
+        archive, point = self._at
+        captured = point.number if number is None else number
         if captured not in self._read:
-            self._read[captured] = self.archive.metadata(captured)
+            self._read[captured] = archive.metadata(captured)
         return self._read[captured]
 
     def settings(self, topic: ArchivedTopic) -> TopicMetadata | None:
         metadata = self.metadata(topic.as_of)
-        if metadata is None:
-            return None
-        return next((t for t in metadata.topics if t.name == topic.name), None)
+        return next((t for t in metadata.topics if t.name == topic.name), None) if metadata is not None else None
 
 
-# The sections of the web page. Mirrors and migrations have one only in archives that hold any.
+# The sections of the web page, and the verdict at the top of every page: as `kbackup status` gives it.
 
 
 log = logging.getLogger(__name__)
@@ -223,51 +213,7 @@ SECTIONS = (
     Section("mirrors", "Mirrors", "m"),
     Section("migration", "Migration", "z"),
 )
-
-
-class ArchivedSections:
-    """Finds the sections of an archive. The metadata of a restore point is read once."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._znodes: dict[int, bool] = {}  # by restore point
-
-    def find(self, archive: Archive | None) -> tuple[Section, ...]:
-        """Return the sections of the archive; None stands for a folder of the Java tool."""
-        if archive is None:
-            return tuple(section for section in SECTIONS if section.java)
-        rare = {"mirrors": self._has_mirrors(), "migration": self._has_migration(archive)}
-        return tuple(section for section in SECTIONS if rare.get(section.name, True))
-
-    def _has_mirrors(self) -> bool:
-        from kbackup.jobs.mirror.flow import has_flows
-
-        return has_flows(self._store)
-
-    def _has_migration(self, archive: Archive) -> bool:
-        """Return whether a restore point holds znodes: the newest, or one of metadata alone among the last ones.
-
-        'kbackup migrate archive' makes restore points of metadata alone."""
-        points = archive.restore_points[-MIGRATION_POINTS:]
-        candidates = {p.number for p in points if p is points[-1] or not (p.topics or p.segments)}
-        self._znodes = {number: held for number, held in self._znodes.items() if number in candidates}
-        for number in candidates - self._znodes.keys():
-            try:
-                self._znodes[number] = archive.metadata(number).znodes is not None
-            except KbackupError as error:  # its own page shows the error; the others stay readable
-                log.warning("restore point %s: %s", number, error)
-        return any(self._znodes.values())
-
-
-# The verdict on the archive, at the top of every page: as `kbackup status` gives it.
-
-
-@dataclass(frozen=True, slots=True)
-class StatusRules:
-    """The rules of a status: `max_age` of the newest restore point in seconds, and whether losses are no findings."""
-
-    max_age: float = Backup().max_age
-    allow_loss: bool = False
+"""Mirrors and migrations have one only in archives that hold any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,22 +224,6 @@ class Verdict:
     line: str
     status: ArchiveStatus | None = None
     hint: str = ""
-
-
-def verdict_on(archive: Archive, rules: StatusRules, reports: Store) -> Verdict:
-    """Return the verdict now; an error is one, too, as the other pages must stay readable."""
-    from kbackup.jobs.status import archive_status, summary
-
-    try:
-        status = archive_status(archive, rules.max_age, reports=reports, allow_loss=rules.allow_loss)
-    except KbackupError as error:
-        log.warning("status: %s", error)
-        return Verdict("unknown", error.message, hint=error.hint)
-    if not status.findings:
-        return Verdict("ok", summary(status), status)
-    others = len(status.findings) - 1
-    more = f"; {plural(others, 'other finding')}" if others else ""
-    return Verdict(status.level, f"{status.findings[0].message}{more}", status)
 
 
 # Cache an open archive between requests, with the content of the latest restore points that pages read.
@@ -312,6 +242,7 @@ CACHED = 3
 class ArchiveCache:
     """An open archive that all requests share. One request at a time reads metadata; records are read without a lock.
 
+    `max_age` of the newest restore point in seconds, and whether losses are no findings, are the rules of the verdict.
     Raises `NoArchiveError`, `WrongKeyError` and others if the archive can't be opened.
     """
 
@@ -320,11 +251,12 @@ class ArchiveCache:
         store: Store,
         clock: Callable[[], float] = time.monotonic,
         state: Store | None = None,
-        rules: StatusRules = StatusRules(),
+        max_age: float = Backup().max_age,
+        allow_loss: bool = False,
     ) -> None:
         self.store = store  # of the archive; `state` holds reports of drills
         self.state = state if state is not None else store
-        self._clock = clock
+        self._clock, self._max_age, self._allow_loss = clock, max_age, allow_loss
         self._lock = threading.RLock()
         self._archive: Archive | None = None
         self._reopenings = 0  # requested
@@ -333,8 +265,7 @@ class ArchiveCache:
         self._points: list[PointOverview] = []
         self._let_go: list[int] = []
         self._snapshots: OrderedDict[int, ArchiveSnapshot] = OrderedDict()
-        self._archived_sections = ArchivedSections(store)
-        self._rules = rules
+        self._znodes: dict[int, bool] = {}  # by restore point: its metadata is read once
         self._status_at = -FRESH_STATUS
         self.verdict: Verdict | None = None
         """The verdict of the last check; None for a folder of the Java tool."""
@@ -380,9 +311,11 @@ class ArchiveCache:
             point = archive.restore_point(point_name) if archive is not None else None
             number = point.number if point is not None else 0
             if number not in self._snapshots:
-                newest = archive is None or archive.restore_points[-1].number == number
-                store = self.store if archive is not None else JavaFolder(self.store)
-                snapshot = ArchiveSnapshot(store, archive, point, newest)
+                if archive is None or point is None:
+                    snapshot = ArchiveSnapshot(JavaFolder(self.store), None, newest=True)
+                else:
+                    newest = archive.restore_points[-1].number == number
+                    snapshot = ArchiveSnapshot(self.store, (archive, point), newest)
                 snapshot.catalogue  # noqa: B018 (read it now: waiting requests must not read it again)
                 self._snapshots[number] = snapshot
             self._snapshots.move_to_end(number)
@@ -405,8 +338,8 @@ class ArchiveCache:
             self._open()
             self._status_at = now - FRESH_STATUS
         if now - self._status_at >= FRESH_STATUS:
-            self.sections = self._archived_sections.find(self._archive)
-            self.verdict = verdict_on(self._archive, self._rules, self.state) if self._archive else None
+            self.sections = self._find_sections()
+            self.verdict = self._judge(self._archive) if self._archive is not None else None
             self._status_at = now
         self._checked_at = now
 
@@ -431,3 +364,40 @@ class ArchiveCache:
         keys = (layout.parse_catalog_key(entry.key) for entry in self.store.list(layout.CATALOG, before))
         later = {key for key in keys if key is not None}
         return later - far_numbers(later, number) == ({number} if number else set())
+
+    def _find_sections(self) -> tuple[Section, ...]:
+        from kbackup.jobs.mirror.flow import has_flows
+
+        if self._archive is None:
+            return tuple(section for section in SECTIONS if section.java)
+        rare = {"mirrors": has_flows(self.store), "migration": self._has_migration(self._archive)}
+        return tuple(section for section in SECTIONS if rare.get(section.name, True))
+
+    def _has_migration(self, archive: Archive) -> bool:
+        """Return whether a restore point holds znodes: the newest, or one of metadata alone among the last ones.
+
+        'kbackup migrate archive' makes restore points of metadata alone."""
+        points = archive.restore_points[-MIGRATION_POINTS:]
+        candidates = {p.number for p in points if p is points[-1] or not (p.topics or p.segments)}
+        self._znodes = {number: held for number, held in self._znodes.items() if number in candidates}
+        for number in candidates - self._znodes.keys():
+            try:
+                self._znodes[number] = archive.metadata(number).znodes is not None
+            except KbackupError as error:  # its own page shows the error; the others stay readable
+                log.warning("restore point %s: %s", number, error)
+        return any(self._znodes.values())
+
+    def _judge(self, archive: Archive) -> Verdict:
+        """Return the verdict now; an error is one, too, as the other pages must stay readable."""
+        from kbackup.jobs.status import archive_status, summary
+
+        try:
+            status = archive_status(archive, self._max_age, reports=self.state, allow_loss=self._allow_loss)
+        except KbackupError as error:
+            log.warning("status: %s", error)
+            return Verdict("unknown", error.message, hint=error.hint)
+        if not status.findings:
+            return Verdict("ok", summary(status), status)
+        others = len(status.findings) - 1
+        more = f"; {plural(others, 'other finding')}" if others else ""
+        return Verdict(status.level, f"{status.findings[0].message}{more}", status)

@@ -6,7 +6,7 @@ Widths and heights are in units of a view box `WIDTH` wide, which is stretched t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
 from math import ceil, sqrt
@@ -40,17 +40,11 @@ class Level(NamedTuple):
 
 def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tuple[Tick, ...]:
     """Return labels from `start` to `end` (ms); `end` is `reach` percent along the axis."""
-    if end <= start:
-        return (Tick(50.0, _label(start, 0)),)
-    return tuple(
-        Tick(reach * n / intervals, _label(start + (end - start) * n // intervals, end - start))
-        for n in range(intervals + 1)
-    )
-
-
-def _label(ms: int, span: int) -> str:
-    pattern = "%Y-%m-%d" if not 0 < span < 4 * 86_400_000 else "%m-%d %H:%M"
-    return calendar_text(ms, pattern) or str(ms)
+    span = max(end - start, 0)
+    pattern = "%m-%d %H:%M" if 0 < span < 4 * 86_400_000 else "%Y-%m-%d"
+    times = [(reach * n / intervals, start + span * n // intervals) for n in range(intervals + 1)]
+    shown = times if span else [(50.0, start)]
+    return tuple(Tick(at, calendar_text(ms, pattern) or str(ms)) for at, ms in shown)
 
 
 # A quantity over time.
@@ -103,27 +97,19 @@ def area(samples: Iterable[tuple[int, int]], unit: Unit = "count") -> Area | Non
     )
 
 
+_SECONDS = (1, 2, 5, 10, 15, 30, *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 240, 480)))
+
+
 def _levels(most: int, unit: Unit) -> list[int]:
     """Return round values from 0 to `most` or above, at most five steps."""
-    step = next(step for step in _steps(unit) if step * 4 >= most)
+    decimal = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    steps: dict[Unit, Iterable[int]] = {
+        "bytes": (1 << n for n in count()),
+        "ms": chain((1000 * seconds for seconds in _SECONDS), (86_400_000 * days for days in decimal)),
+        "count": decimal,
+    }
+    step = next(step for step in steps[unit] if step * 4 >= most)
     return [n * step for n in range(max(ceil(most / step), 1) + 1)]
-
-
-def _steps(unit: Unit) -> Iterator[int]:
-    """Yield round numbers, the smallest first."""
-    if unit == "bytes":
-        return (1 << n for n in count())
-    if unit == "ms":
-        return chain((1000 * seconds for seconds in _SECONDS), (86_400_000 * days for days in _decimal()))
-    return _decimal()
-
-
-_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480)
-_SECONDS = (1, 2, 5, 10, 15, 30, *(60 * minutes for minutes in _MINUTES))
-
-
-def _decimal() -> Iterator[int]:
-    return (digit * 10**power for power in count() for digit in (1, 2, 5))
 
 
 def running_totals(samples: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -190,55 +176,38 @@ def strip(
     start = min([*(low for low, _ in edges), *(s.first for s in partition.segments[:1])])
     end = max(high for _, high in edges)
     scale = WIDTH / max(end - start, 1)
-    return Strip(
-        start,
-        end,
-        tuple(_span(*each, scale, start) for each in _joined(_archived(partition), scale)),
-        tuple(_span(low, high, scale, start, _LEAST) for low, high in _joined(sorted(lost), scale)),
-        tuple(_span(*each, scale, start) for each in ([expired] if expired else [])),
-        tuple(_marks(partition, groups, scale, start)),
-    )
 
+    def span(low: int, high: int, least: float = 1.0) -> Span:
+        width = max((high - low) * scale, least)
+        return Span(min((low - start) * scale, WIDTH - width), width, low, high)
 
-def _marks(partition: ArchivedPartition, groups: Iterable[tuple[str, int]], scale: float, start: int) -> Iterable[Mark]:
-    """Return a mark for each unit of the width that has positions."""
-    marks: dict[tuple[int, str], Mark] = {}
+    marks: dict[tuple[int, str], Mark] = {}  # for each unit of the width
     for name, offset in groups:
         x = min(max((offset - start) * scale, 0.0), WIDTH)
-        outside = _outside(partition, offset)
+        outside = "after the archive's end" if offset > partition.end else ""
+        outside = "before the archive's start" if offset < partition.start else outside
         key = round(x), outside
         known = marks.get(key)
         marks[key] = Mark(x, offset, name, outside) if known is None else known._replace(others=known.others + 1)
-    return marks.values()
+    return Strip(
+        start,
+        end,
+        tuple(span(*each) for each in _joined(((s.first, s.last + 1) for s in partition.segments), scale)),
+        tuple(span(*each, _LEAST) for each in _joined(sorted(lost), scale)),
+        (span(*expired),) if expired else (),
+        tuple(marks.values()),
+    )
 
 
-def _outside(partition: ArchivedPartition, offset: int) -> str:
-    if offset > partition.end:
-        return "after the archive's end"
-    return "before the archive's start" if offset < partition.start else ""
-
-
-def _archived(partition: ArchivedPartition) -> Iterable[tuple[int, int]]:
-    return ((s.first, s.last + 1) for s in partition.segments)
-
-
-def _joined(ranges: Iterable[tuple[int, int]], scale: float) -> Iterable[tuple[int, int]]:
-    """Yield ranges in order; those less than half a unit apart are one."""
-    joined: tuple[int, int] | None = None
+def _joined(ranges: Iterable[tuple[int, int]], scale: float) -> list[tuple[int, int]]:
+    """Return ranges in order; those less than half a unit apart are one."""
+    joined: list[tuple[int, int]] = []
     for low, high in ranges:
-        if joined is not None and (low - joined[1]) * scale < 0.5:
-            joined = joined[0], max(high, joined[1])
-            continue
-        if joined is not None:
-            yield joined
-        joined = low, high
-    if joined is not None:
-        yield joined
-
-
-def _span(first: int, end: int, scale: float, start: int, least: float = 1.0) -> Span:
-    width = max((end - first) * scale, least)
-    return Span(min((first - start) * scale, WIDTH - width), width, first, end)
+        if joined and (low - joined[-1][1]) * scale < 0.5:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return joined
 
 
 # The timeline of restore points.
@@ -312,7 +281,8 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     for point, time in zip(points, times, strict=True):
         by_column.setdefault(round(x(time) / step), []).append(point)
     columns = [ChartColumn(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
-    most = _top(max(c.added for c in columns))
+    # the top of the axis is a power of two, so that a fourth and a sixteenth of it are round
+    most = max(16, 1 << (max(c.added for c in columns) - 1).bit_length())
     steps = [
         (p, q, a, b)
         for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
@@ -332,8 +302,3 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
         ticks(times[0], times[-1]),
         usual / 1000 if usual is not None else None,
     )
-
-
-def _top(most: int) -> int:
-    """Return the value at the top of the axis: a power of two, so that a fourth and a sixteenth of it are round."""
-    return max(16, 1 << (most - 1).bit_length())

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.formats.record import Row
@@ -27,11 +26,8 @@ PAUSE = 30.0
 """Seconds without a question to a registry that did not answer: each may take a minute."""
 
 
-class DecodedField(NamedTuple):
-    """A key or a value to show: JSON if it is decoded. `note` names the schema, or the reason why not."""
-
-    data: bytes | None
-    note: str = ""
+Field = tuple[bytes | None, str]
+"""A key or a value to show: JSON if it is decoded; and the name of the schema, or the reason why not."""
 
 
 class FieldDecoder:
@@ -73,53 +69,46 @@ class PageDecoding:
     spent: float = 0.0
     """Seconds of decoding so far."""
 
-    def lines(self, tp: TopicPartition, row: Row) -> tuple[render.Shown, render.Shown]:
-        """Return the key and the value of a record in one line each."""
-        key, value = self.fields(tp, row)
-        return _noted(render.line(key.data), key.note), _noted(render.line(value.data), value.note)
+    def shown(
+        self, tp: TopicPartition, row: Row, form: Callable[[bytes | None], render.Shown]
+    ) -> tuple[render.Shown, render.Shown]:
+        """Return the key and the value of a record in a form."""
+        key, value = self._fields(tp, row)
+        return _noted(form(key[0]), key[1]), _noted(form(value[0]), value[1])
 
-    def shown(self, tp: TopicPartition, row: Row, view: render.View) -> tuple[render.Shown, render.Shown]:
-        """Return the key and the value of a record for its own page."""
-        key, value = self.fields(tp, row)
-        return _noted(render.shown(key.data, view), key.note), _noted(render.shown(value.data, view), value.note)
-
-    def fields(self, tp: TopicPartition, row: Row) -> tuple[DecodedField, DecodedField]:
-        """Return the key and the value of a record."""
-        longest = max(len(row.key or b""), len(row.value or b""))
-        if self.decoding is None:
-            return DecodedField(row.key), DecodedField(row.value)
-        if longest > MAX_BYTES:
+    def _fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
+        note = ""
+        if max(len(row.key or b""), len(row.value or b"")) > MAX_BYTES:
             note = f"not decoded: longer than {MAX_BYTES:,} bytes"
-            return DecodedField(row.key, note), DecodedField(row.value, note)
-        if self.spent > SECONDS:
+        elif self.spent > SECONDS:
             note = f"not decoded: the records before took more than {SECONDS:.0f} seconds"
-            return DecodedField(row.key, note), DecodedField(row.value, note)
+        if self.decoding is None:
+            return (row.key, ""), (row.value, "")
+        if note:
+            return (row.key, note), (row.value, note)
         began = self.owner.clock()
         try:
             made = self.decoding.decode_uncounted(tp, row)
         except (UsageError, UnreachableError) as error:
             self.owner.fail(error)
             self.decoding, self.problem = None, _reason(error)
-            return DecodedField(row.key), DecodedField(row.value)
+            return (row.key, ""), (row.value, "")
         finally:
             self.spent += self.owner.clock() - began
         quiet = bool(self.problem)
         return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
 
 
-def _field(data: bytes | None, made: Made, quiet: bool) -> DecodedField:
+def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
     """Return a field by what a decoder made of it; `quiet` without a note that no schema is named."""
     if isinstance(made, Decoded):
+        schema = made.schema.get("id", made.schema.get("record"))
+        name = str(made.schema["type"]) + (f", schema {schema}" if schema is not None else "")
         text = json.dumps(made.value, ensure_ascii=False)
-        return DecodedField(text.encode("utf-8", "backslashreplace"), f"decoded: {_schema(made)}")
+        return text.encode("utf-8", "backslashreplace"), f"decoded: {name}"
     if isinstance(made, Undecoded):
-        return DecodedField(data, f"not decoded: {made.why}")
-    return DecodedField(data, "" if data is None or quiet else "not decoded: it names no schema")
-
-
-def _schema(made: Decoded) -> str:
-    schema = made.schema.get("id", made.schema.get("record"))
-    return str(made.schema["type"]) + (f", schema {schema}" if schema is not None else "")
+        return data, f"not decoded: {made.why}"
+    return data, "" if data is None or quiet else "not decoded: it names no schema"
 
 
 def _noted(shown: render.Shown, note: str) -> render.Shown:

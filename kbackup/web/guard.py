@@ -22,27 +22,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "style-src 'self'",
-        "script-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-        "base-uri 'none'",
-    )
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
 )
-STORED_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "style-src 'unsafe-inline'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "base-uri 'none'",
-        "sandbox",
-    )
+STORED_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; "
+    "sandbox"
 )
 """The policy of pages that the archive holds: they have styles of their own, an origin of their own, and no scripts."""
 _POLICY = "content-security-policy"
@@ -75,8 +61,14 @@ class Access:
         return hmac.new((self.token or "").encode(), b"kbackup ui", hashlib.sha256).hexdigest()
 
     def knows_host(self, host: str) -> bool:
-        name = _name_of(host)
-        return _is_address(name) or name in self.names or name.endswith(".localhost")
+        """Return whether a Host header has a known name or any IP address."""
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
+        name = name.lower()
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self.names or name.endswith(".localhost")
+        return True
 
     def opens(self, given: str | None) -> bool:
         return self.token is None or (given is not None and secrets.compare_digest(given.encode(), self.token.encode()))
@@ -138,27 +130,23 @@ class Guard:
         """Return the response that replaces a page, or None; `form` is the body of a POST."""
         headers, method = Headers(scope=scope), scope["method"]
         if not self._access.knows_host(headers.get("host", "")):
-            return self._refuse(
-                scope,
-                421,
-                "this page is not served under that host name",
-                "use the address that 'kbackup ui' printed, or add the host to ui.hosts",
-            )
+            hint = "use the address that 'kbackup ui' printed, or add the host to ui.hosts"
+            return self._refuse(scope, 421, "this page is not served under that host name", hint)
         if headers.get("sec-fetch-site") == "cross-site" and (
             method == "POST" or headers.get("sec-fetch-mode") != "navigate"
         ):
             return self._refuse(scope, 403, "another site sent this request", "open the address of the page itself")
         query = scope["query_string"].decode("latin-1")
-        if method == "POST" and self._access.token is not None and _tokens_in(form):
-            return self._enter(scope, _tokens_in(form)[-1], query)
+        if method == "POST" and self._access.token is not None and (tokens := _tokens_in(form)):
+            return self._enter(scope, tokens[-1], query)
         if method not in ("GET", "HEAD"):
             refused = self._refuse(scope, 405, "the pages change nothing", "use GET")
             refused.headers["allow"] = "GET, HEAD"
             return refused
         if self._access.token is None or scope["path"].startswith(STATIC):
             return None
-        if _tokens_in(query):
-            return self._enter(scope, _tokens_in(query)[-1], query)
+        if tokens := _tokens_in(query):
+            return self._enter(scope, tokens[-1], query)
         return None if self._access.admits(headers) else self._lock(scope, "this page needs a token")
 
     def _enter(self, scope: Scope, token: str, query: str) -> Response:
@@ -201,18 +189,3 @@ def _is_over_tls(scope: Scope) -> bool:
     forwarded = headers.get("forwarded", "").partition(",")[0].replace('"', "").lower()
     pairs = [pair.strip() for pair in forwarded.split(";")]
     return scope["scheme"] == "https" or first == "https" or "proto=https" in pairs
-
-
-def _name_of(host: str) -> str:
-    """Return the name of a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower().rstrip(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

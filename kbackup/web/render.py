@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -32,14 +32,13 @@ from kbackup.web.charts import Unit
 
 
 _SHORT = 28  # characters that fit on every screen
-_TAIL = 10
 _LONG = Markup('<span class="long" title="{0}" aria-label="{0}"><span>{1}</span>{2}</span>')
 """The label is for screen readers, which would set the two ends apart."""
 
 
 def name(text: str) -> Markup:
     """Return the markup of the name of a topic, a group, a user or a setting."""
-    return _cut(text, _TAIL)
+    return _cut(text, 10)
 
 
 def key(text: str) -> Markup:
@@ -121,10 +120,13 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOT
 _WORDS = (b"t", b"f", b"n")
 
 
+Kind = Literal["name", "text", "number", "word", "layout"]
+
+
 class JsonToken(NamedTuple):
     """A piece of laid out JSON. `end` is the offset in the value behind the bytes that it shows."""
 
-    kind: Literal["name", "text", "number", "word", "layout"]
+    kind: Kind
     text: str
     end: int
 
@@ -168,7 +170,10 @@ def tokens(data: bytes) -> Iterator[JsonToken]:
                 stack += sign
                 yield JsonToken("layout", sign.decode(), end)
             else:
-                yield from _scalar(data, start, end, is_name=is_name)
+                kind: Kind = "word" if sign in _WORDS else "number"
+                if sign == b'"':
+                    kind = "name" if is_name else "text"
+                yield from _scalar(data, start, end, kind)
             is_name = sign == b"{"
 
 
@@ -189,22 +194,15 @@ def _line(stack: bytearray) -> str:
     return "\n" + "  " * min(len(stack), LEVELS)
 
 
-def _scalar(data: bytes, start: int, end: int, *, is_name: bool) -> Iterator[JsonToken]:
+def _scalar(data: bytes, start: int, end: int, kind: Kind) -> Iterator[JsonToken]:
     """Yield the tokens of a string, a number or a word; long ones in several."""
-    first = data[start : start + 1]
-    kind: Literal["name", "text", "number", "word"] = "name" if is_name else "text"
-    if first != b'"':
-        kind = "word" if first in _WORDS else "number"
     decoder = codecs.getincrementaldecoder("utf-8")()
     for at in range(start, end, _CHUNK):
         upto = min(at + _CHUNK, end)
-        yield JsonToken(kind, _shown(decoder.decode(data[at:upto])), upto)
-
-
-def _shown(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
+        text = decoder.decode(data[at:upto])
+        if not text.isprintable():
+            text = "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
+        yield JsonToken(kind, text, upto)
 
 
 # Render keys, values and headers as JSON, text or hexadecimal, cut to a size. Pure.
@@ -213,7 +211,7 @@ def _shown(text: str) -> str:
 
 
 View = Literal["auto", "decoded", "text", "json", "hex"]
-VIEWS: tuple[View, ...] = ("auto", "decoded", "text", "json", "hex")
+VIEWS: tuple[View, ...] = get_args(View)
 
 WHOLE = 64 << 10
 """Number of bytes of a field on the page of a record."""
@@ -263,13 +261,7 @@ def shown(data: bytes | None, view: View = "auto", most: int = WHOLE) -> Shown:
         text = data[:most].decode("utf-8", "backslashreplace")
     if text is None:
         return _hex(data, most, note)
-    return Shown(
-        "text",
-        len(data),
-        min(most, len(data)),
-        Markup(escape(printable_lines(text))),  # noqa: S704 (escaped)
-        note,
-    )
+    return Shown("text", len(data), min(most, len(data)), escape(printable_lines(text)), note)
 
 
 def line(data: bytes | None) -> Shown:
@@ -295,9 +287,7 @@ def excerpt(data: bytes, position: int) -> Shown:
 
 def header_name(data: bytes) -> str:
     """Return a header's key, or its beginning."""
-    text = _text(data, NAME)
-    if text is None:
-        text = data[:NAME].decode("utf-8", "backslashreplace")
+    text = _text(data, NAME) or data[:NAME].decode("utf-8", "backslashreplace")
     return printable(text) + ("\N{HORIZONTAL ELLIPSIS}" if len(data) > NAME else "")
 
 
@@ -325,17 +315,15 @@ def _json(data: bytes, most: int) -> Shown:
 
 
 def _hex(data: bytes, most: int, note: str = "") -> Shown:
+    """Return lines as `hexdump -C` prints them."""
     cut = min(len(data), max(most // _HEX_CUT // 16 * 16, 16))
-    return Shown("hex", len(data), cut, escape("\n".join(_dump(data[:cut]))), note)
-
-
-def _dump(data: bytes) -> Iterator[str]:
-    """Yield lines as `hexdump -C` prints them."""
-    for at in range(0, len(data), 16):
-        piece = data[at : at + 16]
+    lines = []
+    for at in range(0, cut, 16):
+        piece = data[at : min(at + 16, cut)]
         octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
         signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
-        yield f"{at:08x}  {octets:<49} |{signs}|"
+        lines.append(f"{at:08x}  {octets:<49} |{signs}|")
+    return Shown("hex", len(data), cut, escape("\n".join(lines)), note)
 
 
 # Render templates to pages, and make addresses of pages and files.
@@ -344,26 +332,10 @@ def _dump(data: bytes) -> Iterator[str]:
 @cache
 def environment() -> Environment:
     jinja = templates("kbackup.web")
-    jinja.filters |= {
-        "count": count,
-        "size": size,
-        "when": when,
-        "ago": ago,
-        "duration": duration_text,
-        "short": short,
-        "plain_size": human_size,
-        "name": name,
-        "key": key,
-        "entry": exact_entry,
-        "escaped": printable,  # a clipboard's text may be pasted into a terminal
-    }
-    jinja.globals |= {
-        "version": __version__,
-        "static": static,
-        "plural": plural,
-        "between": between,
-        "percent": percent,
-    }
+    jinja.filters |= {f.__name__: f for f in (count, size, when, ago, short, name, key)}
+    jinja.filters |= {"duration": duration_text, "plain_size": human_size, "entry": exact_entry}
+    jinja.filters["escaped"] = printable  # a clipboard's text may be pasted into a terminal
+    jinja.globals |= {"version": __version__, "static": static} | {f.__name__: f for f in (plural, between, percent)}
     return jinja
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Pattern, Searched, search, to_search
 from kbackup.archive.segments.window import Window
@@ -32,16 +34,6 @@ ROOM = 8 << 20
 _THREADS = 2
 _UNIT = 2 << 20
 _END = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """The records to search: those of `address` (None: all topics) in the times of `times`, from `start` on."""
-
-    pattern: Pattern
-    address: TopicAddress | None
-    times: Window
-    start: TopicAddress | None = None
 
 
 @dataclass
@@ -76,20 +68,22 @@ class _Due(NamedTuple):
     def after(self, start: TopicAddress) -> _Due:
         """Return the partition without the records before `start`."""
         ((low, high),) = self.window.ranges or ((0, _END),)
-        times = self.window.from_time, self.window.to_time
         low = max(low, start.start or 0)
         ranges = ((low, high),) if low < high else ()
-        return self._replace(window=Window(from_time=times[0], to_time=times[1], ranges=ranges))
+        return self._replace(window=replace(self.window, ranges=ranges))
 
 
-def search_page(snapshot: ArchiveSnapshot, request: SearchRequest) -> SearchResult:
-    """Search from the start of the request until the first bound of a page.
+def search_page(
+    snapshot: ArchiveSnapshot, pattern: Pattern, address: TopicAddress | None, times: Window, start: TopicAddress | None
+) -> SearchResult:
+    """Search the records of `address` (None: all topics) in the times of `times`, from `start` until the first bound of
+    a page.
 
     Raises `UsageError` for an unknown topic or partition."""
-    due = _due(snapshot, request)
+    due = _due(snapshot, address, times, start)
     result = SearchResult(total=sum(to_search(each.partition, each.window)[1] for each in due))
     end = time.monotonic() + SECONDS
-    with closing(_units(snapshot.store, due, request.pattern)) as units:
+    with closing(_units(snapshot.store, due, pattern)) as units:
         try:
             for unit in units:
                 _take(unit, result)
@@ -123,21 +117,20 @@ def _units(store: Store, due: Sequence[_Due], pattern: Pattern) -> Generator[Sea
             yield from units
 
 
-def _due(snapshot: ArchiveSnapshot, request: SearchRequest) -> list[_Due]:
+def _due(
+    snapshot: ArchiveSnapshot, address: TopicAddress | None, times: Window, start: TopicAddress | None
+) -> list[_Due]:
     """Return the partitions to search, each with the window of its records, in order of topic and number."""
-    address, start = request.address, request.start
-    topics = snapshot.catalogue.topics
+    number: int | None
+    topics, window, number = snapshot.catalogue.topics, times, None
     if address is not None:
-        topics = (snapshot.topic(address.topic),)
-        if address.partition is not None:
-            snapshot.partition(address.topic, address.partition)
-    window = request.times if address is None else request.times.at_offsets(address.start, address.end)
-    every = sorted(
-        (_Due(topic.name, partition, window) for topic in topics for partition in topic.partitions),
-        key=lambda each: each.number,
-    )
-    selected = [each for each in every if address is None or address.partition in (None, each.number[1])]
+        topics, number = (snapshot.topic(address.topic),), address.partition
+        window = times.at_offsets(address.start, address.end)
+        if number is not None:
+            snapshot.partition(address.topic, number)
+    every = [_Due(topic.name, p, window) for topic in topics for p in topic.partitions if number in (None, p.partition)]
+    every.sort(key=lambda each: each.number)
     if start is None:
-        return selected
+        return every
     first = (start.topic, start.partition or 0)
-    return [each.after(start) if each.number == first else each for each in selected if each.number >= first]
+    return [each.after(start) if each.number == first else each for each in every if each.number >= first]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Query, Request
@@ -27,12 +27,9 @@ T = TypeVar("T")
 GET = ["GET", "HEAD"]
 
 
-class RestoreCommand(Protocol):
-    def __call__(self, settings: Mapping[str, object], *flags: str) -> str:
-        """Return the command line of a restore with these settings, values by path of the key, and flags.
-
-        Raises `UsageError` for a value that is not printable."""
-        ...
+RestoreCommand = Callable[..., str]
+"""Returns the command line of a restore with settings (values by path of the key) and flags. Raises `UsageError` for a
+value that is not printable."""
 
 
 class BadInputError(UsageError):

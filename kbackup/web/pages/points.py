@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.models import Manifest, Metadata
-from kbackup.archive.query.overview import PointOverview, list_points
-from kbackup.archive.reader import Archive
+from kbackup.archive.models import Metadata
+from kbackup.archive.query.overview import list_points
 from kbackup.archive.secrets import without_secrets
 from kbackup.errors import UsageError
 from kbackup.metadata.entities import ClientQuota, DelegationToken, MetadataPartName, Registration, reason_for
@@ -31,38 +30,27 @@ class SettingsTable(NamedTuple):
     why: str
 
 
-class _Spec(NamedTuple):
-    title: str
-    kind: MetadataPartName
-    columns: str  # with commas between
-    row: Callable[[Any], tuple[Any, ...]]
-
-
 def settings_tables(archived: Metadata) -> list[SettingsTable]:
     """Return a table for each kind of settings, in the order of the page."""
     metadata = without_secrets(archived)
-    return [_table(spec, metadata, archived) for spec in _SPECS]
-
-
-def _table(spec: _Spec, metadata: Metadata, archived: Metadata) -> SettingsTable:
-    entities = getattr(metadata, spec.kind)
-    rows = None if entities is None else list(map(spec.row, entities))
-    why = reason_for(spec.kind, archived.not_carried) or ""
-    return SettingsTable(spec.title, tuple(spec.columns.split(",")), rows, why)
+    tables = []
+    for title, kind, columns, row in _TABLES:
+        entities = getattr(metadata, kind)
+        rows = None if entities is None else list(map(row, entities))
+        why = reason_for(kind, archived.not_carried) or ""
+        tables.append(SettingsTable(title, tuple(columns.split(",")), rows, why))
+    return tables
 
 
 def _quota(quota: ClientQuota) -> tuple[Any, ...]:
-    names = {str(kind): name for kind, name in quota.entity.items()}
-    cells = ("default" if names.get(kind, "-") is None else names.get(kind, "-") for kind in _KINDS)
+    names = {str(kind): "default" if name is None else name for kind, name in quota.entity.items()}
+    cells = (names.get(kind, "-") for kind in ("user", "client-id", "ip"))
     return (*cells, ", ".join(f"{name}={value:.15g}" for name, value in quota.quotas.items()))
 
 
-_KINDS = ("user", "client-id", "ip")
-
-
 def _token(token: DelegationToken) -> tuple[Any, ...]:
-    expires = time_text(token.expires_at)
-    return token.id, token.owner, token.requester, ", ".join(token.renewers) or "-", expires
+    renewers = ", ".join(token.renewers) or "-"
+    return token.id, token.owner, token.requester, renewers, time_text(token.expires_at)
 
 
 def _registration(node: Registration) -> tuple[Any, ...]:
@@ -71,31 +59,31 @@ def _registration(node: Registration) -> tuple[Any, ...]:
     return node.id, node.role, listeners or "-", node.rack or "-", state
 
 
-_SPECS = (
-    _Spec(
+_TABLES: tuple[tuple[str, MetadataPartName, str, Callable[[Any], tuple[Any, ...]]], ...] = (
+    (
         "ACLs",
         "acls",
         "permission,principal,host,operation,resource,name,pattern",
         lambda a: (a.permission, a.principal, a.host, a.operation, a.resource, a.name, a.pattern),
     ),
-    _Spec("SCRAM users", "scram_users", "user,mechanism,iterations", lambda u: (u.user, u.mechanism, u.iterations)),
-    _Spec(
+    ("SCRAM users", "scram_users", "user,mechanism,iterations", lambda u: (u.user, u.mechanism, u.iterations)),
+    (
         "Configs of brokers",
         "broker_configs",
         "broker,name,value",
         lambda c: ("all" if c.broker is None else c.broker, c.name, c.value),
     ),
-    _Spec("Configs of groups", "group_configs", "group,name,value", lambda c: (c.group, c.name, c.value)),
-    _Spec("Client quotas", "client_quotas", "user,client id,ip,quotas", _quota),
-    _Spec("Delegation tokens", "delegation_tokens", "token,owner,requester,renewers,expires", _token),
-    _Spec(
+    ("Configs of groups", "group_configs", "group,name,value", lambda c: (c.group, c.name, c.value)),
+    ("Client quotas", "client_quotas", "user,client id,ip,quotas", _quota),
+    ("Delegation tokens", "delegation_tokens", "token,owner,requester,renewers,expires", _token),
+    (
         "Client metrics",
         "client_metrics",
         "subscription,configs",
         lambda m: (m.name, ", ".join(f"{name}={value}" for name, value in m.configs.items())),
     ),
-    _Spec("Features", "features", "feature,level", lambda f: (f.name, f.level)),
-    _Spec("Brokers and controllers", "registrations", "id,role,listeners,rack,state", _registration),
+    ("Features", "features", "feature,level", lambda f: (f.name, f.level)),
+    ("Brokers and controllers", "registrations", "id,role,listeners,rack,state", _registration),
 )
 
 
@@ -125,7 +113,7 @@ def home(request: Requested, page: Number = 1) -> HTMLResponse:
         before={later.number: earlier for earlier, later in pairwise(points)},
         timeline=timeline(points, let_go) if points else None,
         let_go=len(let_go),
-        age=_age(points),
+        age=ms_of(points[-1].committed_at) if points else None,
         snapshot=request.snapshot if points else None,
         most=5,
     )
@@ -140,6 +128,8 @@ def point(request: Requested, number: str) -> HTMLResponse:
     points = list_points(snapshot.archive)  # a later list may not have this restore point
     at = [p.number for p in points].index(snapshot.point.number)
     metadata = snapshot.metadata()
+    sizes = {ref.key: ref.size for c in snapshot.point.captures for ref in (c.groups, c.metadata)}
+    documents = snapshot.archive.find_point(snapshot.point.number).documents
     return shown.page(
         "point.html",
         "points",
@@ -147,7 +137,7 @@ def point(request: Requested, number: str) -> HTMLResponse:
         of=snapshot.point,
         row=points[at],
         damage=[loss for _, loss in snapshot.losses if loss.kind == "damaged"],
-        documents=_documents(snapshot.archive, snapshot.point),
+        documents=[(key, sizes.get(key)) for key in documents],
         metadata=metadata,
         settings=settings_tables(metadata) if metadata is not None else [],
         earlier=points[at - 1] if at else None,
@@ -186,17 +176,6 @@ def growth(request: Requested) -> HTMLResponse:
     )
 
 
-def _age(points: Sequence[PointOverview]) -> int | None:
-    return ms_of(points[-1].committed_at) if points else None
-
-
-def _documents(archive: Archive, manifest: Manifest) -> list[tuple[str, int | None]]:
-    """Return the documents that a restore point needs: keys, and sizes if its manifest has them."""
-    sizes = {ref.key: ref.size for c in manifest.captures for ref in (c.groups, c.metadata)}
-    row = archive.find_point(manifest.number)
-    return [(key, sizes.get(key)) for key in row.documents]
-
-
 # The page of differences between two restore points, as in `kbackup diff`.
 
 
@@ -207,29 +186,23 @@ MOST_CHANGES = 500
 @router.api_route("/diff", methods=GET)
 def changes(request: Requested, a: str = "", b: str = "") -> HTMLResponse:
     """Compare `a` with `b`: by default the newest restore point with the one before."""
-    if request.snapshot.archive is None:
-        raise UsageError(
-            "a folder of the Java tool has no restore points", "use 'kbackup adopt' to make an archive of it"
-        )
-    numbers = [point.number for point in request.cache.points()]
-    after = request.cache.snapshot(b.strip() or "latest")
-    earlier = [number for number in numbers if after.number is not None and number < after.number]
-    if not a.strip() and not earlier:
-        return request.page("diff.html", "diff", diff=None, a=None, b=after.number, numbers=numbers, most=MOST_CHANGES)
     from kbackup.archive.query.selection import Selection
     from kbackup.jobs.diff import diff, point_view
 
     archive = request.snapshot.archive
-    before = archive.restore_point(a.strip() or str(earlier[-1]))
-    differences = diff(
-        *(
-            point_view(archive, archive.restore_point(number), Selection(), Selection())
-            for number in (before.number, after.number or 0)
+    if archive is None:
+        raise UsageError(
+            "a folder of the Java tool has no restore points", "use 'kbackup adopt' to make an archive of it"
         )
-    )
-    return request.page(
-        "diff.html", "diff", diff=differences, a=before.number, b=after.number, numbers=numbers, most=MOST_CHANGES
-    )
+    numbers = [point.number for point in request.cache.points()]
+    after = request.cache.snapshot(b.strip() or "latest").number or 0
+    earlier = [number for number in numbers if number < after]
+    before, differences = None, None
+    if a.strip() or earlier:
+        before = archive.restore_point(a.strip() or str(earlier[-1])).number
+        views = (archive.restore_point(number) for number in (before, after))
+        differences = diff(*(point_view(archive, view, Selection(), Selection()) for view in views))
+    return request.page("diff.html", "diff", diff=differences, a=before, b=after, numbers=numbers, most=MOST_CHANGES)
 
 
 # The page of the archive's history, as in `kbackup log`.

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from kbackup.archive.query.browse import Page, offset_at, page_before, page_from
-from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import PARTS, Part, Pattern
 from kbackup.archive.segments.window import Window
 from kbackup.config.windows import ADDRESSES, TopicAddress, parse_address
@@ -22,7 +21,7 @@ from kbackup.util.times import time_text
 from kbackup.web import render
 from kbackup.web.decoding import PageDecoding
 from kbackup.web.render import indented, is_json
-from kbackup.web.search import SearchRequest, SearchResult, search_page
+from kbackup.web.search import search_page
 from kbackup.web.view import GET, BadInputError, PageRequest, Requested, find_partition, moment
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -35,15 +34,13 @@ def field(
     request: Requested, name: str, number: int, offset: int, field: Literal["key", "value"], view: FieldView = "bytes"
 ) -> Response:
     """Return a key or a value."""
-    _, partition = find_partition(request, name, number)
-    row, _ = find_record(request, partition, name, offset)
+    row, _ = _find_record(request, name, number, offset)
     return _response(row.key if field == "key" else row.value, view, name, f"{number}-{offset}-{field}")
 
 
 @router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET, response_class=Response)
 def header(request: Requested, name: str, number: int, offset: int, at: int, view: FieldView = "bytes") -> Response:
-    _, partition = find_partition(request, name, number)
-    row, _ = find_record(request, partition, name, offset)
+    row, _ = _find_record(request, name, number, offset)
     if not 0 <= at < len(row.headers):
         raise UsageError(
             f"the record has no header {at}",
@@ -52,12 +49,13 @@ def header(request: Requested, name: str, number: int, offset: int, at: int, vie
     return _response(row.headers[at][1], view, name, f"{number}-{offset}-header-{at}")
 
 
-def find_record(request: PageRequest, partition: ArchivedPartition, name: str, offset: int) -> tuple[Row, Page]:
+def _find_record(request: PageRequest, name: str, number: int, offset: int) -> tuple[Row, Page]:
     """Return a record, and the page that holds it alone. Raises `UsageError` if there is none at `offset`."""
+    partition = request.snapshot.partition(name, number)
     page = page_from(request.snapshot.store, partition, offset, 1)
     if page.first != offset:
         raise UsageError(
-            f"there is no record at offset {offset} of {TopicPartition(name, partition.partition)}",
+            f"there is no record at offset {offset} of {TopicPartition(name, number)}",
             f"see the records of the partition: it has offsets {partition.start} to {partition.end} (exclusive), "
             "without those of compaction and transactions"
             + (f"; the next record is at {page.first}" if page.first is not None else ""),
@@ -113,16 +111,8 @@ def records(
             query = {"offset": match.offset, "n": n, "view": view}
             return RedirectResponse(request.link("topics", name, number, "records", **query) + "#found", 303)
         if match.offset is not None:
-            return request.page(
-                "seeking.html",
-                "topics",
-                topic=topic,
-                partition=partition,
-                time=time,
-                resume_at=match.offset,
-                n=n,
-                view=view,
-            )
+            found = {"topic": topic, "partition": partition, "resume_at": match.offset}
+            return request.page("seeking.html", "topics", **found, time=time, n=n, view=view)
         note = f"No record has a time of {time} or later: these are the last records."
         last = True
     if last or before.strip():
@@ -132,7 +122,7 @@ def records(
     rows = list(page.rows())
     decoding = request.decoding(view == "decoded")
     tp = TopicPartition(name, number)
-    cells = [decoding.lines(tp, row) for row in rows] if view in ("lines", "decoded") else []
+    cells = [decoding.shown(tp, row, render.line) for row in rows] if view in ("lines", "decoded") else []
     return request.page(
         "records.html",
         "topics",
@@ -145,8 +135,8 @@ def records(
         n=n,
         view=view,
         note=note,
-        selected=_selected_offset(offset, page),
-        shown=_shown_part,
+        selected=page.first if offset.strip() else None,
+        shown=lambda data, view: render.shown(data, view, render.PART),
         header=render.header_name,
         most=FEW,
     )
@@ -163,19 +153,21 @@ def record(
 ) -> Response:
     topic, partition = find_partition(request, name, number)
     if go:
+        store = request.snapshot.store
+        following = go == "next"
         neighbour = (
-            page_from(request.snapshot.store, partition, offset + 1, 1)
-            if go == "next"
-            else page_before(request.snapshot.store, partition, offset, 1)
+            page_from(store, partition, offset + 1, 1) if following else page_before(store, partition, offset, 1)
         )
         if neighbour.first is None:
             raise UsageError(
                 f"there is no {go} record at offset {offset} of {name}-{number}", "see the records of the partition"
             )
         return RedirectResponse(request.link("topics", name, number, "records", neighbour.first, view=view), 303)
-    row, page = find_record(request, partition, name, offset)
+    row, page = _find_record(request, name, number, offset)
     decoding = request.decoding(view == "decoded")
-    key, value = decoding.shown(TopicPartition(name, number), row, view)
+    key, value = decoding.shown(TopicPartition(name, number), row, lambda data: render.shown(data, view))
+    # the record's own time, for a restore up to it; not every one is a time that a restore takes
+    moment = time_text(row.timestamp) if row.timestamp is not None and row.timestamp >= 0 else ""
     return request.page(
         "record.html",
         "topics",
@@ -191,25 +183,8 @@ def record(
         headers=[(render.header_name(k), render.shown(v, view, render.PART)) for k, v in row.headers[:MOST]],
         more=max(0, len(row.headers) - MOST),
         size=page.blocks[0].nbytes,
-        moment=_moment(row),
+        moment=moment if moment.endswith("Z") else "",
     )
-
-
-def _shown_part(data: bytes | None, view: View) -> render.Shown:
-    return render.shown(data, "auto" if view == "lines" else view, render.PART)
-
-
-def _selected_offset(offset: str, page: Page) -> int | None:
-    """Return the offset of the record to highlight."""
-    return page.first if offset.strip() else None
-
-
-def _moment(row: Row) -> str:
-    """Return the record's own time for a restore up to it; '' without one that a restore takes."""
-    if row.timestamp is None or row.timestamp < 0:
-        return ""
-    moment = time_text(row.timestamp)
-    return moment if moment.endswith("Z") else ""
 
 
 def _offset(text: str) -> int:
@@ -281,14 +256,17 @@ class SearchForm:
 @router.api_route("/search", methods=GET)
 def search(request: Requested, form: Annotated[SearchForm, Depends()]) -> HTMLResponse:
     """Search records from address `at` on, within the bounds of a page; a link resumes the search."""
-    result, matches, resume = None, [], None
+    result, resume = None, None
+    matches: list[Match] = []
     decoding = request.decoding(form.decode)
     if form.text:
         pattern, times, topics = form.pattern, form.times, request.snapshot.topics
-        asked = SearchRequest(pattern, _address(form.where, topics), times, _address(form.at, topics))
-        result = search_page(request.snapshot, asked)
+        where, start = _address(form.where, topics), _address(form.at, topics)
+        result = search_page(request.snapshot, pattern, where, times, start)
         matches = [_match(tp, row, pattern, decoding) for tp, row in result.matches]
-        resume = _resume(request, form.query(times), result)
+        if result.resume_at is not None:
+            topic, partition, offset, *_ = result.resume_at
+            resume = request.link("search", **form.query(times), at=f"{topic}:{partition}:{offset}")
     return request.page(
         "search.html",
         "search",
@@ -300,13 +278,6 @@ def search(request: Requested, form: Annotated[SearchForm, Depends()]) -> HTMLRe
         problem=decoding.problem,
         topics=[*request.snapshot.topics][:_TOPICS],
     )
-
-
-def _resume(request: Requested, query: dict[str, object], result: SearchResult) -> str | None:
-    if result.resume_at is None:
-        return None
-    topic, partition, offset, *_ = result.resume_at
-    return request.link("search", **query, at=f"{topic}:{partition}:{offset}")
 
 
 def _address(text: str, topics: Container[str]) -> TopicAddress | None:
@@ -336,18 +307,15 @@ class Match(NamedTuple):
 def _match(tp: TopicPartition, row: Row, pattern: Pattern, decoding: PageDecoding) -> Match:
     key = pattern.position(row.key) if "key" in pattern.fields else None
     value = pattern.position(row.value) if "value" in pattern.fields else None
-    header = _header(row, pattern) if key is None and value is None else None
-    if decoding.decoding is not None:
-        return Match(tp, row, *decoding.lines(tp, row), header)
-    return Match(tp, row, _excerpt(row.key, key), _excerpt(row.value, value), header)
-
-
-def _header(row: Row, pattern: Pattern) -> tuple[str, render.Shown] | None:
-    for name, value in row.headers:
-        position = pattern.position(value)
+    header = None
+    for name, data in row.headers if key is None and value is None else ():
+        position = pattern.position(data)
         if position is not None or pattern.position(name) is not None:
-            return render.header_name(name), _excerpt(value, position)
-    return None
+            header = render.header_name(name), _excerpt(data, position)
+            break
+    if decoding.decoding is not None:
+        return Match(tp, row, *decoding.shown(tp, row, render.line), header)
+    return Match(tp, row, _excerpt(row.key, key), _excerpt(row.value, value), header)
 
 
 def _excerpt(field: bytes | None, position: int | None) -> render.Shown:

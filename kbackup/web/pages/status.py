@@ -13,7 +13,6 @@ from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.errors import CorruptError, NotFoundError, UsageError
 from kbackup.jobs.migrate.readings import archived_state
-from kbackup.store.base import Store
 from kbackup.web.archive_cache import MIGRATION_POINTS
 from kbackup.web.guard import STORED_POLICY
 from kbackup.web.view import GET, Number, Requested, list_page
@@ -51,14 +50,22 @@ T = TypeVar("T")
 @router.api_route("/drills", methods=GET)
 def drills(request: Requested, page: Number = 1) -> HTMLResponse:
     """Show the stored drills, the newest first, whatever restore point the other pages show."""
-    from kbackup.jobs.drill.report import list_drills
+    from kbackup.jobs.drill.report import list_drills, read_report
+    from kbackup.jobs.verify.report import Verification
 
-    state = request.cache.state
+    state, store = request.cache.state, request.cache.store
+
+    def verification(key: str) -> Verification:
+        try:
+            return load(Verification, store.get(key), key)
+        except NotFoundError:
+            raise UsageError(f"file {key} was deleted just now", "see the list of drills") from None
+
     stored = list_page(list_drills(state), page, PAGE)
-    reports = _read_all(stored.entries, lambda drill: _report(state, drill.drill_id))
-    listed = [entry.key for entry in request.cache.store.list(layout.VERIFICATIONS)]
+    reports = _read_all(stored.entries, lambda drill: read_report(state, drill.drill_id))
+    listed = [entry.key for entry in store.list(layout.VERIFICATIONS)]
     keys = sorted((key for key in listed if layout.parse_verification_key(key) is not None), reverse=True)
-    records = _read_all(keys[:PAGE], lambda key: _verification(request.cache.store, key))
+    records = _read_all(keys[:PAGE], verification)
     points = {point.number for point in request.cache.points()}
     return request.page(
         "drills.html",
@@ -94,21 +101,6 @@ def _read_all(
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(try_read, entries))
-
-
-def _report(state: Store, drill_id: str) -> DrillReport:
-    from kbackup.jobs.drill.report import read_report
-
-    return read_report(state, drill_id)
-
-
-def _verification(store: Store, key: str) -> Verification:
-    from kbackup.jobs.verify.report import Verification
-
-    try:
-        return load(Verification, store.get(key), key)
-    except NotFoundError:
-        raise UsageError(f"file {key} was deleted just now", "see the list of drills") from None
 
 
 # The page of flows that mirror the archive: their progress and incidents.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -11,7 +12,6 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
-from kbackup.archive.query.groups import GroupOverview
 from kbackup.archive.query.overview import Growth, PointOverview, added_after, growth_of, sums_of
 from kbackup.archive.query.selection import exact_entry
 from kbackup.errors import UsageError
@@ -31,33 +31,26 @@ def topic_charts(
     """Return the charts of stored bytes of topics at each restore point up to the snapshot's."""
     if snapshot.archive is None or snapshot.point is None:
         return {}
-    shown = _upto(snapshot, points)
     growth = growth_of(snapshot.archive, snapshot.point, topics)
-    return {topic: area(_samples(growth[topic], shown), "bytes") for topic in topics if topic in growth}
+    times = [(p.number, ms_of(p.committed_at)) for p in points if p.number <= snapshot.point.number]
+
+    def samples(growth: Growth) -> Iterator[tuple[int, int]]:
+        """Yield (time in ms, stored bytes) at each restore point from the first one that has some of them."""
+        numbers = [number for number, _ in growth]
+        for number, time in times:
+            if at := bisect_left(numbers, number + 1):
+                yield time, growth[at - 1][1]
+
+    return {topic: area(samples(growth[topic]), "bytes") for topic in topics if topic in growth}
 
 
 def added_lately(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> dict[Incarnation, int]:
     """Return the stored bytes that topics got within `LATELY` before the restore point of the snapshot."""
     if snapshot.archive is None or snapshot.point is None:
         return {}
-    since = ms_of(snapshot.point.committed_at) - LATELY
-    earlier = [p.number for p in _upto(snapshot, points) if ms_of(p.committed_at) <= since]
+    last, since = snapshot.point.number, ms_of(snapshot.point.committed_at) - LATELY
+    earlier = [p.number for p in points if p.number <= last and ms_of(p.committed_at) <= since]
     return added_after(snapshot.archive, snapshot.point, max(earlier, default=0))
-
-
-def _upto(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> list[PointOverview]:
-    return [p for p in points if snapshot.number is not None and p.number <= snapshot.number]
-
-
-def _samples(growth: Growth, points: Sequence[PointOverview]) -> list[tuple[int, int]]:
-    """Return (time in ms, stored bytes) at each restore point from the first one that has some of them."""
-    numbers = [number for number, _ in growth]
-    samples = []
-    for point in points:
-        at = bisect_left(numbers, point.number + 1)
-        if at:
-            samples.append((ms_of(point.committed_at), growth[at - 1][1]))
-    return samples
 
 
 # Strips of a topic's partitions, with what the catalog knows of lost and expired records.
@@ -117,15 +110,13 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     shown_topic = request.snapshot.topic(name)
     known = request.snapshot.settings(shown_topic)
     strips = TopicStrips(request.snapshot, shown_topic)
-    positions: dict[int, list[tuple[str, int]]] = {}
-    position_counts: dict[str, int] = {}
-    lag: dict[str, int] = {}
+    positions: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
+    groups: list[tuple[str, int, int]] = []
     for group in request.snapshot.groups.groups:
-        for position in group.offsets:
-            if position.topic == name:
-                position_counts[group.group] = position_counts.get(group.group, 0) + 1
-                lag[group.group] = lag.get(group.group, 0) + position.lag
-                positions.setdefault(position.partition, []).append((group.group, position.offset))
+        if ours := [position for position in group.offsets if position.topic == name]:
+            groups.append((group.group, len(ours), sum(position.lag for position in ours)))
+        for position in ours:
+            positions[position.partition].append((group.group, position.offset))
     partitions = list_page(shown_topic.partitions, page, PAGE)
     return request.page(
         "topic.html",
@@ -134,9 +125,9 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         sums=sums_of(shown_topic.partitions),
         known=known,
         list_page=partitions,
-        rows=[(p, sums_of([p]), strips.of(p, positions.get(p.partition, ()))) for p in partitions.entries],
+        rows=[(p, sums_of([p]), strips.of(p, positions[p.partition])) for p in partitions.entries],
         losses=[(point, loss) for point, loss in request.snapshot.losses if loss.topic == name],
-        groups=[(group, position_counts[group], lag[group]) for group in sorted(position_counts)],
+        groups=sorted(groups),
         chart=records_over_time(shown_topic.partitions),
         growth=topic_charts(request.snapshot, request.cache.points(), [shown_topic.key]).get(shown_topic.key),
     )
@@ -198,24 +189,23 @@ def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     """Show a group. Its name is a parameter: it may have slashes or be empty."""
     if name not in request.snapshot.by_group:
         why = request.snapshot.groups.not_carried.get(name)
-        raise UsageError(
-            f"there is no group {name} in {request.snapshot.catalogue.location}",
-            f"select another restore point: it was not captured in this one: {why}"
-            if why
-            else "select another restore point",
-        )
+        hint = "select another restore point" + (f": it was not captured in this one: {why}" if why else "")
+        raise UsageError(f"there is no group {name} in {request.snapshot.catalogue.location}", hint)
     shown = request.snapshot.by_group[name]
     positions = list_page(shown.offsets, page, GROUPS_PAGE)
-    topics = {name: request.snapshot.topics.get(name) for name in {p.topic for p in positions.entries}}
-    partitions: dict[tuple[str, int], ArchivedPartition] = {
-        (name, p.partition): p for name, topic in topics.items() if topic for p in topic.partitions
-    }
-    strips = {name: TopicStrips(request.snapshot, topic) for name, topic in topics.items() if topic}
+    known = request.snapshot.topics
+    topics = {p.topic: known[p.topic] for p in positions.entries if p.topic in known}
+    partitions = {(name, p.partition): p for name, topic in topics.items() for p in topic.partitions}
+    strips = {name: TopicStrips(request.snapshot, topic) for name, topic in topics.items()}
     rows = []
     for position in positions.entries:
         partition = partitions.get((position.topic, position.partition))
         chart = strips[position.topic].of(partition, [(name, position.offset)]) if partition else None
         rows.append((position, partition, chart))
+    # a restore of the group and its archived topics; none without any
+    archived = sorted({each.topic for each in shown.offsets} & {*known})[:TOPICS]
+    query = urlencode([("topic", exact_entry(topic)) for topic in archived])
+    restore = request.link("restore", group=exact_entry(name)) + f"&{query}" if archived else ""
     return request.page(
         "group.html",
         "groups",
@@ -224,7 +214,7 @@ def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         rows=rows,
         captured_at=request.snapshot.groups.captured_at,
         chart=_lag_charts(request, [name])[0],
-        restore=_restore_link(request, shown),
+        restore=restore,
     )
 
 
@@ -243,10 +233,3 @@ def _lag_charts(request: PageRequest, groups: Sequence[str]) -> list[LagChart]:
     archive, points = request.cache.archive(), request.cache.points()
     history = request.cache.lags.history(archive, points) if archive is not None else []
     return [lag_chart(history, group, len(points)) for group in groups]
-
-
-def _restore_link(request: PageRequest, group: GroupOverview) -> str:
-    """Return the address of the page that plans a restore of a group and its archived topics; '' without any."""
-    topics = sorted({each.topic for each in group.offsets} & {*request.snapshot.topics})
-    query = [("topic", exact_entry(topic)) for topic in topics[:TOPICS]]
-    return request.link("restore", group=exact_entry(group.group)) + f"&{urlencode(query)}" if query else ""

@@ -8,7 +8,7 @@ from unittest import mock
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.points import history
 from kbackup.store.base import Store
-from kbackup.web.pages import points as page
+from kbackup.web.pages import points as history_page
 from tests.support.visits import links, text, visit
 
 
@@ -25,7 +25,7 @@ def test_history_page_by_page(store: Store) -> None:
     client = visit(store)
     address: str | None = "/history"
     seen: list[str] = []
-    with mock.patch.object(page, "HISTORY_PAGE", 2):
+    with mock.patch.object(history_page, "HISTORY_PAGE", 2):
         while address is not None:
             html = client.get(address).text
             numbers = re.findall(r'<data class="n" value="(\d+)"', html)

@@ -14,7 +14,7 @@ from kbackup.errors import DeniedError
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.util.times import rfc3339
-from kbackup.web.archive_cache import FRESH, FRESH_STATUS, ArchiveCache, StatusRules
+from kbackup.web.archive_cache import FRESH, FRESH_STATUS, ArchiveCache
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point
 from tests.support.drill_reports import store_drill
@@ -22,7 +22,7 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.rich_archive import ATTACK, SCRIPT
 from tests.support.visits import links, tags, text, visit
 
-LENIENT = StatusRules(max_age=1e12)
+LENIENT = 1e12
 
 
 def verdict(html: str) -> tuple[str, str]:
@@ -34,7 +34,7 @@ def verdict(html: str) -> tuple[str, str]:
 
 
 def test_every_page_shows_the_verdict(store: Store) -> None:
-    client = visit(store, cache=ArchiveCache(store, rules=LENIENT))
+    client = visit(store, cache=ArchiveCache(store, max_age=LENIENT))
     for address in ("/", "/topics", "/topics/orders/0/records", "/restore", "/status", "/nothing"):
         html = client.get(address).text
         level, line = verdict(html)
@@ -68,7 +68,7 @@ def test_findings_of_hostile_names_are_text(store: Store) -> None:
         expires_at="2026-01-01T00:01:00.000Z",
     )
     store.put(layout.LOCK, dump(lease))
-    html = visit(store, cache=ArchiveCache(store, rules=LENIENT)).get("/status").text
+    html = visit(store, cache=ArchiveCache(store, max_age=LENIENT)).get("/status").text
     assert verdict(html)[0] == "critical"
     assert "1 other finding" in verdict(html)[1]
     assert f"{SCRIPT} on {ATTACK} (pid 1) began at" in text(html)
@@ -98,7 +98,7 @@ def test_the_status_is_read_once_a_minute_and_with_a_new_restore_point(store: St
 
     counted = Counted(store)
     now = [0.0]
-    client = visit(counted, cache=ArchiveCache(counted, lambda: now[0], rules=LENIENT))
+    client = visit(counted, cache=ArchiveCache(counted, lambda: now[0], max_age=LENIENT))
     client.get("/")
     counted.calls.clear()
     now[0] += FRESH + 1
@@ -127,5 +127,5 @@ def test_the_verdict_follows_the_rules_of_the_configuration(store: Store, allow_
     assert archive.head is not None
     loss = archive.losses(archive.head)[0]
     commit_point(archive, 3, archive.head.topics, [], [], [loss], at=rfc3339(datetime.now(UTC)))
-    cache = ArchiveCache(store, rules=StatusRules(allow_loss=allow_loss))
+    cache = ArchiveCache(store, allow_loss=allow_loss)
     assert verdict(visit(store, cache=cache).get("/").text)[0] == ("ok" if allow_loss else "warning")
