@@ -44,10 +44,8 @@ def fixed(values: npt.NDArray[Any]) -> pa.Array[Any]:
 
 
 def join(*columns: Column) -> tuple[Int64Array, pa.Buffer]:
-    """Return the columns' bytes joined row by row, null as nothing: the n + 1 edges of the rows, and their bytes.
-
-    At least one column is an array. Measured 0.1 µs a row of five columns.
-    """
+    """Return the columns' bytes joined row by row, null as nothing: the n + 1 edges of the rows, and their bytes. At
+    least one column is an array. Measured 0.1 µs a row of five columns."""
     joined = pc.binary_join_element_wise(*columns, _empty(), null_handling="replace", null_replacement=b"")
     _, edges, data = joined.buffers()
     return np.frombuffer(edges, np.int64)[: len(joined) + 1], data or pa.py_buffer(b"")

@@ -10,10 +10,8 @@ import numpy.typing as npt
 from kbackup.types import Bytes, Int64Array, RecordBlock
 
 HEAD = np.dtype([("offset", ">i8"), ("type", ">i4"), ("timestamp", ">i8"), ("key_length", ">i4")])
-"""The first 24 bytes of a record of type 0 or 1.
-
-The other types have no timestamp: their key length stands in its upper half.
-"""
+"""The first 24 bytes of a record of type 0 or 1. The other types have no timestamp: their key length stands in its
+upper half."""
 
 
 def rising(offsets: Int64Array) -> npt.NDArray[np.bool_]:
@@ -28,10 +26,8 @@ def windows(data: Bytes, dtype: str) -> npt.NDArray[Any]:
 
 
 def heads(data: Bytes, positions: Int64Array) -> npt.NDArray[Any]:
-    """`HEAD`[n] of the records at `positions`, each with at least 24 bytes to the end of `data`.
-
-    Gathered as opaque 24 bytes: numpy copies a structured dtype field by field, four times slower.
-    """
+    """`HEAD`[n] of the records at `positions`, each with at least 24 bytes to the end of `data`. Gathered as opaque 24
+    bytes: numpy copies a structured dtype field by field, four times slower."""
     return windows(data, f"V{HEAD.itemsize}")[positions].view(HEAD)
 
 
@@ -67,11 +63,8 @@ def slice_block(block: RecordBlock, start: int, stop: int) -> RecordBlock:
 
 
 def select_records(block: RecordBlock, mask: npt.NDArray[np.bool_]) -> RecordBlock:
-    """Return the records where `mask` (bool[n]) is true, back to back.
-
-    Adjacent records share the block's bytes; others are copied (by Arrow's filter: 0.1 ns a byte of the block; a mask
-    of bytes took eight times that).
-    """
+    """Return the records where `mask` (bool[n]) is true, back to back. Adjacent records share the block's bytes; others
+    are copied (by Arrow's filter: 0.1 ns a byte of the block; a mask of bytes took eight times that)."""
     rows = np.flatnonzero(mask)
     if len(rows) == len(block):
         return block
@@ -91,11 +84,9 @@ def select_records(block: RecordBlock, mask: npt.NDArray[np.bool_]) -> RecordBlo
 
 
 def rotation_cut(lengths: Int64Array, size: int, threshold: int) -> int:
-    """Return how many of the leading records go into a segment whose file has `size` bytes (magic byte included).
-
-    A segment ends with the first record that makes its file larger than `threshold`; the check comes before
-    the next record, so a new file (`size` 1) takes at least one. 0 means: start a new segment first.
-    """
+    """Return how many of the leading records go into a segment whose file has `size` bytes (magic byte included). A
+    segment ends with the first record that makes its file larger than `threshold`; the check comes before the next
+    record, so a new file (`size` 1) takes at least one. 0 means: start a new segment first."""
     if size > max(threshold, 1):
         return 0
     ends = size + np.cumsum(lengths, dtype=np.int64)

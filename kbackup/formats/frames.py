@@ -44,9 +44,7 @@ def encode_seek_table(sizes: Sequence[tuple[int, int]]) -> bytes:
 @dataclass(frozen=True, slots=True, eq=False)
 class SeekTable:
     """The start of each frame of the file `name`, in the file (`compressed`) and in its plain form (`plain`).
-
-    int64[frames + 1] each; the last element is the end of the frames.
-    """
+    int64[frames + 1] each; the last element is the end of the frames."""
 
     name: str
     compressed: Int64Array
@@ -57,11 +55,9 @@ class SeekTable:
         return int(self.plain[-1])
 
     def locate(self, position: int, length: int) -> tuple[int, int, int]:
-        """Find the frames that hold `length` bytes from `position` of the plain file (see `frames.extract`).
-
-        Returns start and length in the compressed file, and the number of plain bytes to skip. `CorruptError` if the
-        plain file has no such bytes.
-        """
+        """Find the frames that hold `length` bytes from `position` of the plain file (see `frames.extract`). Returns
+        start and length in the compressed file, and the number of plain bytes to skip. `CorruptError` if the plain file
+        has no such bytes."""
         if position < 0 or length < 1 or position + length > self.plain_size:
             damage = f"no bytes {position} to {position + length} in the {self.plain_size} of its plain form"
             raise corrupt(self.name, int(self.compressed[-1]), damage)
@@ -86,9 +82,7 @@ def seek_table_size(tail: bytes, file_size: int, name: str) -> int:
 
 def decode_seek_table(tail: bytes, file_size: int, name: str) -> SeekTable:
     """Return the table from the last bytes of a file of `file_size` bytes: at least `seek_table_size` of them.
-
-    `ValueError` for fewer; `CorruptError` unless the table accounts for every byte of the file.
-    """
+    `ValueError` for fewer; `CorruptError` unless the table accounts for every byte of the file."""
     size = seek_table_size(tail, file_size, name)
     if len(tail) < size:
         raise ValueError(f"the last {size} bytes are needed, not {len(tail)}")
@@ -123,14 +117,11 @@ _PIECE = 1 << 12
 
 
 class FrameCompressor:
-    """Records in, compressed frames out, in order, to be written one after the other; `finish` gives the last.
-
-    A frame is closed by the record with which it has `frame_size` plain bytes or more, so a record is never
-    split over frames. The first frame starts with the magic byte. Frames are compressed by a few threads (zstd
-    holds no lock of Python's): `feed` waits only while more than `_WAITING` plain bytes are with them, and until
-    then refers to the blocks' memory. A thread's error comes out of `feed` or `finish`; after it, or to give up,
-    `close`.
-    """
+    """Records in, compressed frames out, in order, to be written one after the other; `finish` gives the last. A frame
+    is closed by the record with which it has `frame_size` plain bytes or more, so a record is never split over frames.
+    The first frame starts with the magic byte. Frames are compressed by a few threads (zstd holds no lock of Python's):
+    `feed` waits only while more than `_WAITING` plain bytes are with them, and until then refers to the blocks' memory.
+    A thread's error comes out of `feed` or `finish`; after it, or to give up, `close`."""
 
     def __init__(self, frame_size: int = FRAME_SIZE) -> None:
         self._frame_size = frame_size
@@ -204,11 +195,8 @@ def extract(frames: bytes, skip: int, length: int, name: str, most: int | None =
 
 
 def decompress(chunks: Iterable[Buffer], name: str, most: int | None = None) -> Iterator[bytes]:
-    """Yield the plain file, as a stream, from the compressed one in chunks of any size.
-
-    `CorruptError` for a damaged or cut frame, for more than `most` plain bytes, and for a seek table that is missing or
-    doesn't match the frames.
-    """
+    """Yield the plain file, as a stream, from the compressed one in chunks of any size. `CorruptError` for a damaged or
+    cut frame, for more than `most` plain bytes, and for a seek table that is missing or doesn't match the frames."""
     frames = _Frames(name, most)
     for chunk in chunks:
         yield from frames.push(chunk)
@@ -225,8 +213,7 @@ class _Frames:
         self._frame: zstandard.ZstdDecompressionObj | None = None
         self._edges = [(0, 0)]
         self._read = self._given = 0
-        self._tail = b""
-        """Bytes not read yet: too few to identify, or the seek table."""
+        self._tail = b""  # bytes not read yet: too few to identify, or the seek table.
 
     def push(self, chunk: Buffer) -> Iterator[bytes]:
         """Yield the plain bytes of a chunk. zstd copies its remaining input after each frame, so it gets little input

@@ -65,9 +65,7 @@ def encode_index(index: SegmentIndex) -> bytes:
 
 def encode_entries(offsets: Int64Array, positions: Int64Array, lengths: Int64Array, base: int = 0) -> Bytes:
     """Return the bytes of these entries, without a magic byte, in memory of their own. `base` is added to positions.
-
-    Measured 1.8 ns a record.
-    """
+    Measured 1.8 ns a record."""
     table = np.empty((len(offsets), 3), ">i8")
     table[:, 0], table[:, 2] = offsets, lengths
     np.add(positions, base, out=table[:, 1], casting="unsafe")  # the bytes are swapped on the way, not after it
@@ -84,9 +82,7 @@ def decode_index(data: bytes, name: str) -> SegmentIndex:
 
 def decode_entries(data: Buffer, number: int, name: str) -> SegmentIndex:
     """Decode whole entries of the index file `name`; `data` (without a magic byte) begins with entry `number`.
-
-    `CorruptError` as far as these entries show it: the entries before them are not read.
-    """
+    `CorruptError` as far as these entries show it: the entries before them are not read."""
     entries = SegmentIndex.of(np.frombuffer(data, ">i8").reshape(-1, 3))
     entries.validate(name, number)
     return entries
@@ -109,10 +105,8 @@ def encode_partition_index(entries: Sequence[PartitionIndexEntry]) -> bytes:
 
 
 def decode_partition_index(data: bytes, name: str, *, partial: bool = False) -> list[PartitionIndexEntry]:
-    """Return the entries of the file `name`; with `partial`, without one that the file ends within.
-
-    `CorruptError` unless start offsets increase from 0 or more and names are plain file names.
-    """
+    """Return the entries of the file `name`; with `partial`, without one that the file ends within. `CorruptError`
+    unless start offsets increase from 0 or more and names are plain file names."""
     check_magic(data[0] if data else None, name)
     entries: list[PartitionIndexEntry] = []
     at, last = 1, -1

@@ -43,8 +43,7 @@ def check_magic(first: int | None, name: str) -> None:
 
 # One record at a time, with `struct`: to rebuild an index, and where no vector step pays.
 
-MIN_RECORD = 24
-"""Bytes of the shortest record: no timestamp, null key, null value, no headers."""
+MIN_RECORD = 24  # bytes of the shortest record: no timestamp, null key, null value, no headers.
 
 TIMED = (0, 1)
 UNTIMED = (-1, -2)
@@ -76,9 +75,7 @@ def _field_end(view: memoryview, at: int, stop: int, least: int, name: str, base
 
 def headers(view: memoryview, at: int, stop: int, count: int, name: str, base: int) -> Iterator[tuple[int, int, int]]:
     """Yield for each of `count` headers from `at` the positions of its key, of its value's length, and of its end.
-
-    `ShortError` if it goes past `stop`.
-    """
+    `ShortError` if it goes past `stop`."""
     for _ in range(count):
         middle = _field_end(view, at, stop, 0, name, base, "header key")
         end = _field_end(view, middle, stop, -1, name, base, "header value")
@@ -87,10 +84,8 @@ def headers(view: memoryview, at: int, stop: int, count: int, name: str, base: i
 
 
 def record(view: memoryview, at: int, after: int, name: str, base: int) -> tuple[int, int]:
-    """Offset and end of the record at `at`; its offset must be greater than `after`.
-
-    `ShortError` if `view` ends first; `CorruptError` for what no more bytes could mend.
-    """
+    """Offset and end of the record at `at`; its offset must be greater than `after`. `ShortError` if `view` ends first;
+    `CorruptError` for what no more bytes could mend."""
     stop = len(view)
     if at + MIN_RECORD > stop:
         raise ShortError
@@ -111,8 +106,7 @@ def record(view: memoryview, at: int, after: int, name: str, base: int) -> tuple
 
 # Positions of all fields of a block's records: vectorised, and checked before anything is read by them.
 
-_FEW = 24
-"""So many records with headers left, or fewer: `struct` (1 µs a header) beats a vector step (25 µs)."""
+_FEW = 24  # so many records with headers left, or fewer: `struct` (1 µs a header) beats a vector step (25 µs).
 
 
 class Fields(NamedTuple):
@@ -150,10 +144,8 @@ class _File(NamedTuple):
 
 
 def layout(block: RecordBlock, name: str, base: int) -> Layout:
-    """Return the block's fields; `CorruptError` unless every record's encoding fills its index entry exactly.
-
-    `base` is the position of the block's first byte in the file `name`.
-    """
+    """Return the block's fields; `CorruptError` unless every record's encoding fills its index entry exactly. `base` is
+    the position of the block's first byte in the file `name`."""
     file = _File(name, base)
     _require_index(block, file)
     data, start = block.data, block.positions
@@ -274,7 +266,5 @@ def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[A
 
 def check(block: RecordBlock, name: str, base: int) -> None:
     """Raise `CorruptError` unless `block` is whole: every record fills exactly its index entry, with valid fields.
-
-    `name` is the file that the error names and `base` the position of the block's first byte in it.
-    """
+    `name` is the file that the error names and `base` the position of the block's first byte in it."""
     layout(block, name, base)

@@ -64,10 +64,8 @@ _INT32_MAX = 2**31 - 1
 
 
 def encode(batch: pa.RecordBatch) -> RecordBlock:
-    """Return the block of a batch of schema `RECORDS`; `UsageError` for rows that the encoding can't hold.
-
-    Offsets must increase; a timestamp is there exactly where the type is 0 or 1.
-    """
+    """Return the block of a batch of schema `RECORDS`; `UsageError` for rows that the encoding can't hold. Offsets must
+    increase; a timestamp is there exactly where the type is 0 or 1."""
     if not batch.schema.equals(RECORDS):
         raise UsageError("a record batch of another schema than RECORDS", "cast it first")
     key, value = batch.column("key"), batch.column("value")

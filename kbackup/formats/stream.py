@@ -14,12 +14,9 @@ from kbackup.util.system import BufferPool
 
 
 def scan(data: Buffer, *, name: str, base: int = 0, first_after: int = -1, partial: bool = False) -> RecordBlock:
-    """Return the records of `data` (no magic byte) as a checked block.
-
-    `base` is the position of `data` in the file `name`; offsets must increase from above `first_after`. With `partial`
-    an incomplete last record is left out instead of refused: `len(data)` less the block's `nbytes` is how many bytes of
-    it there are.
-    """
+    """Return the records of `data` (no magic byte) as a checked block. `base` is the position of `data` in the file
+    `name`; offsets must increase from above `first_after`. With `partial` an incomplete last record is left out instead
+    of refused: `len(data)` less the block's `nbytes` is how many bytes of it there are."""
     octets = np.frombuffer(data, np.uint8)
     view = octets.data
     offsets: list[int] = []
@@ -114,13 +111,11 @@ def block_of(data: Bytes, start: int, index: SegmentIndex, records: slice, name:
 
 
 def blocks(chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str, least: int = 1) -> Iterator[RecordBlock]:
-    """Yield the records file `name`, given as chunks of any size (magic byte first), as checked blocks.
-
-    Holds a few chunks, or the largest record (twice that without an index). With an index the records must agree with
-    it to the last byte; without, they are walked one by one. `CorruptError` for a cut file, trailing bytes, offsets
-    that don't increase. Blocks share the chunks' memory: don't alter chunks later. Chunks are gathered until they have
-    `least` bytes, so that small ones don't make small blocks.
-    """
+    """Yield the records file `name`, given as chunks of any size (magic byte first), as checked blocks. Holds a few
+    chunks, or the largest record (twice that without an index). With an index the records must agree with it to the
+    last byte; without, they are walked one by one. `CorruptError` for a cut file, trailing bytes, offsets that don't
+    increase. Blocks share the chunks' memory: don't alter chunks later. Chunks are gathered until they have `least`
+    bytes, so that small ones don't make small blocks."""
     cutter = _ByScan(name) if index is None else _ByIndex(index, name)
     waiting: list[Bytes] = []
     size, need, base = 0, least, 1

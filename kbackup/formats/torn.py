@@ -16,12 +16,10 @@ from kbackup.formats.block import rising
 from kbackup.formats.index import SegmentIndex
 from kbackup.formats.layout import MIN_RECORD, ShortError, check_magic, record
 
-ENTRY = 24
-"""Bytes of an index entry."""
+ENTRY = 24  # bytes of an index entry
 _SPAN = 4 << 20
 
-Read = Callable[[int, int], bytes]
-"""Gives the bytes of a records file from a position on, so many of them."""
+Read = Callable[[int, int], bytes]  # gives the bytes of a records file from a position on, so many of them
 
 
 def plausible_entries(data: bytes, name: str) -> SegmentIndex:
@@ -38,11 +36,9 @@ def plausible_entries(data: bytes, name: str) -> SegmentIndex:
 
 
 class Walk:
-    """The whole records of the file `name` of `size` bytes: by their index entries, then one by one.
-
-    `indexed` counts the records that have entries. `at` is where the last whole record ends, `broken` why the bytes
-    from there on are none: None if they are the beginning of one.
-    """
+    """The whole records of the file `name` of `size` bytes: by their index entries, then one by one. `indexed` counts
+    the records that have entries. `at` is where the last whole record ends, `broken` why the bytes from there on are
+    none: None if they are the beginning of one."""
 
     def __init__(self, name: str, size: int, read: Read) -> None:
         self._name, self._size, self._read = name, size, read

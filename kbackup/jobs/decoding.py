@@ -21,9 +21,8 @@ PARTS = ("key", "value")
 
 @dataclass
 class Decoding:
-    """Decodes records and counts keys and values that it can't decode; thread-safe.
-
-    `decoders` are by part: key or value. With `mm2`, MirrorMaker 2's internal topics have decoders of their own."""
+    """Decodes records and counts keys and values that it can't decode; thread-safe. `decoders` are by part: key or
+    value. With `mm2`, MirrorMaker 2's internal topics have decoders of their own."""
 
     decoders: dict[str, Decoder]
     strict: bool = False

@@ -25,8 +25,7 @@ from kbackup.metadata.entities import LABELS, Acl, DelegationToken, MetadataPart
 from kbackup.util.times import now, time_text
 
 Set = Literal["appeared", "gone", "changed"]
-Values = Mapping[tuple[str, str], str | None]
-"""Values by owner and name; None for a sensitive one."""
+Values = Mapping[tuple[str, str], str | None]  # values by owner and name; None for a sensitive one.
 
 
 @dataclass(frozen=True, slots=True)

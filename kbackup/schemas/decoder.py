@@ -176,8 +176,7 @@ class Undecoded(NamedTuple):
     why: str
 
 
-Made = Decoded | Undecoded | None
-"""None: a null, or data that names no schema."""
+Made = Decoded | Undecoded | None  # none: a null, or data that names no schema.
 
 
 class DecodedRecord(NamedTuple):

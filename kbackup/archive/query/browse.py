@@ -56,11 +56,8 @@ class Catalogue:
 
 def catalogue(store: Store, point_name: str = "latest", topic: str | None = None, at: int | None = None) -> Catalogue:
     """As of the restore point `point_name` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
-    the epoch): what a restore of that moment would read, as `overview` has it.
-
-    `UsageError` if there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
-    indexes of the segments.
-    """
+    the epoch): what a restore of that moment would read, as `overview` has it. `UsageError` if there is no such topic.
+    It reads manifests and segment tables; of a folder of the Java tool the indexes of the segments."""
     archive = open_archive_or_folder(store)
     if archive is None:
         content = java_content(store, _chosen(java_topics(store), topic, store.url))
@@ -140,12 +137,9 @@ def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> I
 # Pages of a partition's records, forwards and backwards, for those who leaf through them: bounded in records and in
 # bytes, with as few requests as the segments that they lie in allow.
 
-MOST = 1000
-"""Records of a page, at most."""
-ROOM = 8 << 20
-"""Bytes of a page's records: once there are more, it ends. It may take another as much, or one record."""
-SOUGHT = 256 << 20
-"""Bytes of records that are looked at for a time in one go."""
+MOST = 1000  # records of a page, at most
+ROOM = 8 << 20  # Bytes of a page's records: once there are more, it ends. It may take another as much, or one record.
+SOUGHT = 256 << 20  # bytes of records that are looked at for a time in one go
 
 _THREADS = 8
 
@@ -192,11 +186,9 @@ def page_before(store: Store, partition: ArchivedPartition, offset: int, most: i
 
 
 def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int = 0) -> Sought:
-    """Find the first record at or above offset `start` whose timestamp (ms) is `time` or later.
-
-    Timestamps are in no order: of the segment with the first such record all is read, in blocks, and also everything
-    before it where the archive has no timestamps of its segments (files of the Java tool).
-    """
+    """Find the first record at or above offset `start` whose timestamp (ms) is `time` or later. Timestamps are in no
+    order: of the segment with the first such record all is read, in blocks, and also everything before it where the
+    archive has no timestamps of its segments (files of the Java tool)."""
     window = Window(from_time=time, ranges=((start, 2**63 - 1),))
     looked = 0
     for segment in filter(window.may_hold, partition.segments):

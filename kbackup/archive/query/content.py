@@ -231,8 +231,7 @@ class View:
     """`topics` are the topics of that moment. `others` are restored only by name: deleted by then, or first captured
     later. Records come from the runs up to `upto`. `groups` are topics as of the captures that have their groups'
     offsets. `as_of` and `groups_as_of` are restore points, None if there is none; `excluded` says by topic what has
-    records in the window all the same.
-    """
+    records in the window all the same."""
 
     upto: Manifest
     topics: tuple[TopicState, ...]

@@ -81,15 +81,13 @@ class Pattern:
         return matching
 
 
-_Task = tuple[TopicPartition, SegmentRanges, int, int]
-"""Records of a segment, by number from and to (exclusive)."""
+_Task = tuple[TopicPartition, SegmentRanges, int, int]  # records of a segment, by number from and to (exclusive)
 
 
 Matches = Callable[[TopicPartition, RecordBlock], npt.NDArray[np.bool_]]
 """bool[n]: which records of a partition's are looked for. It is asked by many threads."""
 
-Seen = Callable[[int, int], None]
-"""A callback, from any thread, with the records and bytes searched so far."""
+Seen = Callable[[int, int], None]  # a callback, from any thread, with the records and bytes searched so far
 
 
 class Searched(NamedTuple):
@@ -104,10 +102,8 @@ class Searched(NamedTuple):
 def find(
     store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], matches: Matches, window: Window, seen: Seen
 ) -> Generator[PartitionRecords, None, None]:
-    """Yield the records in `window` of these partitions (each with its topic) that match, in order.
-
-    Reading ends soon after it is closed. `CorruptError` comes in its turn: what was found before the damage is given.
-    """
+    """Yield the records in `window` of these partitions (each with its topic) that match, in order. Reading ends soon
+    after it is closed. `CorruptError` comes in its turn: what was found before the damage is given."""
     with closing(search(store, partitions, matches, window, seen)) as units:
         for unit in units:
             yield from unit.matches
@@ -123,9 +119,7 @@ def search(
     unit_bytes: int | None = None,
 ) -> Generator[Searched, None, None]:
     """Yield the result of each unit of about `unit_bytes`, in order; a search resumes at the end of the last one.
-
-    Reading and errors as for `find`.
-    """
+    Reading and errors as for `find`."""
     stop = threading.Event()
     tasks = _tasks(store, partitions, window, unit_bytes or _PIECE)
     waiting: deque[Future[Searched]] = deque()

@@ -131,9 +131,8 @@ class PointLags(NamedTuple):
 
 
 def sample_points(points: Sequence[PointOverview], most: int) -> list[PointOverview]:
-    """Return at most `most` restore points, spread over time: always the newest.
-
-    The sample changes little as the archive grows: it has the first restore point of each span of 2^n seconds."""
+    """Return at most `most` restore points, spread over time: always the newest. The sample changes little as the
+    archive grows: it has the first restore point of each span of 2^n seconds."""
     if len(points) <= most:
         return list(points)
     seconds = np.array([ms_of(point.committed_at) // 1000 for point in points])

@@ -1,6 +1,5 @@
-"""A folder that the Java tool (itadventurer/kafka-backup) wrote, read as it is: topic folders at its root,
-nothing else.
-"""
+"""A folder that the Java tool (itadventurer/kafka-backup) wrote, read as it is: topic folders at its root, nothing
+else."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from kbackup.errors import CorruptError, NoArchiveError
 from kbackup.formats.index import decode_group_offsets
 from kbackup.store.base import ObjectInfo, Store
 
-JAVA = "java"
-"""The archive id of a folder of the Java tool, which has none of its own."""
+JAVA = "java"  # the archive id of a folder of the Java tool, which has none of its own
 
 
 def open_archive_or_folder(store: Store) -> Archive | None:

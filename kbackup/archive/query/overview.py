@@ -37,13 +37,10 @@ from kbackup.util.times import ms_of
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start
-    and end that no record has: compaction, transactions, losses. Timestamps in ms, None if none is known.
-
-    `expired_records` were in the archive once, before the first ones that are.
-
-    Of a moment (`ArchiveOverview.choice`) it is what has to be read: `records` are at most so many, timestamps are
-    bounds, and gaps are not known (None)."""
+    """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start and end
+    that no record has: compaction, transactions, losses. Timestamps in ms, None if none is known. `expired_records`
+    were in the archive once, before the first ones that are. Of a moment (`ArchiveOverview.choice`) it is what has to
+    be read: `records` are at most so many, timestamps are bounds, and gaps are not known (None)."""
 
     records: int
     bytes: int
@@ -151,8 +148,7 @@ def point_overview(point: Point, state: State, damaged: int = 0) -> PointOvervie
 # Otherwise the end of the archive would be taken for the end of the window.
 
 
-_NAMED = 10
-"""So many topics or partitions are named: a follower may hold back thousands."""
+_NAMED = 10  # so many topics or partitions are named: a follower may hold back thousands.
 
 
 def not_reached(
@@ -219,9 +215,8 @@ Growth = list[tuple[int, int]]
 
 
 def growth_of(archive: Archive, manifest: Manifest, topics: Collection[Incarnation]) -> dict[Incarnation, Growth]:
-    """Return the growth of topics up to a restore point, of the segments that the archive still has.
-
-    A number may be of an expired restore point."""
+    """Return the growth of topics up to a restore point, of the segments that the archive still has. A number may be of
+    an expired restore point."""
     names = {name for name, _ in topics}
     table = of_topics(archive.table(manifest.number, ["topic", "incarnation", "point", "stored"]), names)
     growth: dict[Incarnation, Growth] = {}
@@ -312,10 +307,8 @@ class ArchiveOverview:
 
 def overview(store: Store, point_name: str, at: int | None = None, named: str | None = None) -> ArchiveOverview:
     """Return the archive as of the restore point `point_name` (number, label, or 'latest'); a folder of the Java tool
-    as it is.
-
-    `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any case.
-    """
+    as it is. `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any
+    case."""
     archive = open_archive_or_folder(store)
     if archive is None:
         content = java_content(store, java_topics(store))

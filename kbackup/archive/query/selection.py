@@ -85,11 +85,8 @@ def check_selection(
     internal: bool = False,
 ) -> None:
     """Raise `UsageError` if an exact name is none of `names`, or where nothing is selected though something is asked
-    for.
-
-    `where` completes 'there is no topic orders …'. The error's hint is the one of `reasons` for that name, else the
-    nearest name, else `hint`. An exclude pattern may match nothing. `internal` as for `Selection.unmatched`.
-    """
+    for. `where` completes 'there is no topic orders …'. The error's hint is the one of `reasons` for that name, else
+    the nearest name, else `hint`. An exclude pattern may match nothing. `internal` as for `Selection.unmatched`."""
     known = list(names)
     unmatched = selection.unmatched(kind, known, internal)
     if not unmatched:

@@ -17,19 +17,14 @@ from kbackup.formats.block import slice_block
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
 
-PART_BYTES = 32 << 20
-"""Small pieces are packed together up to this."""
+PART_BYTES = 32 << 20  # small pieces are packed together up to this
 CUT_BYTES = 256 << 20
 """A larger segment is cut. What is read whole is held against its checksum: twice what a segment usually has."""
-WHOLE = 1 << 62
-"""None is cut: each is held against its checksum, and no task has less than one."""
-BATCH_BYTES = 4 << 20
-"""Bytes of records that become one table, where one record is not more."""
+WHOLE = 1 << 62  # none is cut: each is held against its checksum, and no task has less than one.
+BATCH_BYTES = 4 << 20  # bytes of records that become one table, where one record is not more
 
-_OPENING = 1 << 20
-"""Bytes that the opening of one more segment counts as."""
-_NEAR = 1 << 20
-"""Offsets that are wanted are read at once where no more bytes than this lie between them."""
+_OPENING = 1 << 20  # bytes that the opening of one more segment counts as
+_NEAR = 1 << 20  # offsets that are wanted are read at once where no more bytes than this lie between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +57,9 @@ def plan_reads(
     part_bytes: int = PART_BYTES,
     cut_bytes: int = CUT_BYTES,
 ) -> list[ReadUnit]:
-    """Return the segments that may hold records in their window as units of work, in the same order.
-
-    A segment that has to be read as a whole and has at most `cut_bytes` is one piece; larger ones are cut at offsets,
-    and of others the records that are wanted are read alone.
-    """
+    """Return the segments that may hold records in their window as units of work, in the same order. A segment that has
+    to be read as a whole and has at most `cut_bytes` is one piece; larger ones are cut at offsets, and of others the
+    records that are wanted are read alone."""
     parts: list[ReadUnit] = []
     gathered: list[SegmentRange] = []
     size = 0
@@ -81,11 +74,9 @@ def plan_reads(
 
 
 def read_unit(store: Store, part: ReadUnit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the part's records in columns of `rows.SCHEMA`, in batches of about `BATCH_BYTES`.
-
-    Every record is checked. `CorruptError` for a segment that was read whole and has another checksum comes at its end,
-    when its records have gone out: they must not count unless all of the part came.
-    """
+    """Yield the part's records in columns of `rows.SCHEMA`, in batches of about `BATCH_BYTES`. Every record is checked.
+    `CorruptError` for a segment that was read whole and has another checksum comes at its end, when its records have
+    gone out: they must not count unless all of the part came."""
     for piece in part.ranges:
         s = piece.segment
         for block in read_range(store, piece):

@@ -38,16 +38,13 @@ _AHEAD = 2
 _SMALL = 1 << 20
 _POOL = BufferPool(FETCH_SPAN, keep=3)
 
-Span = tuple[int, int]
-"""Start and end of a range, in bytes."""
+Span = tuple[int, int]  # start and end of a range, in bytes
 
 
 def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[tuple[Bytes, int]]:
-    """Yield the bytes of each of `spans` and their CRC-64/NVME, in order. At most `_AHEAD` are fetched in advance.
-
-    The bytes have memory of their own as long as anything refers to it. The object is written once, so that all spans
-    are of one version.
-    """
+    """Yield the bytes of each of `spans` and their CRC-64/NVME, in order. At most `_AHEAD` are fetched in advance. The
+    bytes have memory of their own as long as anything refers to it. The object is written once, so that all spans are
+    of one version."""
     if len(spans) < 2:
         yield from (_fetch(store, key, span) for span in spans)
         return
@@ -138,9 +135,8 @@ def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> 
 
 
 class StoredRecords:
-    """A records object of `size` bytes, `plain` of them when it is not compressed (None: not known).
-
-    `crc` is the CRC-64/NVME of the bytes that were read, in order, so far."""
+    """A records object of `size` bytes, `plain` of them when it is not compressed (None: not known). `crc` is the
+    CRC-64/NVME of the bytes that were read, in order, so far."""
 
     def __init__(self, store: Store, key: str, size: int, plain: int | None = None) -> None:
         self._store, self._key, self._size, self._plain = store, key, size, plain
@@ -174,14 +170,12 @@ class StoredRecords:
 # What a checksum over a whole object guards is not known of a part of it: frames of `.zst` and encrypted objects
 # carry their own, elsewhere a record must fill its index entry exactly. Every byte is what `kbackup verify` looks at.
 
-SPAN = 4 << 20
-"""Bytes of records that are read at once, where one record is not more."""
+SPAN = 4 << 20  # bytes of records that are read at once, where one record is not more
 
 _ENTRY = 24
 _GATHERED = _ENTRY << 15
 """Bytes of an index that are held at once: as a store gives them, they would make small pieces."""
-_PROBED = 1 << 12
-"""Entries of an index that are read at once where an offset is looked for."""
+_PROBED = 1 << 12  # entries of an index that are read at once where an offset is looked for
 
 
 class SegmentRanges:

@@ -22,8 +22,7 @@ from kbackup.formats.index import SegmentIndex, decode_index, encode_index
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition, Int64Array
 
-MOST_PARTITIONS = 1_000_000
-"""A name with a higher number is not of a partition."""
+MOST_PARTITIONS = 1_000_000  # a name with a higher number is not of a partition
 
 T = TypeVar("T")
 
@@ -59,10 +58,8 @@ def parse_records_object(key: str) -> RecordsObject | None:
 
 
 def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tuple[list[T], list[T]]:
-    """Divide items with a segment each, in order, into those that stay and those that overlap one that stays.
-
-    Of two that overlap the one that begins first stays; of two that begin alike the longer one.
-    """
+    """Divide items with a segment each, in order, into those that stay and those that overlap one that stays. Of two
+    that overlap the one that begins first stays; of two that begin alike the longer one."""
     kept: list[T] = []
     overlapping: list[T] = []
     ends: dict[IncarnationPartition, int] = {}
@@ -79,9 +76,7 @@ def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tup
 
 def salvage_segment(store: Store, target: SegmentTarget, key: str) -> Segment:
     """Return the descriptor of a segment that another attempt wrote; write its index where it is missing.
-
-    `CorruptError` if the object or its index is not a whole segment.
-    """
+    `CorruptError` if the object or its index is not a whole segment."""
     segment, index, state, _ = _read_by_index(store, target, key)
     index_key = layout.index_key_of(key)
     if state == "missing":
@@ -110,10 +105,8 @@ def read_unlisted(store: Store, target: SegmentTarget, key: str) -> ReadBack:
 
 
 def _read_by_index(store: Store, target: SegmentTarget, key: str) -> ReadBack:
-    """Read a segment by its index, which checks as much as record by record and is thirty times as fast.
-
-    Without an index it is read record by record. `CorruptError` where records and index don't fit.
-    """
+    """Read a segment by its index, which checks as much as record by record and is thirty times as fast. Without an
+    index it is read record by record. `CorruptError` where records and index don't fit."""
     index_key = layout.index_key_of(key)
     try:
         stored = store.get(index_key)
@@ -126,10 +119,8 @@ def _read_by_index(store: Store, target: SegmentTarget, key: str) -> ReadBack:
 
 
 def _read_whole(store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None) -> tuple[Segment, bytes]:
-    """Return the descriptor of a records object, and the bytes of its index.
-
-    `by` is an index that may be its own. `CorruptError` if the object is no whole segment, or does not fit `by`.
-    """
+    """Return the descriptor of a records object, and the bytes of its index. `by` is an index that may be its own.
+    `CorruptError` if the object is no whole segment, or does not fit `by`."""
     info = store.stat(key)
     stored = StoredRecords(store, key, info.size)
     entries: list[Int64Array] = []

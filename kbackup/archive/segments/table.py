@@ -28,8 +28,7 @@ _ROWS_A_BYTE = 8
 _BYTES_A_BYTE = 200
 _SMALL_ROWS = 10_000
 _SMALL = 1 << 20
-_SMALL_DECODED = 16 << 20
-"""Rows, and bytes encoded and decoded, that are allowed for a table of any size."""
+_SMALL_DECODED = 16 << 20  # rows, and bytes encoded and decoded, that are allowed for a table of any size
 _BATCH = 1024
 _LARGE = 1 << 20
 
@@ -37,11 +36,9 @@ _LARGE = 1 << 20
 def read_bounded(
     data: bytes, name: str, names: Sequence[str], columns: Sequence[str] | None = None, rows: int | None = None
 ) -> pa.Table:
-    """Return the table of file `name`, which has the columns `names`, or some columns of it.
-
-    `CorruptError` if it has other columns, more rows than `rows` (by its document; None where unknown) or than so
-    many bytes can have, or more bytes uncompressed or decoded. Raises what pyarrow does for data that is no table.
-    """
+    """Return the table of file `name`, which has the columns `names`, or some columns of it. `CorruptError` if it has
+    other columns, more rows than `rows` (by its document; None where unknown) or than so many bytes can have, or more
+    bytes uncompressed or decoded. Raises what pyarrow does for data that is no table."""
     file = pq.ParquetFile(io.BytesIO(data))
     if file.schema_arrow.names != [*names]:
         raise CorruptError(
@@ -110,14 +107,11 @@ _HINT = "run 'kbackup verify' to see whether the archive is damaged"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """One segment: a records file and its index.
-
-    `first` and `last` are offsets of its first and last record; `bytes` is the size of the documented records
-    file (magic byte included), `stored` that of the object at `key` (smaller when compressed). Timestamps in
-    ms, None if no record has one. `largest` is the longest encoded record in bytes. `crc` and `index_crc`
-    are CRC-64/NVME over the stored bytes of the records object and of the index object, as 16 hex digits; ''
-    where they are unknown (files of the Java tool).
-    """
+    """One segment: a records file and its index. `first` and `last` are offsets of its first and last record; `bytes`
+    is the size of the documented records file (magic byte included), `stored` that of the object at `key` (smaller when
+    compressed). Timestamps in ms, None if no record has one. `largest` is the longest encoded record in bytes. `crc`
+    and `index_crc` are CRC-64/NVME over the stored bytes of the records object and of the index object, as 16 hex
+    digits; '' where they are unknown (files of the Java tool)."""
 
     topic: str
     incarnation: int
@@ -157,11 +151,9 @@ def schema_of(row: type) -> pa.Schema:
 
 
 SCHEMA = schema_of(Segment)
-PLACE = pa.schema(list(SCHEMA)[:4])
-"""The columns of a segment's position: topic, incarnation, partition, first."""
+PLACE = pa.schema(list(SCHEMA)[:4])  # the columns of a segment's position: topic, incarnation, partition, first.
 
-Starts = Mapping[IncarnationPartition, Int64Array]
-"""The first offset of each of its segments, rising."""
+Starts = Mapping[IncarnationPartition, Int64Array]  # the first offset of each of its segments, rising
 
 
 def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:

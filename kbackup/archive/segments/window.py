@@ -11,11 +11,9 @@ from kbackup.types import RecordBlock
 
 
 class Window(Member, frozen=True, kw_only=True):
-    """Timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of `ranges` (start
-    inclusive, end exclusive; disjoint, rising). None is no bound.
-
-    A record without a timestamp is in no window that has a bound in time: nobody knows when it was written.
-    """
+    """Timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of `ranges` (start inclusive,
+    end exclusive; disjoint, rising). None is no bound. A record without a timestamp is in no window that has a bound in
+    time: nobody knows when it was written."""
 
     from_time: int | None = None
     to_time: int | None = None
@@ -93,12 +91,10 @@ EVERYTHING = Window()
 
 
 class Choice(Member, frozen=True, kw_only=True):
-    """The restore points that a window in time or in offsets selected, and why.
-
-    `as_of` is the restore point whose topics and configs were chosen, `groups_as_of` the one whose groups were,
-    captured at `groups_captured_at`; each null if there is none. `notes` are the reasons; `left_out` is what holds
-    records in the window and is not restored, and how far the archive does not reach into it.
-    """
+    """The restore points that a window in time or in offsets selected, and why. `as_of` is the restore point whose
+    topics and configs were chosen, `groups_as_of` the one whose groups were, captured at `groups_captured_at`; each
+    null if there is none. `notes` are the reasons; `left_out` is what holds records in the window and is not restored,
+    and how far the archive does not reach into it."""
 
     from_time: int | None = None
     to_time: int | None = None

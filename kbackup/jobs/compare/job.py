@@ -54,10 +54,8 @@ _AHEAD = 1  # blocks of the archive that wait while one is compared
 
 @dataclass(frozen=True, slots=True)
 class ComparedPartition:
-    """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target.
-
-    `start` = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`.
-    """
+    """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target. `start`
+    = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`."""
 
     archived: UnitRange
     first: int
@@ -69,11 +67,8 @@ class ComparedPartition:
 
 @dataclass(frozen=True)
 class CompareWork:
-    """Function of all tasks.
-
-    `role` is the cluster's; `restored`: the cluster's records come from a restore. `timeout` in seconds, as
-    `RangeReader` has it.
-    """
+    """Function of all tasks. `role` is the cluster's; `restored`: the cluster's records come from a restore. `timeout`
+    in seconds, as `RangeReader` has it."""
 
     cluster: Properties = field(repr=False)
     role: str
@@ -126,11 +121,8 @@ def check_groups(
     target_offsets: Mapping[TopicPartition, TargetOffsets],
     ends: Mapping[TopicPartition, int],
 ) -> tuple[tuple[GroupOffsetCheck, ...], list[str]]:
-    """Compare every planned offset with the committed offset on the target.
-
-    Returns the checks, and a finding for each group that can't be read. `target_offsets` and `ends` (log ends, as
-    consumers see them) are by target partition.
-    """
+    """Compare every planned offset with the committed offset on the target. Returns the checks, and a finding for each
+    group that can't be read. `target_offsets` and `ends` (log ends, as consumers see them) are by target partition."""
     names = {t.source: t.target for t in plan.topics}
     committed, failed = cluster.groups.committed([g.target for g in plan.groups])
     checks: list[GroupOffsetCheck] = []
@@ -159,10 +151,8 @@ def check_groups(
 
 
 def due_offset(target_offsets: TargetOffsets, committed: int) -> tuple[int, How]:
-    """Return the target offset of the first restored record at or after source offset `committed`.
-
-    After the last restored record: the offset that follows the last record.
-    """
+    """Return the target offset of the first restored record at or after source offset `committed`. After the last
+    restored record: the offset that follows the last record."""
     if not len(target_offsets.source):
         return 0, "empty"
     at = int(np.searchsorted(target_offsets.source, committed, side="right")) - 1
@@ -177,27 +167,21 @@ def due_offset(target_offsets: TargetOffsets, committed: int) -> tuple[int, How]
 
 
 def is_right_position(position: int, due: int, how: How, end: int) -> bool:
-    """Compare a position with the due one; past the last record any offset up to the log end is right.
-
-    Transaction markers lie between the last record and the log end.
-    """
+    """Compare a position with the due one; past the last record any offset up to the log end is right. Transaction
+    markers lie between the last record and the log end."""
     return due <= position <= end if how in ("log end", "empty") else position == due
 
 
 # Plan a comparison of `verify --against`: partitions of the archive, and the cluster's offsets to read for each.
 
 
-_SAME_OFFSETS = TargetOffsets(*(np.array([n], np.int64) for n in (0, 0, 1 << 62)))
-"""Every record at its own offset."""
+_SAME_OFFSETS = TargetOffsets(*(np.array([n], np.int64) for n in (0, 0, 1 << 62)))  # every record at its own offset
 
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """Options of a comparison.
-
-    `options` select restore point, topics and names, or (`restore_id`) a restore. `exact`: records of the topics after
-    the archive's last record are differences, too. `show` differences are named.
-    """
+    """Options of a comparison. `options` select restore point, topics and names, or (`restore_id`) a restore. `exact`:
+    records of the topics after the archive's last record are differences, too. `show` differences are named."""
 
     against: Against
     options: Restore

@@ -30,8 +30,7 @@ _PAIRED = 256  # records that are paired in their order where nothing agrees
 _MOST_DIFFERENCES = 10_000  # more: it is a topic of other records
 
 Unpaired = Literal["missing", "extra"]
-Open = Callable[[int], Iterator[RecordBlock]]
-"""The records of a partition from an offset on."""
+Open = Callable[[int], Iterator[RecordBlock]]  # the records of a partition from an offset on
 
 _NONE = -2  # the kind of a record without a timestamp
 _TIMED_HEAD, _BARE_HEAD = (20, 12)  # bytes before the key's length: offset, type and, where there is one, timestamp
@@ -39,10 +38,8 @@ _TIMED_HEAD, _BARE_HEAD = (20, 12)  # bytes before the key's length: offset, typ
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetOffsets:
-    """Target offsets of a partition's source offsets, as runs sorted by source.
-
-    int64[n] each; the record of offset `source + i` has target offset `target + i`, 0 <= i < `count`.
-    """
+    """Target offsets of a partition's source offsets, as runs sorted by source. int64[n] each; the record of offset
+    `source + i` has target offset `target + i`, 0 <= i < `count`."""
 
     source: Int64Array
     target: Int64Array
@@ -110,11 +107,9 @@ def _field(body: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 class Side:
-    """Reads on as far as it is asked to. `at` is the first record of `seen` that is still to be looked at.
-
-    `stamps` False: timestamps are not compared (the broker sets its own). `restored`: timestamps are changed as a
-    restore changes them: 0 becomes 1, and every time is a create time.
-    """
+    """Reads on as far as it is asked to. `at` is the first record of `seen` that is still to be looked at. `stamps`
+    False: timestamps are not compared (the broker sets its own). `restored`: timestamps are changed as a restore
+    changes them: 0 becomes 1, and every time is a create time."""
 
     def __init__(self, opened: Open, start: int, *, stamps: bool = True, restored: bool = False) -> None:
         self._open, self._stamps, self._restored = opened, stamps, restored
@@ -196,10 +191,8 @@ class Side:
 
 
 def count_equal(one: Side, other: Side, records: int) -> int:
-    """Return how many of the next `records` are equal on both sides before the first difference.
-
-    `records` is at most the remaining records of each side. Bytes are compared, not digests.
-    """
+    """Return how many of the next `records` are equal on both sides before the first difference. `records` is at most
+    the remaining records of each side. Bytes are compared, not digests."""
     x, y = one.seen.part(one.at, one.at + records), other.seen.part(other.at, other.at + records)
     same = (x.ends - x.bodies == y.ends - y.bodies) & (x.kinds == y.kinds) & (x.stamps == y.stamps)
     alike = records if same.all() else int(np.argmin(same))
@@ -239,15 +232,12 @@ def _packed(view: RecordView) -> Bytes:
 _MATCHES_TRIED = 8  # of a digest that occurs often, so many occurrences are compared
 _CELLS = 40_000  # of a table of costs: 200 by 200 records take some 50 ms
 
-Cost = Callable[[int, int], float]
-"""Dissimilarity of two records, given by their indexes: 0 to 1."""
+Cost = Callable[[int, int], float]  # dissimilarity of two records, given by their indexes: 0 to 1.
 
 
 class Pair(NamedTuple):
-    """Indexes of a record on one side and of its counterpart on the other side.
-
-    None: the record has no counterpart. `moved`: both records are equal and stand at different places of the order.
-    """
+    """Indexes of a record on one side and of its counterpart on the other side. None: the record has no counterpart.
+    `moved`: both records are equal and stand at different places of the order."""
 
     one: int | None
     other: int | None
@@ -255,10 +245,8 @@ class Pair(NamedTuple):
 
 
 def find_sync(one: Sequence[int], other: Sequence[int], run: int, final: bool) -> tuple[int, int] | None:
-    """Return how many records to skip on each side until the next `run` records are equal, or None.
-
-    `final`: both sides end with these sequences. Then fewer records are enough where they reach both ends.
-    """
+    """Return how many records to skip on each side until the next `run` records are equal, or None. `final`: both sides
+    end with these sequences. Then fewer records are enough where they reach both ends."""
     matches: dict[int, list[int]] = {}
     for at, digest in enumerate(other):
         matches_of_digest = matches.setdefault(digest, [])
@@ -284,10 +272,8 @@ def find_sync(one: Sequence[int], other: Sequence[int], run: int, final: bool) -
 
 
 def pair_records(one: Sequence[int], other: Sequence[int], cost: Cost) -> list[Pair]:
-    """Pair the records of two stretches, in the order of both.
-
-    Equal records are pairs. Of the other records, the most similar ones count as one record that was changed.
-    """
+    """Pair the records of two stretches, in the order of both. Equal records are pairs. Of the other records, the most
+    similar ones count as one record that was changed."""
     moved = _find_moved(one, other)
     moved_from, moved_to = {p.one for p in moved}, {p.other for p in moved}
     one_rest = [i for i in range(len(one)) if i not in moved_from]
@@ -377,11 +363,9 @@ def _pair_by_cost(one_rest: Sequence[int], other_rest: Sequence[int], cost: Cost
 
 
 class PartitionComparer:
-    """Compares one partition.
-
-    `target_offsets`: the due offsets of the archive's records in the topic; None: unknown. All differences are
-    counted, at most `show` are named. `seen(records, bytes)` is called with the compared records of the archive.
-    """
+    """Compares one partition. `target_offsets`: the due offsets of the archive's records in the topic; None: unknown.
+    All differences are counted, at most `show` are named. `seen(records, bytes)` is called with the compared records of
+    the archive."""
 
     def __init__(
         self,

@@ -141,8 +141,7 @@ class Destination:
             )
 
     def check_same_lineage(self, archive: Archive) -> None:
-        """Raise `RefusedError` if `archive` is behind the export, or has diverged from it; store its newest
-        point."""
+        """Raise `RefusedError` if `archive` is behind the export, or has diverged from it; store its newest point."""
         newest, hint = (archive.restore_points[-1], "export from the archive that is ahead, or to another address")
         try:
             seen = load(Seen, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")

@@ -51,8 +51,7 @@ from kbackup.types import Incarnation, RecordBlock, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_Added = tuple[int, Segment]
-"""A segment and the number of the run that added it."""
+_Added = tuple[int, Segment]  # a segment and the number of the run that added it
 
 
 class Addition(NamedTuple):
@@ -169,8 +168,7 @@ class Additions:
 
 # Read blocks of segments in a task of an export, as rows of exported tables.
 
-BATCH_BYTES = 4 << 20
-"""Bytes of records that become one batch, where one record is not more."""
+BATCH_BYTES = 4 << 20  # bytes of records that become one batch, where one record is not more
 
 
 @dataclass(frozen=True)
@@ -375,8 +373,7 @@ class DeltaTable:
 # already is not written again, whoever was killed when. The archive is only read.
 
 
-PART_BYTES = 128 << 20
-"""Of records that one task writes: a file for each date of them."""
+PART_BYTES = 128 << 20  # of records that one task writes: a file for each date of them.
 
 
 @dataclass

@@ -52,12 +52,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """A reader that narrows by filters, but leaves their evaluation to Spark.
-
-    Spark 4.1 stores the filters of a loaded table's last query, and uses them for all queries: for others in the same
-    plan, and for later ones without a filter. So a query reads the records of all filters until then (stored in Spark's
-    own folder on the driver), and Spark filters them. The caller ensures that each query has a filter.
-    """
+    """A reader that narrows by filters, but leaves their evaluation to Spark. Spark 4.1 stores the filters of a loaded
+    table's last query, and uses them for all queries: for others in the same plan, and for later ones without a filter.
+    So a query reads the records of all filters until then (stored in Spark's own folder on the driver), and Spark
+    filters them. The caller ensures that each query has a filter."""
 
     def __init__(self, request: Request, columns: Sequence[str], table: str) -> None:
         super().__init__(request, columns)
@@ -106,10 +104,8 @@ def read(store: Store, partition: InputPartition | None, columns: Sequence[str])
 
 
 def segments_of(store: Store, request: Request) -> list[Segment]:
-    """Return all segments of the selected topics, of a restore point or of a folder of the Java tool.
-
-    Reads nothing of other topics, as far as names allow. `UsageError` for a requested topic that is missing.
-    """
+    """Return all segments of the selected topics, of a restore point or of a folder of the Java tool. Reads nothing of
+    other topics, as far as names allow. `UsageError` for a requested topic that is missing."""
     archive = open_archive_or_folder(store)
     if archive is None:
         names = select_topics(request, java_topics(store), store.url)
@@ -213,10 +209,8 @@ class StreamReader(DataSourceStreamReader):
 
 
 def require_whole(archive: Archive, after: int, last: int, wants: Callable[[TopicPartition], bool]) -> None:
-    """Raise `RefusedError` if records added after restore point `after` have expired or are damaged.
-
-    Damage is checked up to restore point `last`.
-    """
+    """Raise `RefusedError` if records added after restore point `after` have expired or are damaged. Damage is checked
+    up to restore point `last`."""
     hint = "set option failOnDataLoss=false to continue without them, or give the stream another checkpointLocation"
     for tp, start in missed(archive, after, wants) if after else ():
         raise RefusedError(

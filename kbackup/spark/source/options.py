@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 
-Ranges = tuple[tuple[int, int], ...]
-"""Offsets, from and to (exclusive), disjoint and rising."""
+Ranges = tuple[tuple[int, int], ...]  # offsets, from and to (exclusive), disjoint and rising
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST = 2**63 - 1

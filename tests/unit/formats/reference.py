@@ -107,10 +107,8 @@ def _contents(draw: st.DrawFn) -> Record:
 
 @st.composite
 def records(draw: st.DrawFn, min_size: int = 0, max_size: int = 60) -> list[Record]:
-    """Records with increasing offsets, of all four timestamp types, few and many with headers.
-
-    Up to five different ones in any order, with gaps: to draw each anew made the tests four times slower.
-    """
+    """Records with increasing offsets, of all four timestamp types, few and many with headers. Up to five different
+    ones in any order, with gaps: to draw each anew made the tests four times slower."""
     kinds = draw(st.lists(_contents(), min_size=1, max_size=5))
     order = draw(st.binary(min_size=min_size, max_size=max_size))
     offset = draw(st.integers(-1, 2**50))
