@@ -6,7 +6,7 @@ import re
 import select
 import socket
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.lease import LeaseRanOutError
@@ -14,6 +14,7 @@ from kbackup.archive.models import Document, dump, load
 from kbackup.errors import AlreadyExistsError, ClusterError, FencedError, KbackupError, StoreError, UnreachableError
 from kbackup.spark.tasks import TaskError
 from kbackup.store.base import Store
+from kbackup.util.times import now
 
 
 class Stop:
@@ -86,38 +87,42 @@ D = TypeVar("D", bound=Document)
 class NumberedCaptures(Generic[D]):
     """The captures of one restore on `state`: documents of one `kind`, in files of one `name`."""
 
-    def __init__(self, kind: type[D], name: str, state: Store, restore_id: str) -> None:
-        self._kind = kind
-        self._name = name
-        self.state = state
-        self.restore_id = restore_id
+    kind: type[D]
+    name: str
+
+    def __init__(self, state: Store, restore_id: str) -> None:
+        self.state, self.restore_id = state, restore_id
 
     def numbers(self) -> list[int]:
         """Return the numbers of the captures, ascending."""
-        prefix = layout.restore_key(self.restore_id, f"{self._name}-")
-        pattern = re.compile(rf"{self._name}-([1-9][0-9]*)\.json")
-        names = (entry.key.rpartition("/")[2] for entry in self.state.list(prefix))
+        pattern = re.compile(rf"{self.name}-([1-9][0-9]*)\.json")
+        listed = self.state.list(layout.restore_key(self.restore_id, f"{self.name}-"))
+        names = (entry.key.rpartition("/")[2] for entry in listed)
         return sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
 
     def read(self, number: int) -> D:
         """Return the capture of that number; `NotFoundError` if there is none."""
         key = self._key(number)
-        return load(self._kind, self.state.get(key), key)
+        return load(self.kind, self.state.get(key), key)
 
     def every(self) -> list[D]:
         """Return the captures, by number."""
-        return list(map(self.read, self.numbers()))
+        return [self.read(number) for number in self.numbers()]
 
-    def create(self, make: Callable[[int], D]) -> int:
-        """Store what `make` returns for the next free number; returns that number."""
+    def write(self, by: str, cluster_id: str, **content: object) -> int:
+        """Store `content` under the next free number; return that number. What was captured may be changed from then
+        on."""
+        make: Any = self.kind
         number = max(self.numbers(), default=0) + 1
         while True:
+            about = {"restore_id": self.restore_id, "number": number, "by": by, "captured_at": now()}
+            document = make(**about, target_cluster_id=cluster_id, **content)
             try:
-                self.state.put_new(self._key(number), dump(make(number)))
+                self.state.put_new(self._key(number), dump(document))
             except AlreadyExistsError:
                 number += 1
-                continue
-            return number
+            else:
+                return number
 
     def _key(self, number: int) -> str:
-        return layout.restore_key(self.restore_id, f"{self._name}-{number}.json")
+        return layout.restore_key(self.restore_id, f"{self.name}-{number}.json")

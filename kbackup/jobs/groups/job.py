@@ -71,24 +71,7 @@ class GroupsBefore(Document, frozen=True, kw_only=True):
 
 
 class Captures(NumberedCaptures[GroupsBefore]):
-    """The captures of groups of one restore on `state`."""
-
-    def __init__(self, state: Store, restore_id: str) -> None:
-        super().__init__(GroupsBefore, "groups-before", state, restore_id)
-
-    def write(self, by: By, cluster_id: str, groups: Sequence[GroupBefore]) -> int:
-        """Store the committed offsets of groups; return the number of the capture. The groups may be written to
-        afterwards."""
-        return self.create(
-            lambda number: GroupsBefore(
-                restore_id=self.restore_id,
-                number=number,
-                by=by,
-                captured_at=now(),
-                target_cluster_id=cluster_id,
-                groups=tuple(groups),
-            )
-        )
+    kind, name = GroupsBefore, "groups-before"
 
 
 def as_stored(offsets: Iterable[CommittedOffset]) -> tuple[GroupOffset, ...]:
@@ -225,7 +208,7 @@ def set_groups(
     ]
     if by == "restore":
         before = _resumed(before, [group for known in captures.every() if known.by == by for group in known.groups])
-    number = captures.write(by, cluster_id, before) if before else 0
+    number = captures.write(by, cluster_id, groups=tuple(before)) if before else 0
     commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in has}
     refused = unknown | unread | _refused(cluster.groups.commit_all(commits))
 
@@ -353,8 +336,8 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
     undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
     alone, unknown = _with_members(cluster, [g for g, u in undos.items() if u.writes])
     going = [undos[group] for group, why in alone.items() if not why]
-    captured = [GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going]
-    written = captures.write("undo", cluster_id, captured) if going else 0
+    captured = tuple(GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going)
+    written = captures.write("undo", cluster_id, groups=captured) if going else 0
     refused = unread | unknown | _write_undos(cluster, going)
     return GroupUndoReport(
         restore_id=restore_id,

@@ -32,7 +32,6 @@ from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.security_types import Untold
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
-from kbackup.util.times import now
 
 # The settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
 #
@@ -54,23 +53,7 @@ class SettingsBefore(Document, frozen=True, kw_only=True):
 
 
 class SettingsCaptures(NumberedCaptures[SettingsBefore]):
-    """The captures of settings of one restore on `state`."""
-
-    def __init__(self, state: Store, restore_id: str) -> None:
-        super().__init__(SettingsBefore, "settings-before", state, restore_id)
-
-    def write(self, by: Literal["restore", "undo"], cluster_id: str, changes: Changes) -> int:
-        """Store what is about to be changed; returns its number. The changes may be made from then on."""
-        return self.create(
-            lambda number: SettingsBefore(
-                restore_id=self.restore_id,
-                number=number,
-                by=by,
-                captured_at=now(),
-                target_cluster_id=cluster_id,
-                changes=changes,
-            )
-        )
+    kind, name = SettingsBefore, "settings-before"
 
 
 # Make changes.
@@ -224,7 +207,7 @@ def apply_settings(
     if planned is None:
         return None
     if planned.changes:
-        captures.write("restore", cluster_id, planned.changes)
+        captures.write("restore", cluster_id, changes=planned.changes)
     done, refused = write_changes(cluster, planned.changes)
     missing = (*planned.missing, *refused)
     return replace(planned, acls=done.acls, configs=done.configs, quotas=done.quotas, missing=missing)
@@ -303,7 +286,7 @@ def undo_settings(cluster: Cluster, state: Store, restore_id: str, dry_run: bool
         _check_known(part, now, cluster.connection.address, "nobody knows why", "give that right, and try again")
     number, done, refused = 0, undo_of(pending, now), tuple[str, ...]()
     if done and not dry_run:
-        number = captures.write("undo", cluster_id, done)
+        number = captures.write("undo", cluster_id, changes=done)
         done, refused = write_changes(cluster, done)
     return SettingsUndone(
         restore_id=restore_id,

@@ -164,9 +164,9 @@ def _write_captures(made: Store) -> None:
     """Write the groups and settings that a restore found before its changes."""
     had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
     gets = GroupOffset(topic="restored.t", partition=0, offset=9)
-    Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
+    Captures(made, "r1").write("apply", "target", groups=(GroupBefore(group="g", offsets=(had,), writes=(gets,)),))
     quota = QuotaChange(entity={"user": None}, name="producer_byte_rate", before=None, after=1.5)
-    SettingsCaptures(made, "r1").write("restore", "target", Changes(quotas=(quota,)))
+    SettingsCaptures(made, "r1").write("restore", "target", changes=Changes(quotas=(quota,)))
 
 
 def _write_flow(made: Store, archive: Archive) -> None:

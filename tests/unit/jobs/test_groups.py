@@ -336,14 +336,14 @@ def test_damaged_capture_is_refused(store: Store) -> None:
 def test_captures_are_never_replaced(store: Store) -> None:
     captures = Captures(store, "r")
     key = layout.restore_key("r", "groups-before-2.json")
-    assert captures.write("apply", "target", []) == 1
+    assert captures.write("apply", "target", groups=()) == 1
 
     class Late(Captures):
         def numbers(self) -> list[int]:
             return [1]
 
     store.put_new(key, b"another's")
-    assert Late(store, "r").write("apply", "target", []) == 3
+    assert Late(store, "r").write("apply", "target", groups=()) == 3
     assert store.get(key) == b"another's"
 
 

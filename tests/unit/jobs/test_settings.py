@@ -474,7 +474,7 @@ def test_undo_keeps_changes_of_others() -> None:
 def test_captures_are_numbered_and_never_replaced() -> None:
     captures = SettingsCaptures(MemoryStore(), "r")
     changes = planned(reading({"User:a"}, {}, {}, {}, {}), reading(set(), {}, {}, {}, {}))
-    assert [captures.write("restore", "c", changes), captures.write("undo", "c", changes)] == [1, 2]
+    assert [captures.write("restore", "c", changes=changes), captures.write("undo", "c", changes=changes)] == [1, 2]
     assert [(c.number, c.by, c.changes) for c in captures.every()] == [(1, "restore", changes), (2, "undo", changes)]
 
 
