@@ -14,11 +14,10 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
-from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
-from kbackup.kafka.security_types import DynamicConfig, Untold
+from kbackup.kafka.security import DynamicConfig, SecurityAdmin, Untold
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     Acl,

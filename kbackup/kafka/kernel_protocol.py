@@ -41,23 +41,18 @@ class Source(Protocol):
 
     def start(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         """Read these partitions only, each from its range's start."""
-        ...
 
     def restart(self, tp: TopicPartition, offset: int) -> None:
         """Continue a partition at `offset`, which the log has now."""
-        ...
 
     def stop(self, tp: TopicPartition) -> None:
         """Read no more of this partition; idempotent."""
-        ...
 
     def take(self) -> Iterable[FetchResult]:
         """Return the records and events that arrived, in order; waits a little where nothing did."""
-        ...
 
     def watermarks(self, tp: TopicPartition, timeout: float) -> tuple[int, int]:
         """Return the log's current start and end offsets; `timeout` in seconds."""
-        ...
 
     def close(self) -> None: ...
 
@@ -195,41 +190,33 @@ class Outlet(Protocol):
     @property
     def moved(self) -> int:
         """The number of records sent with timestamp 1 for 0, which librdkafka takes for 'now'."""
-        ...
 
     def init(self, timeout: float) -> None:
         """Fence whoever had this transactional id before."""
-        ...
 
     def join(self, consumer: Consumer) -> None:
         """Know the group that progress goes to, whose `consumer` is there for now."""
-        ...
 
     def begin(self) -> None: ...
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records in order; blocks while the queue is full. `RefusedRecordError`, and `CorruptError`
         for a block that is damaged, after the records before the damage may be queued."""
-        ...
 
     def serve(self, wait: float) -> None:
         """Take what is reported, or comes within `wait`."""
-        ...
 
     def lost(self) -> Undelivered | None:
         """Return the records that were not delivered since the last `taken`."""
-        ...
 
     def flush(self, timeout: float) -> int:
         """Wait up to `timeout` seconds for deliveries; return the number of records neither delivered nor lost."""
-        ...
 
     def taken(self) -> dict[TopicPartition, Runs]:
         """Return the target offsets of all records since the last call; to be called after `flush`.
 
         Targets are unknown where no delivery report gave an offset.
         """
-        ...
 
     def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None: ...
 
@@ -237,11 +224,9 @@ class Outlet(Protocol):
 
     def abort(self, timeout: float) -> None:
         """End the transaction without a trace of what was sent since `begin`."""
-        ...
 
     def close(self) -> None:
         """Give up what is neither delivered nor lost."""
-        ...
 
 
 _SILENCE = 10.0  # s

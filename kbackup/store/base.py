@@ -202,7 +202,6 @@ class Store(Protocol):
     @property
     def address(self) -> Address:
         """Return the normalized address of the store, equal for all spellings of one location."""
-        ...
 
     def get(self, key: str) -> bytes:
         """Return a whole object; `CorruptError` for one that is larger than its kind (`KeyClass`) ever is."""
@@ -221,51 +220,41 @@ class Store(Protocol):
         Memory is bounded. After a dropped connection, reading resumes at the next byte. Errors come with the chunk that
         they prevent.
         """
-        ...
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         """Read the bytes of `get_range` into `into` without a copy; yield each filled view of `into`, in order."""
-        ...
 
     def put(self, key: str, data: Buffer) -> str:
         """Create or replace; returns the etag."""
-        ...
 
     def put_new(self, key: str, data: Buffer) -> str:
         """Create; `AlreadyExistsError` if the key is taken (by other bytes, when an answer had been lost on the
         way)."""
-        ...
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
         """Replace the version `etag` of an object. `PreconditionError` if the object has another version,
         `NotFoundError` if the object is missing."""
-        ...
 
     def upload(self, key: str) -> Upload:
         """Start a streamed create. That the key is taken shows at `commit`."""
-        ...
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with `prefix` (a plain string, not a folder) and is greater than `start_after`, in
         UTF-8 binary order of keys, lazily."""
-        ...
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         """Yield the distinct next names after `prefix` ('' or ending in '/'), for keys with more names to come, in the
         order of those keys ('a-b' before 'a', since 'a-b/' is less than 'a/')."""
-        ...
 
     def stat(self, key: str) -> ObjectInfo: ...
 
     def checksum(self, key: str) -> int | None:
         """Return the CRC-64/NVME that the store keeps of the object, without reading its bytes; None if it keeps
         none."""
-        ...
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key, but does
         where the store can't be asked at all. It may be called again."""
-        ...
 
 
 def encryption_of(store: Store) -> str | None:

@@ -1,15 +1,21 @@
-"""The stores that every test of the contract runs on."""
+"""The stores that every test of the contract runs on, and objects that tests put into them."""
 
 from __future__ import annotations
 
+import random
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from awscrt.checksums import crc64nvme
 
 from kbackup.archive import layout
+from kbackup.errors import StoreError
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -22,117 +28,118 @@ from tests.support.memory_store import MemoryStore
 PART = 5 << 20
 
 
-class Location(ABC):
-    """An address at which tests open a store; it is empty at first."""
+def data_of(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def fill(store: Store, keys: list[str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: store.put(key, key.encode()), keys))
+
+
+def upload(store: Store, key: str, data: bytes) -> None:
+    with store.upload(key) as started:
+        started.write(data)
+        assert started.commit() == (len(data), crc64nvme(data))
+
+
+def race(attempt: Callable[[bytes], object], bodies: list[bytes], lost: type[StoreError]) -> int:
+    """Start one attempt with each body at the same time, and return how many succeeded."""
+    barrier = threading.Barrier(len(bodies))
+
+    def run(body: bytes) -> bool:
+        barrier.wait()
+        try:
+            attempt(body)
+        except lost:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return sum(pool.map(run, bodies))
+
+
+@dataclass
+class Location:
+    """An address at which tests open a store; it is empty at first. `unfinished` are the names of unfinished writes
+    that the store still holds, `in_memory` the bytes of objects that this process holds for the store."""
 
     url: str
-
-    @abstractmethod
-    def store(self) -> Store: ...
-
-    @abstractmethod
-    def unfinished(self) -> list[str]:
-        """Return the names of unfinished writes that the store still holds."""
-
-    def in_memory(self) -> int:
-        """Return the bytes of objects that this process holds for the store."""
-        return 0
+    store: Callable[[], Store]
+    unfinished: Callable[[], list[str]]
+    in_memory: Callable[[], int] = lambda: 0
 
 
-class FileLocation(Location):
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.url = f"file://{root}"
+def file_location(root: Path) -> Location:
+    def unfinished() -> list[str]:
+        return [path.name for path in (root / ".tmp").glob("*") if path.name != "lock"]
 
-    def store(self) -> Store:
-        return open_store(self.url)
-
-    def unfinished(self) -> list[str]:
-        return [path.name for path in (self.root / ".tmp").glob("*") if path.name != "lock"]
+    return Location(f"file://{root}", lambda: open_store(f"file://{root}"), unfinished)
 
 
-class MemoryLocation(Location):
-    def __init__(self) -> None:
-        self.memory = MemoryStore()
-        self.url = self.memory.url
+def memory_location() -> Location:
+    memory = MemoryStore()
+    return Location(
+        memory.url, lambda: memory, lambda: memory.unfinished, lambda: sum(info.size for info in memory.list())
+    )
 
-    def store(self) -> Store:
-        return self.memory
 
-    def unfinished(self) -> list[str]:
-        return self.memory.unfinished
+def encrypted(inner: Location, folder: Path) -> Location:
+    """Return another location, where everything is encrypted."""
+    (folder / "key").write_text(generate_key())
+    source = f"file:{folder / 'key'}"
 
-    def in_memory(self) -> int:
-        return sum(info.size for info in self.memory.list())
+    def store() -> Store:
+        return CryptStore(inner.store(), Keyring(inner.store(), source), layout.key_class)
+
+    return Location(inner.url, store, inner.unfinished)
+
+
+def options_of(server: S3Server, **more: Any) -> S3Options:
+    base: dict[str, Any] = {
+        "endpoint_url": server.endpoint_url,
+        "region": server.region,
+        "access_key_id": server.access_key,
+        "secret_access_key": server.secret_key,
+        "part_size": PART,
+        "max_attempts": 3,
+    }
+    return S3Options(**base | more)
 
 
 class S3Location(Location):
     def __init__(self, server: S3Server) -> None:
         self.server = server
         self.bucket = f"contract-{secrets.token_hex(8)}"
-        self.url = f"s3://{self.bucket}/some/prefix"
         server.create_bucket(self.bucket)
+        super().__init__(f"s3://{self.bucket}/some/prefix", self.opened, self._unfinished)
 
-    def options(self, endpoint_url: str = "", secret_key: str = "", max_attempts: int = 3) -> S3Options:
-        return S3Options(
-            endpoint_url=endpoint_url or self.server.endpoint_url,
-            access_key_id=self.server.access_key,
-            secret_access_key=secret_key or self.server.secret_key,
-            region=self.server.region,
-            part_size=PART,
-            max_attempts=max_attempts,
-        )
+    def options(self, **more: Any) -> S3Options:
+        return options_of(self.server, **more)
 
-    def store(self) -> Store:
-        return open_store(self.url, self.options())
+    def opened(self, **more: Any) -> Store:
+        return open_store(self.url, self.options(**more))
 
-    def unfinished(self) -> list[str]:
+    def _unfinished(self) -> list[str]:
         uploads = self.server.client().list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
         return [upload["Key"] for upload in uploads]
 
 
-class EncryptedLocation(Location):
-    """Another location, where everything is encrypted."""
-
-    def __init__(self, inner: Location, folder: Path) -> None:
-        self.inner = inner
-        self.url = inner.url
-        self.key = folder / "key"
-        self.key.write_text(generate_key())
-
-    def store(self) -> Store:
-        return CryptStore(self.inner.store(), Keyring(self.inner.store(), f"file:{self.key}"), layout.key_class)
-
-    def unfinished(self) -> list[str]:
-        return self.inner.unfinished()
-
-
-class CachedLocation(Location):
-    """Another location, with a cache on this machine."""
-
-    def __init__(self, inner: Location, folder: Path) -> None:
-        self.inner = inner
-        self.url = inner.url
-        self.folder = folder / "cache"
-
-    def store(self) -> Store:
-        return CachedStore(self.inner.store(), Shelf(self.folder))
-
-    def unfinished(self) -> list[str]:
-        return self.inner.unfinished()
-
-
 @pytest.fixture(params=["memory", "file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
-    if request.param == "memory":
-        return MemoryLocation()
-    if request.param == "cached-file":
-        return CachedLocation(FileLocation(tmp_path / "archive"), tmp_path)
-    name = request.param.removeprefix("encrypted-")
-    location: Location = (
-        FileLocation(tmp_path / "archive") if name == "file" else S3Location(request.getfixturevalue(f"{name}_server"))
-    )
-    return EncryptedLocation(location, tmp_path) if name != request.param else location
+    wrapper, _, name = request.param.rpartition("-")
+    if name == "memory":
+        location = memory_location()
+    elif name == "file":
+        location = file_location(tmp_path / "archive")
+    else:
+        location = S3Location(request.getfixturevalue(f"{name}_server"))
+    if wrapper == "encrypted":
+        return encrypted(location, tmp_path)
+    if wrapper == "cached":
+        shelf = Shelf(tmp_path / "cache")
+        return Location(location.url, lambda: CachedStore(location.store(), shelf), location.unfinished)
+    return location
 
 
 @pytest.fixture(params=["moto", "minio"])
@@ -151,7 +158,7 @@ def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "memory":
         return MemoryStore()
     if request.param == "file":
-        return FileLocation(tmp_path / "archive").store()
+        return open_store(str(tmp_path / "archive"))
     return S3Location(request.getfixturevalue("minio_server")).store()
 
 
@@ -165,4 +172,4 @@ def proxy(s3_location: S3Location) -> Iterator[Proxy]:
 @pytest.fixture
 def through(s3_location: S3Location, proxy: Proxy) -> Store:
     """A store whose server is behind the proxy."""
-    return open_store(s3_location.url, s3_location.options(proxy.url))
+    return s3_location.opened(endpoint_url=proxy.url)

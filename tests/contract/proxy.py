@@ -6,7 +6,6 @@ import re
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -21,7 +20,7 @@ class Proxy:
         self._upstream = (upstream.hostname or "", upstream.port or 0)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._lost: tuple[re.Pattern[bytes], int, bool] = (re.compile(rb"(?!)"), 0, False)
+        self._then_refuse = False
         self._cuts: tuple[re.Pattern[bytes], list[int]] = (re.compile(rb"(?!)"), [])
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._accept)]
@@ -34,7 +33,8 @@ class Proxy:
         """Lose the answers of the next requests whose first line matches; the server still handles the requests.
 
         With `then_refuse`, the proxy accepts no connection afterwards."""
-        self._lost = (re.compile(request.encode()), times, then_refuse)
+        self._then_refuse = then_refuse
+        self.cut_answers(request, *[0] * times)
 
     @property
     def answers_to_cut(self) -> int:
@@ -43,8 +43,7 @@ class Proxy:
 
     @property
     def answers_to_lose(self) -> int:
-        """The number of answers that the proxy will still lose."""
-        return self._lost[1]
+        return self._cuts[1].count(0)
 
     def cut_bodies(self, *after: int) -> None:
         """Cut the next answers to GET requests after so many bytes, headers included."""
@@ -58,9 +57,7 @@ class Proxy:
         self._threads[0].start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop_listening()
         with self._lock:
             for end in self._sockets:
@@ -109,32 +106,18 @@ class Proxy:
         remaining: int | None = None
         with suppress(OSError):
             while data := server.recv(1 << 16):
-                starts = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
-                if starts and self._is_lost(current[0]):
-                    return
-                if starts:
+                if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
                     self.answers.append(data.partition(b"\r\n\r\n")[0] + b"\r\n")
-                    remaining = self._next_cut(current[0])
+                    with self._lock:
+                        pattern, cuts = self._cuts
+                        remaining = cuts.pop(0) if cuts and pattern.search(current[0]) else None
+                    if remaining == 0 and self._then_refuse:
+                        self._stop_listening()
                 if remaining is not None:
                     data, remaining = data[:remaining], remaining - len(data)
                 client.sendall(data)
                 if remaining is not None and remaining <= 0:
                     return
-
-    def _is_lost(self, request: bytes) -> bool:
-        with self._lock:
-            pattern, times, then_refuse = self._lost
-            if times == 0 or not pattern.search(request):
-                return False
-            self._lost = (pattern, times - 1, then_refuse)
-        if then_refuse:
-            self._stop_listening()
-        return True
-
-    def _next_cut(self, request: bytes) -> int | None:
-        with self._lock:
-            pattern, cuts = self._cuts
-            return cuts.pop(0) if cuts and pattern.search(request) else None
 
 
 def _hang_up(end: socket.socket) -> None:

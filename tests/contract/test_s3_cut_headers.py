@@ -10,9 +10,8 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.cli.common.output import configure_logging
 from kbackup.errors import UnreachableError
-from kbackup.store import Store, open_store
-from tests.contract.conftest import PART, S3Location
-from tests.contract.contents import data_of
+from kbackup.store import Store
+from tests.contract.conftest import PART, S3Location, data_of
 from tests.contract.proxy import Proxy
 
 DATA = data_of(1234)
@@ -124,7 +123,7 @@ def test_an_answer_cut_in_any_header_is_asked_for_again(filled: Store, proxy: Pr
 
 
 def test_a_server_that_cuts_every_answer_is_unreachable(s3_location: S3Location, proxy: Proxy) -> None:
-    store = open_store(s3_location.url, s3_location.options(proxy.url, max_attempts=2))
+    store = s3_location.opened(endpoint_url=proxy.url, max_attempts=2)
     put_objects(s3_location.store())
     for name in ("get", "get_range", "fill", "list", "list_dirs", "stat", "delete", "upload_create"):
         request, check = CHECKS[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from kbackup.errors import ClusterError, UnreachableError, UsageError
 from kbackup.kafka import kernel
 from kbackup.kafka.consume import RangeReader
-from kbackup.types import OffsetRange, TopicPartition
+from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.support.kafka_raw import NO_TIMESTAMP, Record, raw_produce
@@ -34,7 +35,7 @@ class Held(NamedTuple):
     low: int | None
     high: int | None
     largest: int
-    epoch: int = -1
+    epoch: int
 
 
 @pytest.fixture
@@ -49,37 +50,24 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choose]:
 
 
 def read(broker: Broker, ranges: list[OffsetRange], isolation: str = "read_committed") -> dict[TopicPartition, Held]:
-    reader = RangeReader(broker.client(), isolation, "kernels", 20.0, len(ranges))
-    blocks: dict[TopicPartition, list[Held]] = {}
-    try:
+    blocks: dict[TopicPartition, list[RecordBlock]] = {}
+    with closing(RangeReader(broker.client(), isolation, "kernels", 20.0, len(ranges))) as reader:
         for tp, block in reader.read(ranges):
             assert block.positions.tolist() == np.concatenate([[0], np.cumsum(block.lengths)])[:-1].tolist()
-            blocks.setdefault(tp, []).append(
-                Held(
-                    block.data.tobytes(),
-                    block.offsets.tolist(),
-                    block.lengths.tolist(),
-                    block.min_timestamp,
-                    block.max_timestamp,
-                    block.largest,
-                )
-            )
-    finally:
-        reader.close()
+            blocks.setdefault(tp, []).append(block)
     assert reader.vanished == []
-    return {tp: joined(parts)._replace(epoch=reader.epochs[tp]) for tp, parts in blocks.items()}
+    return {tp: joined(parts, reader.epochs[tp]) for tp, parts in blocks.items()}
 
 
-def joined(parts: list[Held]) -> Held:
-    lows = [p.low for p in parts if p.low is not None]
-    highs = [p.high for p in parts if p.high is not None]
+def joined(parts: list[RecordBlock], epoch: int) -> Held:
     return Held(
-        b"".join(p.data for p in parts),
-        [o for p in parts for o in p.offsets],
-        [n for p in parts for n in p.lengths],
-        min(lows, default=None),
-        max(highs, default=None),
+        b"".join(p.data.tobytes() for p in parts),
+        [o for p in parts for o in p.offsets.tolist()],
+        [n for p in parts for n in p.lengths.tolist()],
+        min((p.min_timestamp for p in parts if p.min_timestamp is not None), default=None),
+        max((p.max_timestamp for p in parts if p.max_timestamp is not None), default=None),
         max(p.largest for p in parts),
+        epoch,
     )
 
 

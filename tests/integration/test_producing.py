@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -56,8 +56,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture(params=[True, False], ids=["transactional", "plain"])
-def transactional_id(request: pytest.FixtureRequest) -> str | None:
-    return f"test-{secrets.token_hex(6)}" if request.param else None
+def transactional(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 def expanded(runs: Runs) -> dict[int, int]:
@@ -69,16 +69,25 @@ def expanded(runs: Runs) -> dict[int, int]:
 def held(broker: Broker, topic: str, isolation: str = "read_committed") -> dict[TopicPartition, dict[int, bytes]]:
     """Every record of the topic as it would be archived, by offset."""
     ends = log_ends(broker.bootstrap, topic, "read_uncommitted")
-    reader = RangeReader(broker.client(), isolation, "producing", 30.0, len(ends))
     records: dict[TopicPartition, dict[int, bytes]] = {TopicPartition(topic, p): {} for p in ends}
-    try:
+    with closing(RangeReader(broker.client(), isolation, "producing", 30.0, len(ends))) as reader:
         for tp, block in reader.read([OffsetRange(topic, p, 0, end) for p, end in ends.items()]):
             data = block.data.tobytes()
             for offset, at, size in zip(block.offsets, block.positions, block.lengths, strict=True):
                 records[tp][int(offset)] = data[at : at + size]
-    finally:
-        reader.close()
     return records
+
+
+def producer_of(broker: Broker, topic: str, transactional: bool = True) -> BlockProducer:
+    """Return a producer with an id of the topic's own, or without transactions."""
+    return BlockProducer(broker.client(), f"{topic}-id" if transactional else None, f"{topic}-progress")
+
+
+def produced(broker: Broker, tp: TopicPartition, records: Sequence[Plain]) -> dict[int, int]:
+    """Send records without a transaction, and return where they went."""
+    with closing(producer_of(broker, tp.topic, False)) as producer:
+        producer.send(tp, block_of(records))
+        return expanded(producer.flush()[tp])
 
 
 def check(
@@ -115,7 +124,7 @@ def cut(records: Sequence[tuple[int, Plain]], size: int) -> Iterator[RecordBlock
         yield block_of([record for _, record in part], [source for source, _ in part])
 
 
-def test_records_of_all_kinds(broker: Broker, topic_name: str, way: str, transactional_id: str | None) -> None:
+def test_records_of_all_kinds(broker: Broker, topic_name: str, way: str, transactional: bool) -> None:
     """Several partitions in turns, in several transactions, with gaps in their source offsets."""
     broker.create_topic(topic_name, 4, config={**ANY_FUTURE, "max.message.bytes": str(2 << 20)})
     sent = {
@@ -124,8 +133,7 @@ def test_records_of_all_kinds(broker: Broker, topic_name: str, way: str, transac
         TopicPartition(topic_name, 3): sources([*HOSTILE, Plain(b"large", os.urandom(1 << 20)), *HOSTILE], 3),
     }
     maps: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in sent}
-    producer = BlockProducer(broker.client(), transactional_id, f"{topic_name}-progress")
-    try:
+    with closing(producer_of(broker, topic_name, transactional)) as producer:
         assert producer.start(list(sent)) == {}
         blocks = {tp: cut(records, 7 if len(records) < 1000 else 4000) for tp, records in sent.items()}
         while blocks:
@@ -140,28 +148,19 @@ def test_records_of_all_kinds(broker: Broker, topic_name: str, way: str, transac
             producer.commit(
                 {tp: CommittedProgress(list(went)[-1] + 1, f"nöte {tp}") for tp, went in maps.items() if went}
             )
-    finally:
-        producer.close()
     assert producer.moved == sum(r.kind >= 0 and r.timestamp == 0 for rs in sent.values() for _, r in rs) == 5
     check(broker, topic_name, sent, maps)
-    if transactional_id is None:
-        return
-    after = BlockProducer(broker.client(), transactional_id, f"{topic_name}-progress")
-    try:
-        found = after.start(list(sent))
-    finally:
-        after.close()
-    assert found == {tp: CommittedProgress(records[-1][0] + 1, f"nöte {tp}") for tp, records in sent.items()}
+    if transactional:
+        with closing(producer_of(broker, topic_name)) as after:
+            found = after.start(list(sent))
+        assert found == {tp: CommittedProgress(records[-1][0] + 1, f"nöte {tp}") for tp, records in sent.items()}
 
 
 @pytest.mark.parametrize("way", ["native"], indirect=True)
 def test_header_names_with_nul_bytes_or_no_utf8(broker: Broker, topic_name: str, way: str) -> None:
     broker.create_topic(topic_name, 1)
     tp = TopicPartition(topic_name, 0)
-    producer = BlockProducer(broker.client(), None, "none")
-    producer.send(tp, block_of(ODD_NAMES))
-    went = expanded(producer.flush()[tp])
-    producer.close()
+    went = produced(broker, tp, ODD_NAMES)
     check(broker, topic_name, {tp: list(enumerate(ODD_NAMES))}, {tp: went})
 
 
@@ -172,22 +171,17 @@ def test_a_queue_that_is_always_full(
     monkeypatch.setattr(produce, "TUNING", TUNING | tiny)
     broker.create_topic(topic_name, 1)
     tp, records = TopicPartition(topic_name, 0), many(3_000)
-    producer = BlockProducer(broker.client(), None, "none")
-    producer.send(tp, block_of(records))
-    went = expanded(producer.flush()[tp])
-    producer.close()
-    check(broker, topic_name, {tp: list(enumerate(records))}, {tp: went})
+    check(broker, topic_name, {tp: list(enumerate(records))}, {tp: produced(broker, tp, records)})
 
 
 def two_of_one_id(broker: Broker, topic: str) -> tuple[TopicPartition, BlockProducer, BlockProducer]:
     """The first has sent what it has not committed; the second has not begun."""
     broker.create_topic(topic, 1)
-    tp, name = TopicPartition(topic, 0), f"{topic}-id"
-    first = BlockProducer(broker.client(), name, f"{topic}-progress")
+    tp, first = TopicPartition(topic, 0), producer_of(broker, topic)
     first.start([tp])
     first.send(tp, block_of(many(100)))
     first.flush()
-    return tp, first, BlockProducer(broker.client(), name, f"{topic}-progress")
+    return tp, first, producer_of(broker, topic)
 
 
 def test_a_second_producer_takes_over(broker: Broker, topic_name: str, way: str) -> None:
@@ -223,21 +217,18 @@ def test_uncommitted_records_are_absent(broker: Broker, topic_name: str, way: st
     """Closed with records on their way, some of them not even sent."""
     broker.create_topic(topic_name, 1)
     tp = TopicPartition(topic_name, 0)
-    producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
-    producer.start([tp])
-    producer.send(tp, block_of(many(20_000)))
-    producer.close()
+    with closing(producer_of(broker, topic_name)) as producer:
+        producer.start([tp])
+        producer.send(tp, block_of(many(20_000)))
     assert held(broker, topic_name)[tp] == {}
 
 
-def test_a_record_that_the_broker_refuses(
-    broker: Broker, topic_name: str, way: str, transactional_id: str | None
-) -> None:
+def test_a_record_that_the_broker_refuses(broker: Broker, topic_name: str, way: str, transactional: bool) -> None:
     """The error names the refused record, and none of the others in its batch."""
     broker.create_topic(topic_name, 1, config={"cleanup.policy": "compact"})
     tp, records = TopicPartition(topic_name, 0), many(50)
     records[33] = Plain(None, b"without a key")
-    producer = BlockProducer(broker.client(), transactional_id, f"{topic_name}-progress")
+    producer = producer_of(broker, topic_name, transactional)
     producer.start([tp])
 
     def deliver() -> None:
@@ -272,9 +263,8 @@ def test_brokers_that_restart_in_the_middle(topic_name: str, way: str) -> None:
 def in_one_transaction(
     broker: Broker, tps: Sequence[TopicPartition], records: Sequence[Plain], restarts: threading.Thread
 ) -> dict[TopicPartition, dict[int, int]]:
-    producer = BlockProducer(broker.client(), "restarted", "restarted-progress")
     size = 1_000
-    try:
+    with closing(producer_of(broker, "restarted")) as producer:
         assert producer.start(tps) == {}
         for at in range(0, len(records), size):
             for tp in tps:
@@ -283,8 +273,6 @@ def in_one_transaction(
                 restarts.start()
         maps = {tp: expanded(runs) for tp, runs in producer.flush().items()}
         producer.commit({tp: CommittedProgress(len(records), "done") for tp in tps})
-    finally:
-        producer.close()
     return maps
 
 
@@ -294,7 +282,7 @@ def test_progress_comes_back_as_it_was(broker: Broker, topic_name: str) -> None:
     tps = [TopicPartition(topic_name, p) for p in range(2)]
     expected: dict[TopicPartition, CommittedProgress] = {}
     for number in (None, 0, 10, 100, 1_000, 10_000, 100_000):
-        producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
+        producer = producer_of(broker, topic_name)
         assert producer.start(tps) == expected
         if number is not None:
             expected = {tp: CommittedProgress(number, f"{uuid.uuid4().hex}-{number}") for tp in tps}
@@ -325,7 +313,7 @@ def test_the_broker_is_asked_where_records_are(
     """In an open transaction, and after the marker that ended the one before."""
     broker.create_topic(topic_name, 1)
     tp, records = TopicPartition(topic_name, 0), many(30)
-    producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
+    producer = producer_of(broker, topic_name)
     producer.start([tp])
     maps: dict[int, int] = {}
     for at in (0, 10, 20):
@@ -345,11 +333,11 @@ def test_offsets_that_the_broker_does_not_report_are_not_guessed(
     """Somebody else writes to the partition; and where nothing is known of what was before."""
     broker.create_topic(topic_name, 1)
     tp = TopicPartition(topic_name, 0)
-    producer = BlockProducer(broker.client(), None, "none")
+    producer = producer_of(broker, topic_name, False)
     producer.send(tp, block_of(many(10)))
     producer.flush()
     silent(producer)
-    rival = BlockProducer(broker.client(), None, "none")
+    rival = producer_of(broker, topic_name, False)
     rival.send(tp, block_of(many(1)))
     rival.flush()
     producer.send(tp, block_of(many(10)))

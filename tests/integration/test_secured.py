@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 USER = "operator"
 EVERYTHING = (("topic", "*"), ("group", "*"), ("transactional_id", "*"), ("broker", "kafka-cluster"))
 Way = Callable[["Operator", Path], Mapping[str, str]]
+PASSWORD_HINT = "is sasl.mechanism right, and are user and password, or the token?"
+TLS_HINT = "is ssl.ca.location the authority"
+CALLBACK_HINT = "check the function that [source] kbackup.oauth.callback names"
 
 
 class Operator:
@@ -138,22 +141,6 @@ def test_a_callback_serves_message_objects_too(operator: Operator, topic: str, t
     assert len(read_topic(operator.broker.bootstrap, name)[0]) == RECORDS // 2
 
 
-def wrong_password(operator: Operator, folder: Path) -> Mapping[str, str]:
-    return operator.broker.scram(USER, make("a wrong password"))
-
-
-def no_such_user(operator: Operator, folder: Path) -> Mapping[str, str]:
-    return operator.broker.scram("nobody", make("nobody's password"))
-
-
-def wrong_mechanism(operator: Operator, folder: Path) -> Mapping[str, str]:
-    return {**operator.scram(folder), "sasl.mechanism": "PLAIN"}
-
-
-def wrong_authority(operator: Operator, folder: Path) -> Mapping[str, str]:
-    return {**operator.scram(folder), "ssl.ca.pem": Authority("somebody else").certificate}
-
-
 def wrong_name(operator: Operator, folder: Path) -> Mapping[str, str]:
     """The broker's certificate has its address alone."""
     properties = operator.scram(folder)
@@ -170,40 +157,42 @@ def no_certificate(operator: Operator, folder: Path) -> Mapping[str, str]:
     return {name: value for name, value in properties.items() if "certificate" not in name and "key" not in name}
 
 
-def no_tls(operator: Operator, folder: Path) -> Mapping[str, str]:
-    return {**operator.scram(folder), "security.protocol": "SASL_PLAINTEXT"}
+def scram(user: str, secret: str) -> Way:
+    return lambda operator, folder: operator.broker.scram(user, make(secret))
+
+
+def changed(**properties: str) -> Way:
+    """The operator's password with other properties."""
+    return lambda operator, folder: {
+        **operator.scram(folder),
+        **{name.replace("_", "."): value for name, value in properties.items()},
+    }
 
 
 def callback(name: str) -> Way:
     return lambda operator, folder: operator.callback(folder, name)
 
 
-PASSWORD_HINT = "is sasl.mechanism right, and are user and password, or the token?"
-TLS_HINT = "is ssl.ca.location the authority"
-CALLBACK_HINT = "check the function that [source] kbackup.oauth.callback names"
+WAYS: dict[str, tuple[Way, str, str]] = {
+    "wrong password": (scram(USER, "a wrong password"), "SCRAM-SHA-512", PASSWORD_HINT),
+    "no such user": (scram("nobody", "nobody's password"), "SCRAM-SHA-512", PASSWORD_HINT),
+    "mechanism that is not enabled": (changed(sasl_mechanism="PLAIN"), "PLAIN", PASSWORD_HINT),
+    "wrong authority": (
+        changed(ssl_ca_pem=Authority("somebody else").certificate),
+        "certificate verify failed",
+        TLS_HINT,
+    ),
+    "certificate of another host": (wrong_name, "certificate verify failed", TLS_HINT),
+    "certificate of another authority": (strange_certificate, "SSL", TLS_HINT),
+    "no certificate": (no_certificate, "SSL", TLS_HINT),
+    "expired token": (callback("lying"), "invalid_token", PASSWORD_HINT),
+    "known to be expired": (callback("out_of_date"), "its token expired 60 s ago", CALLBACK_HINT),
+    "failing function": (callback("failing"), "raised PermissionError: the identity provider says no", CALLBACK_HINT),
+    "strange function": (callback("strange"), "its answer is not (token, expiry", CALLBACK_HINT),
+}
 
 
-@pytest.mark.parametrize(
-    ("way", "message", "hint"),
-    [
-        pytest.param(wrong_password, "SCRAM-SHA-512", PASSWORD_HINT, id="wrong password"),
-        pytest.param(no_such_user, "SCRAM-SHA-512", PASSWORD_HINT, id="no such user"),
-        pytest.param(wrong_mechanism, "PLAIN", PASSWORD_HINT, id="mechanism that is not enabled"),
-        pytest.param(wrong_authority, "certificate verify failed", TLS_HINT, id="wrong authority"),
-        pytest.param(wrong_name, "certificate verify failed", TLS_HINT, id="certificate of another host"),
-        pytest.param(strange_certificate, "SSL", TLS_HINT, id="certificate of another authority"),
-        pytest.param(no_certificate, "SSL", TLS_HINT, id="no certificate"),
-        pytest.param(callback("lying"), "invalid_token", PASSWORD_HINT, id="expired token"),
-        pytest.param(callback("out_of_date"), "its token expired 60 s ago", CALLBACK_HINT, id="known to be expired"),
-        pytest.param(
-            callback("failing"),
-            "raised PermissionError: the identity provider says no",
-            CALLBACK_HINT,
-            id="failing function",
-        ),
-        pytest.param(callback("strange"), "its answer is not (token, expiry", CALLBACK_HINT, id="strange function"),
-    ],
-)
+@pytest.mark.parametrize(("way", "message", "hint"), WAYS.values(), ids=WAYS)
 def test_denied_access_names_its_cause(
     way: Way, message: str, hint: str, operator: Operator, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.consume import EpochPosition, RangeReader, validate_epochs
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.security import Untold
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import plural
 

@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 from kbackup.jobs.mirror.flow import Flow, NameFilter, RemoteTopic
 from kbackup.jobs.mirror.topics import IdentityPolicy
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import Acl
 from kbackup.util.system import attempts
 

@@ -29,7 +29,7 @@ from kbackup.jobs.settings.plan import (
 )
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.session import AdminSession
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
 

@@ -23,7 +23,6 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewPartitions
 
-from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin_protocol.session import AdminSession, admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
 from kbackup.kafka.groups.admin import GroupAdmin
@@ -36,7 +35,7 @@ from kbackup.kafka.retry import (
     answered,
     ask_until_ready,
 )
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.security import SecurityAdmin, Untold
 from kbackup.types import TopicPartition
 
 _ONE_OF_MANY = 10.0  # s, for a broker that others can answer for

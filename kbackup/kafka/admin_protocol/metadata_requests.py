@@ -30,7 +30,7 @@ from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import ACLS_AT_ONCE, DynamicConfig, Untold
+from kbackup.kafka.security import ACLS_AT_ONCE, DynamicConfig, Untold
 from kbackup.metadata.entities import (
     ACL_OPERATIONS,
     ACL_PATTERNS,

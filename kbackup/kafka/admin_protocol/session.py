@@ -20,7 +20,7 @@ from kbackup.kafka.admin_protocol.endpoint import (
 )
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.security import Untold
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:

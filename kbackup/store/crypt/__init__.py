@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from awscrt.checksums import crc64nvme
 
 from kbackup.errors import CorruptError, StoreError
-from kbackup.store.base import SHORTER, Buffer, Failed, ObjectInfo, Store, Upload, abort_upload, check_key, view_of
+from kbackup.store import base
 from kbackup.store.crypt import frames
 from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, HEADER, TAG, Cipher
 from kbackup.store.crypt.keyring import ARCHIVE, KEYS, Keyring
@@ -42,7 +42,7 @@ class DecryptingReader:
     """Reads ranges of objects. Remembers the headers of the objects that it read last; a replaced object is noticed,
     because the remembered header decrypts none of its frames."""
 
-    def __init__(self, store: Store, keyring: Keyring) -> None:
+    def __init__(self, store: base.Store, keyring: Keyring) -> None:
         self._store = store
         self._keyring = keyring
         self._objects: dict[str, _Object] = {}
@@ -86,7 +86,7 @@ class DecryptingReader:
 
     def _decrypt(self, key: str, version: _Object, start: int, end: int, room: Room) -> Iterator[memoryview]:
         if end > version.plain:
-            raise CorruptError(f"file {key} has {version.plain} bytes, wanted up to byte {end}", SHORTER)
+            raise CorruptError(f"file {key} has {version.plain} bytes, wanted up to byte {end}", base.SHORTER)
         number = start // FRAME
         count = (end - 1) // FRAME + 1
         at = HEADER + number * ENCRYPTED_FRAME
@@ -123,11 +123,11 @@ _POOL = BufferPool(63 * ENCRYPTED_FRAME, keep=12)
 frame, or for sixteen, took as much CPU as encrypting them."""
 
 
-class CryptUpload(Upload):
+class CryptUpload(base.Upload):
     """`Upload` into another one. `write` copies its data: the caller may change them as soon as it returned. The last
     frame is known as such at `commit`, so one is held back."""
 
-    def __init__(self, inner: Upload, header: frames.Header, cipher: Cipher, name: str) -> None:
+    def __init__(self, inner: base.Upload, header: frames.Header, cipher: Cipher, name: str) -> None:
         self._inner = inner
         self._cipher = cipher
         self._name = name
@@ -138,9 +138,9 @@ class CryptUpload(Upload):
         self._open = True
         inner.write(header.encode())
 
-    def write(self, data: Buffer) -> None:
+    def write(self, data: base.Buffer) -> None:
         self._check_open()
-        view = view_of(data)
+        view = base.view_of(data)
         self._size += len(view)
         if self._pending:
             take = FRAME - len(self._pending)
@@ -185,7 +185,7 @@ class CryptUpload(Upload):
             self._inner.write(frames.encrypt_frames(self._cipher, memoryview(self._pending), self._number))
             self._inner.commit()
         except BaseException as error:
-            abort_upload(self, error)
+            base.abort_upload(self, error)
             raise
         self._open = False
         return self._size, self._crc
@@ -211,7 +211,7 @@ class CryptStore(DelegatingStore):
     encryption = "kbackup-encryption-2"
     """The `encryption` that archive.json names."""
 
-    def __init__(self, inner: Store, keyring: Keyring, key_class: KeyClasses) -> None:
+    def __init__(self, inner: base.Store, keyring: Keyring, key_class: KeyClasses) -> None:
         super().__init__(inner)
         self.encryption = CryptStore.encryption
         self.keyring = keyring
@@ -243,22 +243,22 @@ class CryptStore(DelegatingStore):
         elif into:
             yield from self._reader.fill(key, start, into)
 
-    def put(self, key: str, data: Buffer) -> str:
+    def put(self, key: str, data: base.Buffer) -> str:
         return self.inner.put(key, self._encrypt(key, data))
 
-    def put_new(self, key: str, data: Buffer) -> str:
+    def put_new(self, key: str, data: base.Buffer) -> str:
         return self.inner.put_new(key, self._encrypt(key, data))
 
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
+    def replace(self, key: str, data: base.Buffer, etag: str) -> str:
         return self.inner.replace(key, self._encrypt(key, data), etag)
 
-    def upload(self, key: str) -> Upload:
+    def upload(self, key: str) -> base.Upload:
         if self._is_plain(key):
             return self.inner.upload(key)
         header, cipher = self.keyring.new_cipher(key)
         return CryptUpload(self.inner.upload(key), header, cipher, key)
 
-    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[base.ObjectInfo]:
         for info in self.inner.list(prefix, start_after):
             if not info.key.startswith(KEYS):
                 yield self._seen(info)
@@ -270,7 +270,7 @@ class CryptStore(DelegatingStore):
             if f"{prefix}{name}/" != KEYS:
                 yield name
 
-    def stat(self, key: str) -> ObjectInfo:
+    def stat(self, key: str) -> base.ObjectInfo:
         self._is_plain(key)
         return self._seen(self.inner.stat(key))
 
@@ -281,32 +281,32 @@ class CryptStore(DelegatingStore):
         self.inner.stat(key)
         return None
 
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        failed: builtins.list[Failed] = []
+    def delete(self, keys: Iterable[str]) -> builtins.list[base.Failed]:
+        failed: builtins.list[base.Failed] = []
 
         def ours() -> Iterator[str]:
             for key in keys:
                 if key.startswith(KEYS):
-                    failed.append(Failed(key, _reserved(key)))
+                    failed.append(base.Failed(key, _reserved(key)))
                 else:
                     yield key
 
         return self.inner.delete(ours()) + failed
 
-    def _seen(self, info: ObjectInfo) -> ObjectInfo:
+    def _seen(self, info: base.ObjectInfo) -> base.ObjectInfo:
         return info if self._key_class(info.key).plain else info._replace(size=frames.plain_size(info.size))
 
     def _is_plain(self, key: str) -> bool:
         """Return True if objects of that name are not encrypted; `StoreError` for a reserved name."""
-        if check_key(key).startswith(KEYS):
+        if base.check_key(key).startswith(KEYS):
             raise _reserved(key)
         return self._key_class(key).plain
 
-    def _encrypt(self, key: str, data: Buffer) -> Buffer:
+    def _encrypt(self, key: str, data: base.Buffer) -> base.Buffer:
         if self._is_plain(key):
             return data
         header, cipher = self.keyring.new_cipher(key)
-        return header.encode() + frames.encrypt_frames(cipher, view_of(data), 0)
+        return header.encode() + frames.encrypt_frames(cipher, base.view_of(data), 0)
 
     def _decrypt(self, key: str, data: bytes) -> bytes:
         header = frames.decode_header(data, key)
@@ -318,24 +318,24 @@ def _reserved(key: str) -> StoreError:
     return StoreError(f"key {key!r} can't be used", f"use another folder than '{KEYS}', which holds data keys")
 
 
-def stored(store: Store) -> Store:
+def stored(store: base.Store) -> base.Store:
     """Return the store of encrypted bytes below `store`; a store that checks before each write still does."""
     if isinstance(store, GuardedStore):
         return GuardedStore(stored(store.inner), store.check)
     return store.inner if isinstance(store, CryptStore) else store
 
 
-def _crypt(store: Store) -> CryptStore | None:
+def _crypt(store: base.Store) -> CryptStore | None:
     inner = store.inner if isinstance(store, GuardedStore) else store
     return inner if isinstance(inner, CryptStore) else None
 
 
-def size_of(store: Store, plain: int) -> int:
+def size_of(store: base.Store, plain: int) -> int:
     """Return the size in `store` of an object that holds `plain` bytes."""
     return frames.stored_size(plain) if _crypt(store) is not None else plain
 
 
-def read_chunks(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]]:
+def read_chunks(store: base.Store, key: str, plain: int) -> Iterator[tuple[base.Buffer, base.Buffer]]:
     """Yield the object at `key`, which holds `plain` bytes, as (stored bytes, plain bytes), with bounded memory.
 
     `CorruptError` at the first frame that is not genuine.

@@ -38,16 +38,13 @@ class Kek(Protocol):
     @property
     def name(self) -> str:
         """Return the name of the key, without secrets. Files of data keys have it beside the wrapped keys."""
-        ...
 
     def wrap(self, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
         """Return the wrapped data key of each key id."""
-        ...
 
     def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
         """Return the data key of each key id. `CorruptError` or `WrongKeyError` if a wrapped key is not what `wrap`
         returned for that id and archive."""
-        ...
 
 
 def check_source(source: str) -> None:

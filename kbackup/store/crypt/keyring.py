@@ -18,16 +18,7 @@ import msgspec
 
 from kbackup.errors import CorruptError, KbackupError, NotFoundError, WrongKeyError
 from kbackup.store.base import Failed, Store
-from kbackup.store.crypt.frames import (
-    HEADER,
-    KEY_BYTES,
-    KEY_ID_BYTES,
-    Cipher,
-    Header,
-    decode_header,
-    decrypt_frames,
-    new_header,
-)
+from kbackup.store.crypt import frames
 from kbackup.store.crypt.kek import Kek, check_source, load_kek
 from kbackup.util.text import SomeArchiveId, printable
 from kbackup.util.times import now
@@ -191,8 +182,10 @@ def decode_file(data: bytes, name: str) -> KeyFile:
         ids = file.wrapped()
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as error:
         raise CorruptError(f"file {name}: {error}", LOST) from error
-    if {key_id.hex() for key_id in ids} != file.keys.keys() or any(len(k) != KEY_ID_BYTES for k in ids):
-        raise CorruptError(f"file {name}: the id of a data key has {2 * KEY_ID_BYTES} lower-case hex digits", LOST)
+    if {key_id.hex() for key_id in ids} != file.keys.keys() or any(len(k) != frames.KEY_ID_BYTES for k in ids):
+        raise CorruptError(
+            f"file {name}: the id of a data key has {2 * frames.KEY_ID_BYTES} lower-case hex digits", LOST
+        )
     return file
 
 
@@ -304,23 +297,23 @@ class Keyring:
             )
         return owners.pop() if owners else ""
 
-    def cipher(self, header: Header, name: str) -> Cipher:
+    def cipher(self, header: frames.Header, name: str) -> frames.Cipher:
         """Return the cipher that decrypts file `name`, which begins with `header`."""
         key = self.find(header.key_id, name)
-        return Cipher(key, header, self.archive_id, name, partial(self._rivals, header.key_id))
+        return frames.Cipher(key, header, self.archive_id, name, partial(self._rivals, header.key_id))
 
-    def new_cipher(self, name: str) -> tuple[Header, Cipher]:
+    def new_cipher(self, name: str) -> tuple[frames.Header, frames.Cipher]:
         """Return header and cipher of a new file `name`."""
         made = self.current()
-        header = new_header(made.id)
-        return header, Cipher(made.key, header, self.archive_id, name)
+        header = frames.new_header(made.id)
+        return header, frames.Cipher(made.key, header, self.archive_id, name)
 
     def current(self) -> DataKey:
         """Return the data key that this run encrypts with; make and store one at first use, and another a day later."""
         with self._lock:
             if self._writing is None or time.monotonic() > self._since + _SECONDS:
                 self.check()
-                made = DataKey(secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(KEY_BYTES))
+                made = DataKey(secrets.token_bytes(frames.KEY_ID_BYTES), secrets.token_bytes(frames.KEY_BYTES))
                 self._store.put_new(*new_file(self.kek, {made.id: made.key}, made.id.hex(), self.archive_id))
                 self._known[made.id] = (made.key,)
                 self._writing, self._since = made.id, time.monotonic()
@@ -361,7 +354,7 @@ class Keyring:
         """Check that the key-encryption key unwraps its own output and the archive's keys; return its name."""
         with self._lock:
             self.check()
-            made = {secrets.token_bytes(KEY_ID_BYTES): secrets.token_bytes(KEY_BYTES)}
+            made = {secrets.token_bytes(frames.KEY_ID_BYTES): secrets.token_bytes(frames.KEY_BYTES)}
             if self.kek.unwrap(self.kek.wrap(made, self.archive_id), self.archive_id) != made:
                 raise WrongKeyError(f"key {self.kek.name} does not give back what it wrapped", "check the key command")
             return self.kek.name
@@ -489,10 +482,10 @@ def _try_out(
     def try_one(name: str) -> None:
         with suppress(NotFoundError):
             data = store.get(name)
-            header = decode_header(data, name)
+            header = frames.decode_header(data, name)
             if header.key_id in keys:
-                cipher = Cipher(keys[header.key_id], header, archive_id, name)
-                decrypt_frames(cipher, memoryview(data)[HEADER:], name)
+                cipher = frames.Cipher(keys[header.key_id], header, archive_id, name)
+                frames.decrypt_frames(cipher, memoryview(data)[frames.HEADER :], name)
 
     try:
         with ThreadPoolExecutor(_THREADS) as pool:

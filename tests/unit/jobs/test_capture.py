@@ -11,7 +11,7 @@ from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import NEVER, settings_warnings
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
-from kbackup.kafka.security_types import DynamicConfig, Untold
+from kbackup.kafka.security import DynamicConfig, Untold
 from kbackup.metadata.entities import BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
 from tests.support.archives import make_archive

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -23,23 +23,14 @@ from confluent_kafka.admin import (
 
 from kbackup.errors import UnreachableError
 from kbackup.kafka.admin.cluster import TopicAdmin, TopicToCreate
-from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security_types import ACLS_AT_ONCE, DynamicConfig, Untold
+from kbackup.kafka.security import ACLS_AT_ONCE, DynamicConfig, SecurityAdmin, Untold
 from kbackup.metadata.entities import ScramUser
 from tests.support.metadata_entities import acl_of
+from tests.unit.kafka.conftest import answer
 
 EVERY = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS]
 OWN, OF_ALL = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-
-
-def answer(value: object) -> Future[Any]:
-    future: Future[Any] = Future()
-    if isinstance(value, int):
-        future.set_exception(KafkaException(KafkaError(value)))
-    else:
-        future.set_result(value)
-    return future
 
 
 def entry(name: str, value: str | None, source: ConfigSource, **more: Any) -> ConfigEntry:
@@ -84,7 +75,7 @@ class Admin:
         return found
 
 
-def security(admin: Admin) -> SecurityAdmin:
+def security(admin: object) -> SecurityAdmin:
     return SecurityAdmin(Connection({"bootstrap.servers": "h:1"}, "source"), cast(AdminClient, admin))
 
 
@@ -189,9 +180,7 @@ def test_many_acls_are_made_in_several_requests() -> None:
         return {binding: answer(None) for binding in bindings}
 
     rules = [acl_of("topic", f"t{n}", "literal", "User:a", "*", "read", "allow") for n in range(2 * ACLS_AT_ONCE + 1)]
-    admin = cast(AdminClient, SimpleNamespace(create_acls=create_acls))
-    security = SecurityAdmin(Connection({"bootstrap.servers": "b:1"}, "target"), admin)
-    assert security.create_acls(rules) == dict.fromkeys(rules, "")
+    assert security(SimpleNamespace(create_acls=create_acls)).create_acls(rules) == dict.fromkeys(rules, "")
     assert sent == [ACLS_AT_ONCE, ACLS_AT_ONCE, 1]
 
 
@@ -202,7 +191,7 @@ NAMES = ["a", "b"]
 
 
 class TopicsAdmin:
-    """Answers each request about a topic with its error code; 0 is no error."""
+    """Answers each request about a topic with its error code, if it has one."""
 
     def __init__(self, **codes: int) -> None:
         self.codes = codes
@@ -210,26 +199,20 @@ class TopicsAdmin:
 
     def answer(self, names: Sequence[str]) -> dict[str, Future[Any]]:
         self.batches.append(len(names))
-        return {name: _answer(self.codes.get(name, 0)) for name in names}
+        return {name: answer(self.codes.get(name)) for name in names}
 
     def create_topics(self, topics: Sequence[Any], **_: object) -> dict[str, Future[Any]]:
         return self.answer([topic.topic for topic in topics])
 
-    def create_partitions(self, topics: Sequence[Any], **_: object) -> dict[str, Future[Any]]:
-        return self.answer([topic.topic for topic in topics])
+    create_partitions = create_topics
 
     def incremental_alter_configs(self, resources: Sequence[Any], **_: object) -> dict[Any, Future[Any]]:
         answers = self.answer([resource.name for resource in resources])
         return {resource: answers[resource.name] for resource in resources}
 
 
-def _answer(code: int) -> Future[Any]:
-    future: Future[Any] = Future()
-    if code:
-        future.set_exception(KafkaException(KafkaError(code)))
-    else:
-        future.set_result(None)
-    return future
+def topics(fake: TopicsAdmin) -> TopicAdmin:
+    return TopicAdmin(Connection({"bootstrap.servers": "h:1"}, "target"), cast(AdminClient, fake))
 
 
 Change = Callable[[TopicAdmin, list[str]], dict[str, str]]
@@ -240,13 +223,9 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def admin_of(fake: TopicsAdmin) -> TopicAdmin:
-    return TopicAdmin(Connection({"bootstrap.servers": "h:1"}, "target"), cast(AdminClient, fake))
-
-
 @pytest.mark.parametrize("right", CHANGES)
 def test_refusals_name_the_missing_right(right: str) -> None:
-    refused = CHANGES[right](admin_of(TopicsAdmin(b=KafkaError.TOPIC_AUTHORIZATION_FAILED)), NAMES)
+    refused = CHANGES[right](topics(TopicsAdmin(b=KafkaError.TOPIC_AUTHORIZATION_FAILED)), NAMES)
     assert refused.keys() == {"b"}
     assert f"it takes {right}" in refused["b"]
 
@@ -254,18 +233,18 @@ def test_refusals_name_the_missing_right(right: str) -> None:
 @pytest.mark.parametrize("right", CHANGES)
 def test_a_cluster_that_does_not_answer_is_an_error(right: str) -> None:
     with pytest.raises(UnreachableError, match="topic a"):
-        CHANGES[right](admin_of(TopicsAdmin(a=KafkaError._TRANSPORT)), NAMES)
+        CHANGES[right](topics(TopicsAdmin(a=KafkaError._TRANSPORT)), NAMES)
 
 
 def test_a_topic_that_exists_counts_as_created() -> None:
-    admin = admin_of(TopicsAdmin(a=KafkaError.TOPIC_ALREADY_EXISTS))
+    admin = topics(TopicsAdmin(a=KafkaError.TOPIC_ALREADY_EXISTS))
     assert admin.create([TopicToCreate(name, 1, 1) for name in NAMES]) == {}
 
 
 @pytest.mark.parametrize("right", CHANGES)
 def test_many_topics_take_several_requests(right: str) -> None:
     fake = TopicsAdmin()
-    assert CHANGES[right](admin_of(fake), [f"t{n}" for n in range(1200)]) == {}
+    assert CHANGES[right](topics(fake), [f"t{n}" for n in range(1200)]) == {}
     assert fake.batches == [500, 500, 200]
-    assert CHANGES[right](admin_of(fake), []) == {}
+    assert CHANGES[right](topics(fake), []) == {}
     assert len(fake.batches) == 3

@@ -14,7 +14,7 @@ import pytest
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.native import librdkafka
-from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, error_of, lib
+from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, lib
 
 _NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 _TOPIC_HANDLE, _PARTITION, _VALUE, _KEY, _OPAQUE = 2, 3, 4, 5, 6
@@ -63,11 +63,6 @@ def test_properties_that_do_not_fit_each_other_are_said() -> None:
     properties = {**_NOWHERE, "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
     with pytest.raises(UsageError, match="sasl"):
         Handle(Connection(properties, "source"), CONSUMER, {})
-
-
-def test_errors_are_those_of_the_client_library() -> None:
-    assert error_of(-191).name() == "_PARTITION_EOF"
-    assert error_of(3, "why").str() == "why"
 
 
 def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
@@ -23,6 +23,7 @@ from kbackup.kafka.produce import BlockProducer
 from kbackup.kafka.property_check import CALLBACK, OAuthToken, Tokens
 from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready, in_time
 from kbackup.types import TopicPartition
+from tests.unit.kafka.conftest import answer
 
 SOURCE = {"bootstrap.servers": "b:1"}
 ALERT = "ssl://b:1/bootstrap: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate"
@@ -272,12 +273,7 @@ class Admin:
         return {name: self._answer(None) for name in asked}
 
     def _answer(self, value: object) -> Future[Any]:
-        future: Future[Any] = Future()
-        if self.errors:
-            future.set_exception(KafkaException(KafkaError(self.errors.pop(0))))
-        else:
-            future.set_result(value)
-        return future
+        return answer(self.errors.pop(0) if self.errors else value)
 
 
 def cluster(admin: Admin) -> Cluster:

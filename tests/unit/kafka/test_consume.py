@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.kafka.client import Connection
@@ -15,22 +15,6 @@ from kbackup.types import TopicPartition
 SOURCE = {"bootstrap.servers": "b:1"}
 TRUNCATED = "Partition log truncation detected at offset 10: Local: Partition log truncation detected (broker 1)"
 RETENTION = "fetch failed due to requested offset not available: Broker: Offset out of range (broker 1)"
-
-
-class Message:
-    """In place of confluent-kafka's."""
-
-    def __init__(self, tp: TopicPartition | tuple[None, None], error: KafkaError | None) -> None:
-        self._tp, self._error = tp, error
-
-    def topic(self) -> str | None:
-        return self._tp[0]
-
-    def partition(self) -> int | None:
-        return self._tp[1]
-
-    def error(self) -> KafkaError | None:
-        return self._error
 
 
 class Consumer:
@@ -44,14 +28,9 @@ class Consumer:
 
     def assign(self, partitions: list[KafkaTopicPartition]) -> None:
         self.assigned.append([(p.topic, p.partition, p.offset, p.leader_epoch) for p in partitions])
-        self._messages = [
-            Message((None, None), KafkaError(KafkaError._ALL_BROKERS_DOWN)),
-            *(
-                Message(tp, self._errors[tp])
-                for tp in (TopicPartition(p.topic, p.partition) for p in partitions)
-                if tp in self._errors
-            ),
-        ]
+        asked = [TopicPartition(p.topic, p.partition) for p in partitions]
+        answers = [Message(topic=tp[0], partition=tp[1], error=self._errors[tp]) for tp in asked if tp in self._errors]
+        self._messages = [Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN)), *answers]
 
     def consume(self, _number: int, _timeout: float) -> list[Message]:
         messages, self._messages = self._messages, []

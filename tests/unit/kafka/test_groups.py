@@ -31,7 +31,7 @@ from kbackup.kafka.groups.calls import (
 )
 from kbackup.types import TopicPartition
 from tests.support.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster, mock_cluster
-from tests.unit.kafka.test_client import Admin
+from tests.unit.kafka.conftest import answer
 
 NOWHERE: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
@@ -153,17 +153,13 @@ class Listings:
 
     def describe_topics(self, asked: Any, **_: object) -> dict[str, Any]:
         described = SimpleNamespace(partitions=range(self.partitions))
-        return {name: _done(described) for name in asked.topic_names}
+        return {name: answer(described) for name in asked.topic_names}
 
     def list_consumer_groups(self, **_: object) -> Any:
         billing = SimpleNamespace(
             group_id="billing", type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY")
         )
-        return _done(SimpleNamespace(valid=[billing], errors=_next(self.errors)))
-
-
-def _done(value: object) -> Any:
-    return Admin()._answer(value)
+        return answer(SimpleNamespace(valid=[billing], errors=_next(self.errors)))
 
 
 def _next(answers: list[Any]) -> Any:

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from kbackup.errors import CorruptError
 from kbackup.formats.layout import layout
 from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import CommittedProgress, RefusedRecordError, Runs
+from kbackup.kafka.kernel_protocol import CommittedProgress, RefusedRecordError
 from kbackup.kafka.native.librdkafka import lib
 from kbackup.kafka.native.outlet import KernelOutlet, words_of
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.plain_records import Plain, block_of
+from tests.unit.kafka.conftest import rows
 
 Make = Callable[..., Any]
 TP = TopicPartition("t", 0)
@@ -45,10 +46,6 @@ def make() -> Iterator[Make]:
         each.close()
 
 
-def rows(runs: Runs) -> list[tuple[int, int, int]]:
-    return list(zip(runs.source.tolist(), runs.target.tolist(), runs.count.tolist(), strict=True))
-
-
 def block_of_size(count: int, first: int = 0) -> RecordBlock:
     return block_of([Plain(b"k", b"v" * 100)] * count, range(first, first + count))
 
@@ -61,6 +58,12 @@ def push_errors(outlet: Any, *codes: int) -> None:
     push = lib.rd_kafka_mock_push_request_errors_array
     push.argtypes = (ctypes.c_void_p, ctypes.c_int16, ctypes.c_size_t, ctypes.c_void_p)
     push(cluster, 0, len(codes), (ctypes.c_int * len(codes))(*codes))
+
+
+def went(outlet: Any) -> list[tuple[int, int, int]]:
+    """Deliver what was sent, and return where it went."""
+    assert outlet.flush(30) == 0
+    return rows(outlet.taken()[TP])
 
 
 def test_where_records_went(make: Make) -> None:
@@ -98,33 +101,26 @@ def test_a_queue_that_is_full(make: Make) -> None:
     records = [Plain(b"k", b"v", timestamp=n % 3) for n in range(500)]
     outlet.send(TP, block_of(records))
     assert len(outlet._on_the_way) <= 1
-    assert outlet.flush(30) == 0
-    assert rows(outlet.taken()[TP]) == [(0, 0, 500)]
+    assert went(outlet) == [(0, 0, 500)]
     assert outlet.moved == 167, "each once, however often it was tried"
 
 
-def test_incomplete_batches_go_out_when_the_queue_is_full(make: Make) -> None:
-    outlet = make(queue_buffering_max_messages=7, linger_ms=60_000)
+@pytest.mark.parametrize(
+    ("settings", "blocks"),
+    [
+        ({"queue_buffering_max_messages": 7, "linger_ms": 60_000}, [100]),
+        ({"linger_ms": 60_000}, [3]),
+        ({"linger_ms": 300}, [1] * 100),
+    ],
+    ids=["incomplete batches go out when the queue is full", "a flush does not wait for more records", "many blocks"],
+)
+def test_blocks_are_delivered_at_once(make: Make, settings: dict[str, int], blocks: list[int]) -> None:
+    outlet = make(**settings)
     began = time.monotonic()
-    outlet.send(TP, block_of_size(100))
-    assert outlet.flush(30) == 0
+    for number, count in enumerate(blocks):
+        outlet.send(TP, block_of_size(count, number))
+    assert went(outlet) == [(0, 0, sum(blocks))]
     assert time.monotonic() - began < 50, "less than the linger time of one batch"
-    assert rows(outlet.taken()[TP]) == [(0, 0, 100)]
-
-
-def test_a_flush_does_not_wait_for_more_records(make: Make) -> None:
-    outlet = make(linger_ms=60_000)
-    outlet.send(TP, block_of_size(3))
-    assert outlet.flush(30) == 0
-    assert rows(outlet.taken()[TP]) == [(0, 0, 3)]
-
-
-def test_many_blocks_at_once(make: Make) -> None:
-    outlet = make(linger_ms=300)
-    for number in range(100):
-        outlet.send(TP, block_of_size(1, number))
-    assert outlet.flush(30) == 0
-    assert rows(outlet.taken()[TP]) == [(0, 0, 100)]
 
 
 def test_delivered_without_an_offset(make: Make) -> None:
@@ -152,21 +148,20 @@ def test_lost_records_are_named(make: Make) -> None:
     assert (lost.error.code(), lost.tp, lost.source) == (KafkaError.TOPIC_AUTHORIZATION_FAILED, TP, 77)
 
 
-def test_a_record_that_librdkafka_does_not_take(make: Make) -> None:
-    outlet = make(message_max_bytes=2000)
-    records = [Plain(b"k", b"v"), Plain(b"k", b"v" * 3000, headers=((b"h", b"x"),))]
+@pytest.mark.parametrize(
+    ("settings", "first", "code"),
+    [
+        ({"message_max_bytes": 2000}, 1, KafkaError.MSG_SIZE_TOO_LARGE),
+        ({"queue_buffering_max_kbytes": 2}, 2000, KafkaError._QUEUE_FULL),
+    ],
+)
+def test_a_record_that_librdkafka_does_not_take(make: Make, settings: dict[str, int], first: int, code: int) -> None:
+    outlet = make(**settings)
+    records = [Plain(b"k", b"v" * first), Plain(b"k", b"v" * 3000, headers=((b"h", b"x"),))]
     with pytest.raises(RefusedRecordError) as raised:
         outlet.send(TP, block_of(records, [5, 9]))
     lost = raised.value.lost
-    assert (lost.error.code(), lost.tp, lost.source) == (KafkaError.MSG_SIZE_TOO_LARGE, TP, 9)
-
-
-def test_a_record_that_is_larger_than_the_queue(make: Make) -> None:
-    outlet = make(queue_buffering_max_kbytes=2)
-    with pytest.raises(RefusedRecordError) as raised:
-        outlet.send(TP, block_of([Plain(b"k", b"v" * 2000), Plain(b"k", b"v" * 3000)], [5, 9]))
-    lost = raised.value.lost
-    assert (lost.error.code(), lost.source) == (KafkaError._QUEUE_FULL, 9)
+    assert (lost.error.code(), lost.tp, lost.source) == (code, TP, 9)
 
 
 def test_transactions(make: Make) -> None:

@@ -18,6 +18,7 @@ from kbackup.kafka.produce import TUNING, BlockProducer, queue_kbytes
 from kbackup.types import Int64Array, TopicPartition
 from tests.support.mock_cluster import mock_cluster
 from tests.support.plain_records import Plain, block_of
+from tests.unit.kafka.conftest import rows
 
 TP = TopicPartition("orders", 0)
 
@@ -99,10 +100,6 @@ def test_small_records_fill_less_than_two_batches_too() -> None:
 
 
 # Target offsets of records without complete delivery reports: only proven offsets are used.
-
-
-def rows(runs: Runs) -> list[tuple[int, int, int]]:
-    return list(zip(runs.source.tolist(), runs.target.tolist(), runs.count.tolist(), strict=True))
 
 
 def made(*targets: int) -> Runs:

@@ -8,6 +8,8 @@ import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -78,10 +80,17 @@ def test_retention() -> None:
     assert Bucket("b", "p", S3Options()).retention("archive.json") == {}
 
 
-def test_a_bucket_without_object_lock() -> None:
-    said = from_boto("s3://b/k", answer(400, "InvalidRequest", "Bucket is missing Object Lock Configuration"), False)
-    assert type(said) is UsageError
-    assert "made with object lock" in said.hint
+@pytest.mark.parametrize(
+    ("refusal", "kind", "hint"),
+    [
+        (answer(400, "InvalidRequest", "Bucket is missing Object Lock Configuration"), UsageError, "with object lock"),
+        (answer(403, "AccessDenied"), DeniedError, "s3.expected_bucket_owner"),
+    ],
+)
+def test_hints_of_refusals(refusal: Exception, kind: type[KbackupError], hint: str) -> None:
+    error = from_boto("s3://b/k", refusal, False)
+    assert type(error) is kind
+    assert hint in error.hint
 
 
 def test_a_key_is_as_long_as_s3_takes() -> None:
@@ -92,30 +101,18 @@ def test_a_key_is_as_long_as_s3_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "endpoint", "signed"),
+    ("given", "endpoint", "signed"),
     [
-        (
-            S3Options(endpoint_url="http://host:9000", access_key_id="i", secret_access_key="s"),
-            "http://host:9000",
-            False,  # the signed CRC-64/NVME covers the body
-        ),
-        (
-            S3Options(endpoint_url="http://host:9000", access_key_id="i", secret_access_key="s", checksum="none"),
-            "http://host:9000",
-            True,
-        ),
-        (S3Options(endpoint_url="https://host", access_key_id="i", secret_access_key="s"), "https://host", False),
-        (
-            S3Options(region="eu-west-1", access_key_id="i", secret_access_key="s"),
-            "https://s3.eu-west-1.amazonaws.com",
-            False,
-        ),
+        ({"endpoint_url": "http://host:9000"}, "http://host:9000", False),  # the signed CRC-64/NVME covers the body
+        ({"endpoint_url": "http://host:9000", "checksum": "none"}, "http://host:9000", True),
+        ({"endpoint_url": "https://host"}, "https://host", False),
+        ({"region": "eu-west-1"}, "https://s3.eu-west-1.amazonaws.com", False),
     ],
 )
-def test_clients(options: S3Options, endpoint: str, signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients(given: dict[str, Any], endpoint: str, signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    client = Bucket("b", "", options).client
+    client = Bucket("b", "", S3Options(access_key_id="i", secret_access_key="s", **given)).client
     assert client.meta.endpoint_url == endpoint
     assert client.meta.config.s3.get("payload_signing_enabled", True) is signed  # type: ignore[attr-defined]
 
@@ -234,20 +231,12 @@ def test_unsent_requests_are_recognized() -> None:
 def test_conflicts_are_tried_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
-    answers = [ConflictError("1"), ConflictError("2"), "etag"]
-
-    def send() -> str:
-        said = answers.pop(0)
-        if isinstance(said, ConflictError):
-            raise said
-        return str(said)
-
+    send = Mock(side_effect=[ConflictError("1"), ConflictError("2"), "etag", *[ConflictError("again")] * 6])
     assert upload.over_conflicts(send) == "etag"
     assert waits == [0.1, 0.2]
-    answers += [ConflictError("again")] * 6
     with pytest.raises(StoreError, match="again"):
         upload.over_conflicts(send)
-    assert answers == []
+    assert send.call_count == 9
 
 
 # Bodies of requests to S3: pieces of memory as a file, and one client for all stores of a process.

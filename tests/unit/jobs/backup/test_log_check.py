@@ -27,7 +27,7 @@ from kbackup.jobs.backup.log_check import (
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.kafka.admin_protocol.log_batches import LogBatch
 from kbackup.kafka.consume import EpochPosition, Validation
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.security import Untold
 from kbackup.metadata.sources import Sources
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.archives import make_archive

@@ -15,7 +15,7 @@ from kafka.protocol.admin import (
 
 from kbackup.kafka.admin_protocol import metadata_requests
 from kbackup.kafka.admin_protocol.metadata_requests import DescribeDelegationTokenResponse
-from kbackup.kafka.security_types import DynamicConfig
+from kbackup.kafka.security import DynamicConfig
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
 from tests.support.metadata_entities import acl_of
 

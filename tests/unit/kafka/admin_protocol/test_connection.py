@@ -23,7 +23,7 @@ from kbackup.kafka.admin_protocol.connection import connect
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, endpoint_of
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.security import Untold
 
 VERSIONS = ApiVersionsResponse
 UNSUPPORTED = 35
