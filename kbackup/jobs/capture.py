@@ -17,7 +17,7 @@ from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
-from kbackup.kafka.security import DynamicConfig, SecurityAdmin, Untold
+from kbackup.kafka.security import SecurityAdmin, Untold
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     Acl,
@@ -122,21 +122,13 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
 
     with cluster.admin_session() as session:
         rules, strange = _acls(security, session)
-        of_brokers, of_groups = _broker_configs(security, session), security.group_configs(groups)
+        of_groups = security.group_configs(groups)
         return Reading(
             source="brokers",
             cluster_id=cluster_id,
             acls=told("acls", rules),
             scram_users=told("scram_users", security.users()),
-            broker_configs=told(
-                "broker_configs",
-                of_brokers
-                if isinstance(of_brokers, Untold)
-                else [
-                    BrokerConfig(broker=int(s.owner) if s.owner else None, name=s.name, value=s.value)
-                    for s in of_brokers
-                ],
-            ),
+            broker_configs=told("broker_configs", _broker_configs(security, session)),
             group_configs=told(
                 "group_configs",
                 of_groups
@@ -171,16 +163,18 @@ def _acls(security: SecurityAdmin, session: AdminSession | Untold) -> tuple[list
     return (acls, []) if isinstance(acls, Untold) else acls
 
 
-def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> list[DynamicConfig] | Untold:
+def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> list[BrokerConfig] | Untold:
     """Return the configs of each broker, and the cluster-wide default.
 
     Where the default can't be read, the result has the default entries that brokers inherit.
     """
     configs = security.broker_configs()
-    default = _asked(session, lambda s: s.default_broker_configs())
-    if isinstance(configs, Untold) or isinstance(default, Untold):
+    if isinstance(configs, Untold):
         return configs
-    return [*default, *(setting for setting in configs if setting.owner)]
+    default = _asked(session, lambda s: s.default_broker_configs())
+    if not isinstance(default, Untold):
+        configs = [*default, *(setting for setting in configs if setting.owner)]
+    return [BrokerConfig(broker=int(s.owner) if s.owner else None, name=s.name, value=s.value) for s in configs]
 
 
 def settings_warnings(metadata: Metadata) -> list[str]:

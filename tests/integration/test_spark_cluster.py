@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyspark
 import pytest
@@ -19,15 +22,64 @@ from kbackup import __version__
 from kbackup.archive.reader import open_archive
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
+from scripts.dev.s3 import Minio
 from scripts.dev.spark import SparkCluster
-from tests.conftest import Bucket
+from tests.integration.conftest import Archive
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 5_000
 PARTITIONS = 4
-
-
 SECRET = secrets.token_hex(16)
+COMMAND = [sys.executable, "-m", "kbackup"]
+
+_COMMANDS = """
+import io, json, sys
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from unittest import mock
+from kbackup.cli import main
+from kbackup.cli.common.frame import FlagValues, load_config
+from kbackup.cli.common.session import spark_session
+
+with spark_session(load_config(FlagValues()).config) as session:
+    @contextmanager
+    def given(*_, **__):
+        yield session
+
+    for command in json.loads(sys.argv[1]):
+        printed = io.StringIO()
+        with mock.patch(f"kbackup.cli.{command[0]}.spark_session", given):
+            with redirect_stdout(printed), redirect_stderr(printed):
+                code = main(command)
+        print(json.dumps([code, printed.getvalue()]))
+"""
+"""Several commands on one session of a cluster: each start of one takes half a minute."""
+
+
+class Ended(NamedTuple):
+    code: int
+    output: str
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What the commands on the shared cluster printed; `archive` is in a bucket, of `topic` with these records."""
+
+    topic: str
+    records: dict[int, list[tuple[bytes | None, bytes | None, int]]]
+    archive: str
+    apart: Path
+    ended: list[Ended]
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> str:
+    name = f"cluster-{secrets.token_hex(4)}"
+    broker.create_topic(name, PARTITIONS, config={"retention.ms": "-1"})
+    producer = Producer(broker.client())
+    for number in range(RECORDS):
+        producer.produce(name, f"value-{number}", f"key-{number}", number % PARTITIONS, timestamp=1_000 + number)
+    assert producer.flush(30) == 0
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -43,37 +95,48 @@ def cluster(unshared: Path) -> Iterator[SparkCluster]:
 
 
 @pytest.fixture(scope="module")
-def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Yield a cluster without a secret, whose second worker has another release of kbackup."""
-    other = tmp_path_factory.mktemp("other")
-    shutil.copytree(ROOT / "kbackup", other / "kbackup", ignore=shutil.ignore_patterns("__pycache__"))
-    version = other / "kbackup" / "__init__.py"
-    version.write_text(version.read_text().replace(__version__, "0.0.1"))
-    with SparkCluster(workers=2, variables={"PYTHONPATH": str(other)}) as running:
-        yield running
+def jobs(
+    broker: Broker,
+    minio_server: Minio,
+    new_archive: Callable[[], Archive],
+    cluster: SparkCluster,
+    unshared: Path,
+    topic: str,
+) -> Jobs:
+    archive, apart, shared = new_archive().url, unshared / topic, str(unshared.with_name(f"shared-{topic}"))
+    backup = ["backup", "-t", topic, "--archive"]
+    commands = [
+        [*backup, archive],
+        [*backup, str(apart)],
+        ["check", "--spark", "-t", topic, "--archive", str(apart)],
+        [*backup, shared],
+        ["verify", shared],
+    ]
+    env = environment(broker, minio_server) | {"KBACKUP_SPARK_MASTER": cluster.url}
+    output = run([sys.executable, "-c", _COMMANDS, json.dumps(commands)], env)
+    ended = [Ended(*json.loads(line)) for line in output.splitlines()]
+    return Jobs(topic, read(broker, topic), archive, apart, ended)
 
 
-@pytest.fixture(scope="module")
-def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Yield a cluster whose one worker has no kbackup."""
-    other = tmp_path_factory.mktemp("none")
-    (other / "kbackup.py").touch()
-    with SparkCluster(workers=1, variables={"PYTHONPATH": str(other)}) as running:
-        yield running
-
-
-def environment(broker: Broker, bucket: Bucket) -> dict[str, str]:
-    """Return the variables that a user would export: no secret is on a command line."""
+def environment(broker: Broker, server: Minio | None) -> dict[str, str]:
+    """Return the variables that a user would export: no secret is on a command line. Without `server`, a job has no
+    secret for its tasks."""
+    keys = (
+        {
+            "KBACKUP_S3_ENDPOINT_URL": server.endpoint_url,
+            "KBACKUP_S3_REGION": server.region,
+            "KBACKUP_S3_ACCESS_KEY_ID": server.access_key,
+            "KBACKUP_S3_SECRET_ACCESS_KEY": server.secret_key,
+        }
+        if server is not None
+        else {}
+    )
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+        **keys,
         "PYTHONPATH": str(ROOT),
-        "KBACKUP_ARCHIVE": f"{bucket.url}/archive",
         "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": broker.bootstrap,
         "KBACKUP_TARGET_BOOTSTRAP_SERVERS": broker.bootstrap,
-        "KBACKUP_S3_ENDPOINT_URL": bucket.server.endpoint_url,
-        "KBACKUP_S3_REGION": bucket.server.region,
-        "KBACKUP_S3_ACCESS_KEY_ID": bucket.server.access_key,
-        "KBACKUP_S3_SECRET_ACCESS_KEY": bucket.server.secret_key,
         "KBACKUP_BACKUP_PACK_RECORDS": "1000",
         "KBACKUP_SPARK_CONF": "spark.driver.host=127.0.0.1,spark.executor.memory=512m"
         f",spark.authenticate.secret={SECRET}",
@@ -83,41 +146,17 @@ def environment(broker: Broker, bucket: Bucket) -> dict[str, str]:
     }
 
 
-def run(argv: list[str], env: dict[str, str]) -> str:
+def run(argv: list[str], env: dict[str, str], code: int = 0) -> str:
+    """Return what a command prints that ends with `code`; where it fails, its errors as well."""
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def refused(argv: list[str], env: dict[str, str]) -> str:
-    """Return what a command prints that a check refuses."""
-    command = [sys.executable, "-m", "kbackup", *argv]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 1, f"{done.returncode}: {done.stderr}"
+    assert done.returncode == code, f"{done.returncode}: {done.stderr}"
     assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
+    return done.stdout + done.stderr if code else done.stdout
 
 
-def without_secrets(broker: Broker, archive: Path) -> dict[str, str]:
-    """Return the variables of a job that sends no secret to its tasks."""
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-        "PYTHONPATH": str(ROOT),
-        "KBACKUP_ARCHIVE": str(archive),
-        "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": broker.bootstrap,
-        "KBACKUP_BACKUP_PACK_RECORDS": "1000",
-        "KBACKUP_SPARK_CONF": "spark.driver.host=127.0.0.1,spark.executor.memory=512m",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-
-
-def fill(broker: Broker, topic: str) -> None:
-    broker.create_topic(topic, PARTITIONS, config={"retention.ms": "-1"})
-    producer = Producer(broker.client())
-    for number in range(RECORDS):
-        producer.produce(topic, f"value-{number}", f"key-{number}", number % PARTITIONS, timestamp=1_000 + number)
-    assert producer.flush(30) == 0
+def other_kbackup(folder: Path) -> SparkCluster:
+    """A cluster of one worker, without a secret, that has the kbackup in `folder`."""
+    return SparkCluster(workers=1, variables={"PYTHONPATH": str(folder)})
 
 
 def read(broker: Broker, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None, int]]]:
@@ -139,72 +178,60 @@ def read(broker: Broker, topic: str) -> dict[int, list[tuple[bytes | None, bytes
     return records
 
 
-def test_backup_and_restore_by_master_and_by_spark_submit(
-    broker: Broker, bucket: Bucket, cluster: SparkCluster, topic_name: str
+def test_backup_by_master_and_restore_by_spark_submit(
+    broker: Broker, cluster: SparkCluster, minio_server: Minio, jobs: Jobs
 ) -> None:
-    fill(broker, topic_name)
-    before = read(broker, topic_name)
-    assert sum(map(len, before.values())) == RECORDS
-    env = environment(broker, bucket)
-
-    output = run([sys.executable, "-m", "kbackup", "backup", "-t", topic_name, "--master", cluster.url], env)
-    assert f"{RECORDS:,} new records" in output
-    assert "in 4 segments" in output
-
+    assert sum(map(len, jobs.records.values())) == RECORDS
+    code, output = jobs.ended[0]
+    assert (code, f"{RECORDS:,} new records" in output, "in 4 segments" in output) == (0, True, True), output
+    env = environment(broker, minio_server)
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     main = run([sys.executable, "-m", "kbackup.submit"], env).strip()
     conf = [
         *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),
         *("--properties-file", str(cluster.properties)),
     ]
-    options = ["--map-regex", r"^(.*)$=back.\1", "--restore-id", "by-submit"]
+    options = [jobs.archive, "--map-regex", r"^(.*)$=back.\1", "--restore-id", "by-submit"]
     output = run([submit, "--master", cluster.url, *conf, main, "restore", *options], env)
     assert f"{RECORDS:,} records" in output
-    assert read(broker, f"back.{topic_name}") == before
+    assert read(broker, f"back.{jobs.topic}") == jobs.records
 
 
-def test_a_directory_that_a_worker_does_not_share_is_refused_by_the_workers_name(
-    broker: Broker, cluster: SparkCluster, unshared: Path, topic_name: str
+def test_a_directory_that_a_worker_does_not_share_is_refused_by_the_workers_name(jobs: Jobs) -> None:
+    message = f"worker apart-1 has another directory than the driver at {jobs.apart}: No such file or directory"
+    _, refused, checked, backed_up, verified = jobs.ended
+    for code, output in (refused, checked):
+        assert (code, message in output, "Traceback" in output) == (1, True, False), output
+    assert not open_archive(FileStore(jobs.apart)).restore_points, "a refused backup commits nothing"
+    assert list(jobs.apart.rglob("*shared*")) == [], "marks go with the job"
+    assert (backed_up.code, f"{RECORDS:,} new records" in backed_up.output) == (0, True), backed_up
+    assert verified.code == 0, verified
+
+
+def test_secrets_are_not_sent_over_an_open_channel_nor_tasks_to_another_release(
+    broker: Broker, minio_server: Minio, new_archive: Callable[[], Archive], topic: str, tmp_path: Path
 ) -> None:
-    fill(broker, topic_name)
-    archive = unshared / topic_name
-    env = without_secrets(broker, archive)
-    env["KBACKUP_SPARK_CONF"] += f",spark.authenticate.secret={SECRET}"
-    message = f"worker apart-1 has another directory than the driver at {archive}: No such file or directory"
-    assert message in refused(["backup", "-t", topic_name, "--master", cluster.url], env)
-    store = FileStore(archive)
-    assert not open_archive(store).restore_points, "a refused backup commits nothing"
-    assert list(archive.rglob("*shared*")) == [], "marks go with the job"
-    steps = refused(["check", "-t", topic_name, "--spark", "--master", cluster.url], env)
-    assert message in steps
-    shared = unshared.with_name(f"shared-{topic_name}")
-    env["KBACKUP_ARCHIVE"] = str(shared)
-    output = run([sys.executable, "-m", "kbackup", "backup", "-t", topic_name, "--master", cluster.url], env)
-    assert f"{RECORDS:,} new records" in output
-    other = ["verify", "--set", f"spark.master={cluster.url}"]
-    run([sys.executable, "-m", "kbackup", *other], env)
-
-
-def test_secrets_are_not_sent_over_an_open_channel(
-    broker: Broker, bucket: Bucket, plain_cluster: SparkCluster, topic_name: str
-) -> None:
-    fill(broker, topic_name)
-    env = environment(broker, bucket) | {"KBACKUP_SPARK_CONF": "spark.driver.host=127.0.0.1"}
-    message = refused(["check", "--spark", "-t", topic_name, "--master", plain_cluster.url], env)
-    assert "could read the secrets of this job" in message, message
-    assert "spark.allow_plain_secrets = true" in message
-    allowed = env | {"KBACKUP_SPARK_ALLOW_PLAIN_SECRETS": "true"}
-    message = refused(["backup", "-t", topic_name, "--master", plain_cluster.url], allowed)
-    assert f"has kbackup 0.0.1, the driver has {__version__}" in message, "the tasks ran"
-
-
-def test_a_worker_with_another_release_or_none_is_named(
-    broker: Broker, plain_cluster: SparkCluster, empty_cluster: SparkCluster, topic_name: str, tmp_path: Path
-) -> None:
-    fill(broker, topic_name)
-    env = without_secrets(broker, tmp_path / "archive")
-    message = refused(["check", "--spark", "-t", topic_name, "--master", plain_cluster.url], env)
-    assert f"worker {socket.gethostname()} has kbackup 0.0.1, the driver has {__version__}" in message, message
+    shutil.copytree(ROOT / "kbackup", tmp_path / "kbackup", ignore=shutil.ignore_patterns("__pycache__"))
+    version = tmp_path / "kbackup" / "__init__.py"
+    version.write_text(version.read_text().replace(__version__, "0.0.1"))
+    archive, env = new_archive().url, environment(broker, minio_server)
+    env["KBACKUP_SPARK_CONF"] = "spark.driver.host=127.0.0.1,spark.executor.memory=512m"
+    with other_kbackup(tmp_path) as cluster:
+        job = ["-t", topic, "--master", cluster.url, "--archive", archive]
+        message = run([*COMMAND, "check", "--spark", *job], env, code=1)
+        assert "could read the secrets of this job" in message, message
+        assert "spark.allow_plain_secrets = true" in message
+        message = run([*COMMAND, "backup", *job], env | {"KBACKUP_SPARK_ALLOW_PLAIN_SECRETS": "true"}, code=1)
+    assert f"worker {socket.gethostname()} has kbackup 0.0.1, the driver has {__version__}" in message, "the tasks ran"
     assert "PYSPARK_PYTHON and spark.archives" in message
-    message = refused(["backup", "-t", topic_name, "--master", empty_cluster.url], env)
+
+
+def test_a_worker_without_kbackup_is_named(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """The job has no secrets: it goes to a cluster without protection."""
+    (tmp_path / "kbackup.py").touch()
+    env = environment(broker, None)
+    env["KBACKUP_SPARK_CONF"] = "spark.driver.host=127.0.0.1,spark.executor.memory=512m"
+    with other_kbackup(tmp_path) as cluster:
+        job = ["-t", topic, "--master", cluster.url, "--archive", str(tmp_path / "archive")]
+        message = run([*COMMAND, "backup", *job], env, code=1)
     assert "worker 127.0.0.1 does not have the driver's kbackup and Python: No module named" in message, message

@@ -16,23 +16,8 @@ from kbackup.archive.query.selection import Selections
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
-from kbackup.jobs.backup.job import (
-    BackupReport,
-    archive_records,
-    backed_up,
-    backup_begins,
-    begin,
-    capture_cluster,
-    commit,
-    has_news,
-    lag,
-    lag_of,
-    plan_records,
-    refresh,
-    report_of,
-    selections_of,
-    topic_lag,
-)
+from kbackup.jobs.backup import job
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, Plan, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.capture import Base, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
@@ -118,7 +103,7 @@ class Follower:
         """
         began = self.clock()
         self._follows = not self.stop.asked
-        backup_begins()
+        job.backup_begins()
         if self._follows:
             # alerts know a follower by its rounds, also one whose first round never ends
             for result in ROUNDS:
@@ -127,7 +112,7 @@ class Follower:
         open_or_create(self.store)
         pause = self.stop.wait if self._follows else time.sleep
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds, pause) as lease:
-            base = begin(self.store, lease, source, self.options.adopt_cluster)
+            base = job.begin(self.store, lease, source, self.options.adopt_cluster)
             self._connected = source, base
             self.report.restore_point = base.head.number if base.head is not None else None
             run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
@@ -141,7 +126,7 @@ class Follower:
         lease.check()
         if self._connected is None:
             source = self._connect()
-            self._connected = source, begin(self.store, lease, source, self.options.adopt_cluster)
+            self._connected = source, job.begin(self.store, lease, source, self.options.adopt_cluster)
         source, base = self._connected
         due = self.clock() + self.rhythm.interval_seconds
         self._round(source, base, last)
@@ -158,24 +143,24 @@ class Follower:
 
     def _round(self, source: SourceCluster, base: Base, last: bool) -> None:
         phases = Phases(self.listener)
-        selections = self.selections or selections_of(self.options)
-        captured = capture_cluster(source, base, selections, phases, now(), later=True)
+        selections = self.selections or job.selections_of(self.options)
+        captured = job.capture_cluster(source, base, selections, phases, now(), later=True)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
-        plan = self._hold_back(plan_records(source, base, captured, phases, self.options.adopt_topics), patience)
-        if has_news(base, captured, plan):
-            read = archive_records(source, base, plan, self.options, self.spark, phases)
+        plan = self._hold_back(job.plan_records(source, base, captured, phases, self.options.adopt_topics), patience)
+        if job.has_news(base, captured, plan):
+            read = job.archive_records(source, base, plan, self.options, self.spark, phases)
             with phases.step("commit"):
-                manifest = commit(source, base, captured, plan, read, last=last)
+                manifest = job.commit(source, base, captured, plan, read, last=last)
             self._since = {place: self._since[place] for place in held_back(plan)}
-            report = report_of(manifest, captured, plan, self.store.url, phases)
+            report = job.report_of(manifest, captured, plan, self.store.url, phases)
             self.report.add(report)
-            backed_up(report)
+            job.backed_up(report)
             self._count_round("committed")
             if self.rhythm.topic_metrics:
-                topic_lag(lag_of(report.topics))
+                job.topic_lag(job.lag_of(report.topics))
             self.watcher.committed(report)
-            refresh(base.run, phases)
+            job.refresh(base.run, phases)
         else:
             self._count_round("unchanged")
             if last:
@@ -217,7 +202,7 @@ class Follower:
         by_topic: dict[str, list[int]] = {}
         for tp, count in new.items():
             by_topic.setdefault(tp.topic, []).append(count)
-        lag(by_topic)
+        job.lag(by_topic)
         if self.rhythm.topic_metrics:
-            topic_lag(by_topic)
+            job.topic_lag(by_topic)
         return any(new_bytes(count, known[tp]) >= self.options.segment_bytes for tp, count in new.items())

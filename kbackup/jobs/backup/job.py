@@ -24,18 +24,9 @@ from kbackup.archive.secrets import as_archived
 from kbackup.config.models import Backup
 from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedError
 from kbackup.jobs import capture
+from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
-from kbackup.jobs.backup.plan import (
-    Plan,
-    clamp,
-    held_back,
-    make_plan,
-    next_states,
-    retention_loss,
-    same_groups,
-    same_settings,
-    says_more,
-)
+from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without
 from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
@@ -176,7 +167,7 @@ def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: 
         diverged, warnings = compare_logs(source, base, captured.topics)
     with phases.step("plan"):
         numbers = partial(operations.next_incarnation, base.archive.state)
-        plan = make_plan(base.head, captured.topics, captured.existing, numbers, diverged)
+        plan = planning.make_plan(base.head, captured.topics, captured.existing, numbers, diverged)
     return replace(plan, warnings=(*plan.warnings, *warnings, *captured.warnings))
 
 
@@ -222,11 +213,11 @@ def reserve(run: WritingRun, plan: Plan) -> None:
 
 def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
     """Return whether a restore point of this capture would differ from the newest one."""
-    if says_more(plan, base.head) or base.groups is None or base.settings is None:
+    if planning.says_more(plan, base.head) or base.groups is None or base.settings is None:
         return True
     # a group that moves on in what is held back is none the better for a restore point
-    groups = clamp(captured.groups, plan), clamp(base.groups, plan)
-    return not (same_groups(*groups) and same_settings(captured.settings, base.settings))
+    groups = planning.clamp(captured.groups, plan), planning.clamp(base.groups, plan)
+    return not (planning.same_groups(*groups) and planning.same_settings(captured.settings, base.settings))
 
 
 def commit(
@@ -240,7 +231,7 @@ def commit(
     run, number, groups, settings = base.run, base.run.next_point, captured.groups, captured.settings
     not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
     compacted = {t.name for t in settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
-    topics = next_states(number, plan, read.segments, read.lasts, compacted)
+    topics = planning.next_states(number, plan, read.segments, read.lasts, compacted)
     older = {t.captured for t in topics} - {number}
     earlier = base.head.captures if base.head is not None else ()
     draft = Draft(
@@ -251,7 +242,7 @@ def commit(
         isolation_level=source.isolation_level,
         topics=topics,
         segments=read.segments,
-        losses=[*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)],
+        losses=[*plan.losses, *(planning.retention_loss(v.tp, v.start, v.end) for v in read.vanished)],
         warnings=(*plan.warnings, *not_carried, *settings_warnings(settings)),
         captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
         groups=len(groups.groups),
@@ -276,11 +267,11 @@ def put_documents(base: Base, captured: Captured) -> Capture:
     """Write the documents of the capture. A document that equals the newest restore point's is not written again."""
     run, number, head = base.run, base.run.next_point, base.head
     old = next((c for c in head.captures if c.number == head.number), None) if head is not None else None
-    if old is not None and base.groups is not None and same_groups(base.groups, captured.groups):
+    if old is not None and base.groups is not None and planning.same_groups(base.groups, captured.groups):
         groups = old.groups
     else:
         groups = run.put_document(number, layout.GROUPS, captured.groups)
-    if old is not None and base.settings is not None and same_settings(base.settings, captured.settings):
+    if old is not None and base.settings is not None and planning.same_settings(base.settings, captured.settings):
         metadata = old.metadata
     else:
         metadata = run.put_document(number, layout.METADATA, captured.settings)
@@ -310,7 +301,7 @@ def report_of(manifest: Manifest, captured: Captured, plan: Plan, archive: str, 
         topics=manifest.topics,
         losses=manifest.losses,
         warnings=manifest.warnings,
-        held_back=len(held_back(plan)),
+        held_back=len(planning.held_back(plan)),
         damage=captured.damage,
         seconds=phases.seconds,
     )

@@ -14,7 +14,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, MismatchError, UnreachableError
-from kbackup.jobs.backup import follow
+from kbackup.jobs.backup import follow, job
 from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.backup.job import BackupReport, archive_records, begin
 from kbackup.jobs.backup.plan import Plan, make_plan
@@ -103,10 +103,10 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c"))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
     monkeypatch.setattr(follow, "HeldLease", lambda *_: nullcontext(lease))
-    monkeypatch.setattr(follow, "begin", lambda *_: base)
-    monkeypatch.setattr(follow, "capture_cluster", lambda *_, **__: None)
-    monkeypatch.setattr(follow, "plan_records", lambda *_: Plan((), (), (), ()))
-    monkeypatch.setattr(follow, "has_news", lambda *_: False)
+    monkeypatch.setattr(job, "begin", lambda *_: base)
+    monkeypatch.setattr(job, "capture_cluster", lambda *_, **__: None)
+    monkeypatch.setattr(job, "plan_records", lambda *_: Plan((), (), (), ()))
+    monkeypatch.setattr(job, "has_news", lambda *_: False)
     counted.begin("mirror")
     with closing(Stop()) as made:
         yield made
