@@ -1,4 +1,4 @@
-"""Backing up all the time, while what it stands on goes away and comes back; and the real command with signals."""
+"""A follower that is stopped, killed, or loses its store, its cluster or its JVM."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from scripts.dev.process import free_ports
 from scripts.dev.s3 import Minio
 from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, options
 from tests.faults.dying import Wish
-from tests.faults.process import Kbackup
+from tests.faults.process import Kbackup, run
 from tests.faults.shop import Shop, check_archive, open_shop, sell
 from tests.support.following import Following
+from tests.support.truth import in_archive, in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 QUICK = Follow(interval_seconds=0.3, stale_after_seconds=1)
 
@@ -171,3 +173,41 @@ def test_a_second_signal_ends_it_at_once(archive: Path, tmp_path: Path, shop: Sh
     assert points(store) == before
     back_up(store)  # it takes over the lease of the dead process
     check_archive(store, shop)
+
+
+def kill_jvm(process: Kbackup) -> None:
+    """Kill the JVM that a command started."""
+    children = Path(f"/proc/{process.pid}/task").glob("*/children")
+    pids = [pid for file in children for pid in file.read_text().split()]
+    (jvm,) = [int(pid) for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
+    os.kill(jvm, signal.SIGKILL)
+
+
+def test_a_backup_whose_jvm_is_killed_names_that(shop: Shop, archive: Path, tmp_path: Path) -> None:
+    wish = Wish("kill executor", "before", "write topics/*_records*", 2)
+    ended = run(tmp_path / "run", backup_arguments(shop, str(archive)), wish)
+    assert ended.code == 1, ended.err
+    assert "kbackup: Spark's JVM has ended in the middle of the work" in ended.err
+    assert "Traceback" not in ended.err
+    assert points(FileStore(archive)) == 1, "nothing was committed"
+
+
+def test_a_follower_whose_jvm_is_killed_goes_on_until_the_third_time(archive: Path, tmp_path: Path, shop: Shop) -> None:
+    store, (port,) = FileStore(archive), free_ports(1)
+    with Kbackup(tmp_path / "run", follow_arguments(shop, archive, port)) as process:
+        eventually(lambda: points(store) == 2, process)
+        for kills in (1, 2):
+            kill_jvm(process)
+            before = points(store)
+            sell(shop, 50)
+            eventually(lambda before=before: points(store) > before, process)  # type: ignore[misc]
+            assert process.err.count("Spark's JVM has ended: another session starts") == kills, process.err
+        eventually(
+            lambda: in_archive(store) == in_cluster(shop.broker.bootstrap, shop.topics), process
+        )  # the records of a sale may come in two rounds
+        kill_jvm(process)
+        sell(shop, 50)
+        ended = process.wait()
+    assert ended.code == 1, ended.err
+    assert "kbackup: Spark's JVM has ended 3 times within an hour" in ended.err
+    assert "Traceback" not in ended.err

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from kbackup.archive import layout
 from kbackup.archive.lease import read_lease
+from kbackup.archive.models import load
 from kbackup.archive.reader import open_archive
+from kbackup.jobs.drill.report import DrillReport
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, backup_arguments
 from tests.faults.dying import Act, Wish
@@ -31,3 +35,43 @@ def test_an_interrupted_backup_cleans_up(
     assert [m.number for m in open_archive(store).restore_points] == [1]
     back_up(store)
     check_archive(store, shop)
+
+
+PREFIX = "interrupted."
+
+
+def arguments(shop: Shop, archive: Path) -> list[str]:
+    return [
+        "drill",
+        "--json",
+        f"--archive={archive}",
+        f"--bootstrap-server={shop.broker.bootstrap}",
+        "--set=spark.master=local[2]",
+        "--set=restore.transaction_bytes=4KiB",
+        "--on-source",
+        f"--prefix={PREFIX}",
+    ]
+
+
+def names(shop: Shop) -> set[str]:
+    """Of all topics and groups that there are."""
+    admin = AdminClient(shop.broker.client())
+    groups = admin.list_consumer_groups().result(30).valid
+    topics = {name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")}  # the broker's own
+    return topics | {g.group_id for g in groups}
+
+
+@pytest.mark.parametrize(("act", "event", "nth"), [("interrupt", "transaction", 2), ("terminate", "phase groups", 1)])
+def test_an_interrupted_drill_leaves_nothing(
+    act: Act, event: str, nth: int, archive: Path, tmp_path: Path, shop: Shop
+) -> None:
+    before = names(shop)
+    ended = run(tmp_path / "run", arguments(shop, archive), Wish(act, "after", event, nth))
+    assert ended.code == 130, ended.err
+    assert "Traceback" not in ended.err
+    assert ended.document["error"]["exit_code"] == 130
+    assert names(shop) <= before
+    store = FileStore(archive)
+    (key,) = [e.key for e in store.list(layout.DRILLS) if e.key.endswith(layout.REPORT)]
+    report = load(DrillReport, store.get(key), key)
+    assert (report.result, report.left, report.prefix) == ("interrupted", (), PREFIX)

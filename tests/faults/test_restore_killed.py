@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.archive import layout
+from kbackup.archive.query.selection import Selection
+from kbackup.config.models import Restore
 from kbackup.errors import ClusterError, RefusedError
+from kbackup.jobs.groups.job import Captures, undo
 from kbackup.jobs.restore.job import restore
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.file import FileStore
@@ -18,7 +22,7 @@ from tests.faults.dying import When, Wish
 from tests.faults.process import Kbackup, run
 from tests.faults.shop import Shop
 from tests.faults.trip import Trip
-from tests.support.truth import in_cluster
+from tests.support.truth import Position, commit, in_archive, in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,3 +115,67 @@ def test_a_resume_after_its_progress_is_gone_is_refused(trip: Trip, tmp_path: Pa
     assert {tp: rows for tp, rows in after.items() if before.get(tp)} == {
         tp: rows for tp, rows in before.items() if rows
     }
+
+
+LOW, HIGH = 10**12 + 37, 10**12 + 480
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        pytest.param(Wish("kill job", "before", "transaction", 2), marks=pytest.mark.soak),
+        Wish("kill job", "after", "transaction", 3),
+    ],
+    ids=lambda wish: wish.name,
+)
+def test_a_window_is_killed_and_resumed(
+    wish: Wish, shop: Shop, archive: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    store, id_ = FileStore(archive), f"window-{secrets.token_hex(4)}"
+    arguments = [
+        *("restore", "--json", store.url, f"--bootstrap-server={shop.broker.bootstrap}", "--no-groups"),
+        *(f"--map-regex=^={id_}-", f"--restore-id={id_}", f"--from-time={LOW}", f"--to-time={HIGH}"),
+        *("--set=restore.transaction_bytes=4000", "--set=spark.master=local[2]"),
+    ]
+    dead = run(tmp_path / "dead", arguments, wish)
+    assert dead.code == -9, dead.err
+    # what is asked for now does not matter: the plan stands
+    options = Restore(restore_id=id_, from_time="2h ago", no_groups=True, transaction_bytes=4000)
+    report = restore(options, shop.broker.client(), store, store, lambda: spark, Counting())
+    assert report.choice is not None
+    assert (report.choice.from_time, report.choice.to_time) == (LOW, HIGH)
+
+    expected = {
+        tp._replace(topic=f"{id_}-{tp.topic}"): [r[1:] for r in rows if LOW <= (r.timestamp or 0) <= HIGH]
+        for tp, rows in in_archive(store).items()
+    }
+    topics = sorted({tp.topic for tp in expected if expected[tp]})
+    found = {tp: [r[1:] for r in rows] for tp, rows in in_cluster(shop.broker.bootstrap, topics).items()}
+    assert found == {tp: rows for tp, rows in expected.items() if tp.topic in topics}
+    assert report.records == sum(map(len, expected.values())) == HIGH - LOW + 1
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish("kill job", "after", "write restores/*/groups-before-1.json"),
+        Wish("kill job", "before", "write restores/*/report.json"),
+    ],
+    ids=lambda wish: wish.name,
+)
+def test_undo_after_a_restore_that_was_killed_while_it_set_groups(
+    wish: Wish, shop: Shop, archive: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    trip = Trip(shop, FileStore(archive))
+    cluster, group = Cluster(shop.broker.client(), "target"), f"{trip.id}-group"
+    own = next(iter(shop.committed))
+    commit(shop.broker.bootstrap, group, {own: Position(1)})
+    before, _ = cluster.groups.committed([group])
+    assert [(c.tp, c.offset) for c in before[group]] == [(own, 1)]
+    trip.die(wish, tmp_path / "dead", spark)
+    trip.resume(spark)
+    trip.check()
+    assert Captures(trip.store, trip.id).numbers() == [1, 2]
+    report = undo(cluster, trip.store, trip.id, None, Selection())
+    assert [(g.group, g.status) for g in report.groups] == [(group, "put back")]
+    assert cluster.groups.committed([group])[0] == before

@@ -1,9 +1,12 @@
-"""Clusters and stores that are not there, or stop being there."""
+"""Clusters and stores that are not there, stop being there, or run full."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
@@ -113,3 +117,42 @@ def test_resumed_into_another_cluster(fragile: Shop, shop: Shop, archive: Path, 
     assert ended.code == 1, ended.err
     assert f"restore {name} was begun into cluster" in ended.err
     assert not [t for t in AdminClient(fragile.broker.client()).list_topics(timeout=30).topics if name in t]
+
+
+ROOT = Path(__file__).parents[2]
+_SCRIPT = """
+set -eu
+mount -t tmpfs -o size=96k tmpfs "$PLACE"
+"$@" >"$OUT/full.out" 2>"$OUT/full.err" && exit 99
+echo $? >"$OUT/full.code"
+cp -a "$PLACE/archive" "$OUT/full"
+mount -o remount,size=64m "$PLACE"
+rm -f "$PLACE/archive/$LOCK"
+"$@" >"$OUT/again.out" 2>"$OUT/again.err"
+cp -a "$PLACE/archive" "$OUT/again"
+"""
+
+
+def test_a_file_system_that_runs_full(shop: Shop, tmp_path: Path) -> None:
+    small_disk, out = tmp_path / "place", tmp_path / "out"
+    for folder in (small_disk, out):
+        folder.mkdir()
+    command = [sys.executable, "-m", "kbackup", *backup_arguments(shop, str(small_disk / "archive"))]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _SCRIPT, "sh", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PLACE": str(small_disk), "OUT": str(out), "LOCK": layout.LOCK, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    output = (out / "full.err").read_text()
+    assert done.returncode == 0, done.stderr + output
+    assert int((out / "full.code").read_text()) == 1
+    assert "the store is full" in output
+    assert "hint: " in output
+    assert "Traceback" not in output
+    full = FileStore(out / "full")
+    assert not open_archive(full).restore_points
+    check_archive(FileStore(out / "again"), shop)

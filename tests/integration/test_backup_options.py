@@ -1,7 +1,8 @@
-"""Backups of other shapes: many small partitions, uncommitted records, losses that are allowed, a directory."""
+"""Backups of other shapes: many partitions, large and uncommitted records, allowed losses, a directory."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import PACK_RECORDS, Archive, Kbackup
+from tests.integration.topics import MIB, produce
 from tests.support.restored import assert_restored
 from tests.support.truth import archive_records, log_ends, read_topic
 
-PARTITIONS = 200
+PARTITIONS = 300
 
 
 def test_small_partitions_share_tasks(broker: Broker, kbackup: Kbackup, tmp_path: Path, topic_name: str) -> None:
@@ -97,3 +99,13 @@ def test_compression_may_change_between_runs(
     assert archive_records(archive.store, topic_name) == source
     kbackup.restore(archive, "--map", f"{topic_name}=back-{topic_name}", "--no-groups")
     assert_restored(source, read_topic(broker.bootstrap, f"back-{topic_name}"))
+
+
+def test_a_record_of_20_megabytes(broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str) -> None:
+    value = os.urandom(20_000_000)
+    broker.create_topic(topic_name, 1, config={"max.message.bytes": str(24 * MIB)})
+    produce(broker, topic_name, 0, [b"before", value, b"after"])
+    assert kbackup.backup(archive, "--topic", topic_name)["totals"]["records"] == 3
+    kbackup.restore(archive, "--topic", topic_name, "--map", f"{topic_name}={topic_name}.back")
+    found = [r.value for r in read_topic(broker.bootstrap, f"{topic_name}.back")[0]]
+    assert found == [b"before", value, b"after"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.integration.test_startup import run_code
 from tests.integration.topics import wait_until
-
-ROOT = Path(__file__).parents[2]
 
 _DRIVER = """
 import os, sys
@@ -60,10 +56,7 @@ session.stop()
 def _driver(conf: dict[str, str]) -> list[str]:
     """Prints of a session with `conf`: was the block sent, was the call decoded, how many files on the disk can others
     read, and the bits of Spark's own secret, if there is one."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "SOME_SECRET": "hunter2-of-the-driver"}
-    done = subprocess.run(
-        [sys.executable, "-c", _DRIVER, repr(conf)], env=env, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_code(_DRIVER, repr(conf), SOME_SECRET="hunter2-of-the-driver")
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

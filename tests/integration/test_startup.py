@@ -34,6 +34,19 @@ starting.leave()
 """
 
 
+def run_code(code: str, *arguments: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with the variables `env` of its own."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[Path]:
     """A working directory in which somebody put modules, of which none is imported."""
@@ -48,18 +61,8 @@ def hostile(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("scripts", [False, True])
 def test_tasks_run_in_workers_that_have_imported_what_they_need(tmp_path: Path, hostile: Path, scripts: bool) -> None:
     """Whether the JVM is started by Spark's scripts or not, quietly; and nothing is kept for the next start."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    if scripts:
-        env["SPARK_CONF_DIR"] = str(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _RUN],
-        cwd=hostile,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")} | ({"SPARK_CONF_DIR": str(tmp_path)} if scripts else {})
+    done = run_code(_RUN, cwd=hostile, **env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (tmp_path / "cache").exists()
 
@@ -100,55 +103,35 @@ def test_a_jvm_maps_the_archive_of_classes_that_was_written_for_it(tmp_path: Pat
 
 def _quiet(code: str, *arguments: object) -> str:
     """Return the output of a program that ends well and has nothing to say on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_code(code, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_start_error_of_spark_is_raised_to_the_caller() -> None:
-    code = """
+_FAILING = """
+import sys
 from kbackup.errors import UnreachableError
 from kbackup.spark.session import Starting
-starting = Starting(None, {}, 1)
+starting = Starting(sys.argv[1], {}, 1)
 try:
     starting()
 except UnreachableError as error:
     print(error.message, error.hint)
 starting.leave()
 """
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": "/nowhere"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180, check=False
-    )
+
+
+@pytest.mark.parametrize(
+    ("master", "java", "words"),
+    [("local[*]", "/nowhere", "Spark can't be started"), ("local[x]", "", "java.lang.IllegalArgumentException: ")],
+    ids=["no-java", "master"],
+)
+def test_start_error_of_spark_is_raised_to_the_caller(master: str, java: str, words: str) -> None:
+    done = run_code(_FAILING, master, cwd=None, **({"JAVA_HOME": java} if java else {}))
     assert done.returncode == 0, done.stderr
-    assert "Spark can't be started" in done.stdout
+    assert done.stdout.startswith("Spark can't be started: ")
+    assert words in done.stdout
     assert "JAVA_HOME" in done.stdout
-
-
-def test_a_master_that_spark_refuses_is_named() -> None:
-    code = """
-from kbackup.errors import UnreachableError
-from kbackup.spark.session import Starting
-starting = Starting("local[x]", {}, 1)
-try:
-    starting()
-except UnreachableError as error:
-    print(error.message)
-starting.leave()
-"""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Spark can't be started: java.lang.IllegalArgumentException: ")
 
 
 _WORKING = """
@@ -210,8 +193,4 @@ gc.collect()
 
 
 def test_nothing_is_left_of_a_session_that_nobody_used() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", _UNUSED], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert _quiet(_UNUSED) == ""
