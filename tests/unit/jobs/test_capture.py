@@ -18,6 +18,7 @@ from tests.support.archives import make_archive
 from tests.support.cluster_answers import READ, ClusterAnswers, Session, captured, cluster
 from tests.support.memory_store import MemoryStore
 from tests.support.metadata_entities import acl_of
+from tests.support.plans import restore_plan
 
 
 def test_everything_that_is_told() -> None:
@@ -116,20 +117,7 @@ DENY = acl_of("topic", "orders", "literal", "User:b", "*", "read", "deny")
 
 
 def plan(*settings: str, point: int = 2) -> RestorePlan:
-    return RestorePlan(
-        restore_id="r",
-        archive_id="a",
-        restore_point=point,
-        target_cluster_id="target",
-        created_at="now",
-        transactions=True,
-        transaction_bytes=1,
-        into_existing=False,
-        topics=(),
-        units=(),
-        groups=(),
-        settings=settings,  # type: ignore[arg-type]  # as it comes from a file
-    )
+    return restore_plan(restore_point=point, settings=settings)
 
 
 def test_nothing_is_looked_at_where_nothing_is_asked_for(tmp_path: Any) -> None:

@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.models import GroupOffset, dump
+from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
+from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.offset_map import Cut, MapPartName, runs_table, write_map
-from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan
+from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError, KbackupError, MismatchError
 from kbackup.jobs.groups.job import offset_maps
+from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.restore import job as restore_job
 from kbackup.jobs.restore.job import check_complete, restore, wait_visible
 from kbackup.jobs.restore.plan import check_same_options, given_options, make_units, plan_topic
@@ -36,6 +38,7 @@ from kbackup.store.file import FileStore
 from kbackup.types import Int64Array, TopicPartition
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
+from tests.support.plans import planned_topic, restore_plan
 
 
 def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,31 +123,8 @@ def test_says_what_stays_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_past_the_end_is_after_the_restore(transactions: bool, end: int, expected: int) -> None:
-    plan = RestorePlan(
-        restore_id="r",
-        archive_id="a",
-        restore_point=1,
-        target_cluster_id="c",
-        created_at="2026-01-01T00:00:00Z",
-        transactions=transactions,
-        transaction_bytes=1,
-        into_existing=False,
-        topics=(
-            PlannedTopic(
-                source="s",
-                incarnation=1,
-                as_of=1,
-                target="t",
-                partitions=2,
-                records=11,
-                bytes=1,
-                configs={},
-                replication_factor=1,
-            ),
-        ),
-        units=(),
-        groups=(PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),)),),
-    )
+    group = PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),))
+    plan = restore_plan(transactions=transactions, topics=(planned_topic("s", "t"),), groups=(group,))
     maps, unusable = offset_maps(_cluster(Ends({A: end})), plan, [A], RUNS)
     assert unusable == {}
     assert maps[A].map(13).offset == expected
@@ -164,22 +144,14 @@ def content() -> Content:
         )
         for name in NAMES
     ]
-    return Content("x", 1, tuple(topics), {})
+    return Content("x", 1, tuple(topics), {"g": (GroupOffset(topic="orders", partition=0, offset=4),)})
 
 
 def plan_of(made: Content) -> RestorePlan:
-    return RestorePlan(
-        restore_id="r",
-        archive_id="x",
-        restore_point=1,
-        target_cluster_id="c",
-        created_at="",
-        transactions=True,
-        transaction_bytes=1,
-        into_existing=False,
+    return restore_plan(
         topics=tuple(plan_topic(t, NAMES[t.name], {}, None) for t in made.topics),
         units=make_units(made, NAMES),
-        groups=(),
+        groups=map_groups(made, NAMES, Selection(), {}),
         choice=made.choice,
     )
 
@@ -229,8 +201,9 @@ def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
 def test_a_plan_keeps_its_windows() -> None:
     made = narrowed(content(), lambda t, p: Window(ranges=((p, 9),)), {}, Choice(notes=("why",), to_time=7))
     plan = plan_of(made)
-    again = msgspec.json.decode(msgspec.json.encode(plan), type=RestorePlan)
-    assert again == plan
+    again = load(RestorePlan, dump(plan), "plan.json")
+    assert (again.units, again.groups, again.topics) == (plan.units, plan.groups, plan.topics)
+    assert (again.choice, len(again.groups)) == (made.choice, 1)
     assert {part.window for unit in again.units for part in unit} == {
         Window(ranges=((0, 9),)),
         Window(ranges=((1, 9),)),
@@ -258,31 +231,8 @@ ASKED = Restore(topics=("b", "a"), map_regex=("^=x.", "a=b"), map={"a": "copy"},
 
 
 def plan(options: Restore | None = ASKED) -> RestorePlan:
-    topic = PlannedTopic(
-        source="a",
-        incarnation=1,
-        as_of=1,
-        target="copy",
-        partitions=2,
-        records=10,
-        bytes=100,
-        configs={},
-        replication_factor=1,
-    )
-    return RestorePlan(
-        restore_id="r",
-        archive_id="x",
-        restore_point=1,
-        target_cluster_id="c",
-        created_at="",
-        transactions=True,
-        transaction_bytes=1,
-        into_existing=False,
-        topics=(topic,),
-        units=(),
-        groups=(),
-        options=None if options is None else given_options(options),
-    )
+    given = None if options is None else given_options(options)
+    return restore_plan(topics=(planned_topic("a", "copy"),), options=given)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import lose_segments
-from kbackup.archive.models import GroupOffset, dump, load
+from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.query.java import java_content
 from kbackup.archive.query.selection import Selection
@@ -113,32 +113,6 @@ def test_groups_are_selected_renamed_and_kept_to_restored_topics() -> None:
     assert map_groups(made, {"orders": "orders"}, None, {}) == ()
     with pytest.raises(RefusedError, match="groups g and test-1 would both become z"):
         map_groups(made, {"orders": "orders"}, Selection(), {"g": "z", "test-1": "z"})
-
-
-def test_a_plan_survives_its_file() -> None:
-    made = content({"orders": [5, 6]}, {"g": (GroupOffset(topic="orders", partition=0, offset=4),)})
-    names = {"orders": "o"}
-    plan = RestorePlan(
-        restore_id="r",
-        archive_id="x",
-        restore_point=1,
-        target_cluster_id="c",
-        created_at="",
-        transactions=True,
-        transaction_bytes=1,
-        into_existing=False,
-        topics=tuple(plan_topic(t, names[t.name], {}, None) for t in made.topics),
-        units=make_units(made, names),
-        groups=map_groups(made, names, Selection(), {}),
-    )
-    again = load(RestorePlan, dump(plan), "plan.json")
-    assert (again.units, again.groups, again.topics) == (plan.units, plan.groups, plan.topics)
-
-
-@pytest.mark.parametrize("pattern", ["/(/", "/[/"])
-def test_a_bad_expression_is_a_usage_error(pattern: str) -> None:
-    with pytest.raises(UsageError, match="is not a regular expression"):
-        Selection.of([pattern], [])
 
 
 def test_selection_by_name_regex_and_exclusion_internal_ones_only_by_name() -> None:
