@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64decode
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.golden.vectors import record_of
 from tests.unit.formats.reference import Record
 
 ROOT = Path(__file__).parent / "java"
@@ -41,18 +41,7 @@ class Partition(NamedTuple):
 
     def truth(self) -> list[Record]:
         lines = (ROOT / "truth" / f"{self}.jsonl").read_text().splitlines()
-        return [_record(*json.loads(line)) for line in lines]
-
-
-def _octets(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text)
-
-
-def _record(
-    offset: int, kind: int, timestamp: int, key: str | None, value: str | None, headers: list[tuple[str, str | None]]
-) -> Record:
-    pairs = [(name, _octets(content)) for name, content in headers]
-    return Record(offset, kind, timestamp if kind >= 0 else None, _octets(key), _octets(value), pairs)
+        return [record_of(json.loads(line)) for line in lines]
 
 
 PARTITIONS = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.golden.java_archive import PARTITIONS, Partition
-from tests.golden.vectors import FORMATS, each, record_of
+from tests.golden.vectors import FORMATS, each, record_of, refused
 from tests.unit.formats.reference import Record
 
 READERS = {
@@ -67,24 +67,14 @@ def test_the_java_archive(partition: Partition) -> None:
     assert [(segment.name, segment.start_offset) for segment in segments] == entries
 
 
-@each("records", good=True)
+@each("records")
 def test_records_vectors(data: bytes, vector: dict[str, Any]) -> None:
     assert [as_record(r) for r in read("records", data).records] == [record_of(r) for r in vector["records"]]
 
 
-@each("index", good=True)
-def test_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
-    entries = read("segment_index", data).entries
-    assert [[entry.offset, entry.position, entry.len_record] for entry in entries] == vector["index"]
-
-
-@each("partition_index", good=True)
-def test_partition_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
-    segments = read("partition_index", data).segments
-    assert [[segment.name, segment.start_offset] for segment in segments] == vector["entries"]
-
-
-def check_refused(description: str, data: bytes, name: str) -> None:
+@refused("records", "index", "partition_index")
+def test_bad_vectors_are_refused(kind: str, name: str, data: bytes, vector: dict[str, Any]) -> None:
+    description = "segment_index" if kind == "index" else kind
     if name in BEYOND:
         read(description, data)
         return
@@ -92,16 +82,13 @@ def check_refused(description: str, data: bytes, name: str) -> None:
         read(description, data)
 
 
-@each("records", good=False)
-def test_refused_records(data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    check_refused("records", data, request.node.callspec.id)
+@each("index")
+def test_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
+    entries = read("segment_index", data).entries
+    assert [[entry.offset, entry.position, entry.len_record] for entry in entries] == vector["index"]
 
 
-@each("index", good=False)
-def test_refused_indexes(data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    check_refused("segment_index", data, request.node.callspec.id)
-
-
-@each("partition_index", good=False)
-def test_refused_partition_indexes(data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    check_refused("partition_index", data, request.node.callspec.id)
+@each("partition_index")
+def test_partition_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
+    segments = read("partition_index", data).segments
+    assert [[segment.name, segment.start_offset] for segment in segments] == vector["entries"]

@@ -34,21 +34,24 @@ def expected(kind: str) -> dict[str, dict[str, Any]]:
     return vectors
 
 
-def each(kind: str, *, good: bool) -> pytest.MarkDecorator:
-    """Run a test with `data` and `vector` of every vector of a kind that readers accept, or that they refuse."""
-    cases = [
-        pytest.param(octets(kind, name), vector, id=name)
-        for name, vector in expected(kind).items()
-        if ("refused" not in vector) == good
-    ]
+def each(kind: str) -> pytest.MarkDecorator:
+    """Run a test with `data` and `vector` of every vector of a kind that readers accept."""
+    good = {name: vector for name, vector in expected(kind).items() if "refused" not in vector}
+    cases = [pytest.param(octets(kind, name), vector, id=name) for name, vector in good.items()]
     return pytest.mark.parametrize(("data", "vector"), cases)
 
 
-def _octets(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text)
+def refused(*kinds: str) -> pytest.MarkDecorator:
+    """Run a test with `kind`, `name`, `data` and `vector` of every vector of some kinds that readers refuse."""
+    bad = [(kind, name, vector) for kind in kinds for name, vector in expected(kind).items() if "refused" in vector]
+    cases = [pytest.param(kind, name, octets(kind, name), vector, id=f"{kind}-{name}") for kind, name, vector in bad]
+    return pytest.mark.parametrize(("kind", "name", "data", "vector"), cases)
 
 
 def record_of(row: list[Any]) -> Record:
+    def decoded(text: str | None) -> bytes | None:
+        return None if text is None else b64decode(text)
+
     offset, kind, timestamp, key, value, headers = row
-    pairs = [(name, _octets(content)) for name, content in headers]
-    return Record(offset, kind, timestamp, _octets(key), _octets(value), pairs)
+    pairs = [(name, decoded(content)) for name, content in headers]
+    return Record(offset, kind, timestamp if kind >= 0 else None, decoded(key), decoded(value), pairs)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError
 from kbackup.formats import frames, record
-from kbackup.formats.index import SegmentIndex
 from kbackup.util.system import BufferPool
 from tests.support.frames import compress, make_records, pieces, plain
 from tests.support.record_blocks import index_of
@@ -137,14 +136,6 @@ def test_only_the_end_of_the_file_is_needed_for_the_table() -> None:
         frames.decode_seek_table(packed[-size + 1 :], len(packed), "x")
 
 
-def test_a_stream_of_the_compressed_form_reads_as_blocks() -> None:
-    block = record.encode(to_batch(make_records()))
-    packed = compress([block], 5_000)
-    plain_chunks = frames.decompress(pieces(packed, 777), "x")
-    found = list(record.blocks(plain_chunks, index_of([block]), name="x"))
-    assert b"".join(b.data.tobytes() for b in found) == block.data.tobytes()
-
-
 # Damaged frames and seek tables are refused.
 
 
@@ -249,8 +240,3 @@ def test_extract_refuses_frames_that_end_early() -> None:
     packed = compress([record.encode(to_batch(make_records(3)))], 10_000)
     with pytest.raises(CorruptError, match="end before plain byte 10000"):
         frames.extract(packed, 5, 9_995, "x")
-
-
-def test_the_index_keeps_plain_positions() -> None:
-    index: SegmentIndex = index_of([record.encode(to_batch(make_records(3)))])
-    assert index.positions[0] == 1

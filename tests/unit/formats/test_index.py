@@ -140,15 +140,12 @@ def test_round_trip_without_groups_that_never_committed(offsets: dict[str, int])
     assert list(found.items()) == list(there.items())
 
 
-def test_group_files_are_compact_utf8() -> None:
+def test_group_files_are_compact_utf8_of_possible_offsets() -> None:
     assert encode_group_offsets({"grün": 1, "b": -1, "c": 0}) == '{"grün":1,"c":0}'.encode()
     assert encode_group_offsets({}) == b"{}"
-
-
-@pytest.mark.parametrize("offset", [-2, 2**63])
-def test_impossible_offsets_are_not_written(offset: int) -> None:
-    with pytest.raises(UsageError, match="group g: offset"):
-        encode_group_offsets({"g": offset})
+    for offset in (-2, 2**63):
+        with pytest.raises(UsageError, match="group g: offset"):
+            encode_group_offsets({"g": offset})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -96,7 +96,7 @@ def test_a_selection(archive: Archive) -> None:
 
 @pytest.mark.usefixtures("addressed")
 def test_records_of_expired_points_come_with_the_next_restore_point(archive: Archive) -> None:
-    assert main(["expire", archive.store.url, "--keep-last", "1", "--confirm", "--quiet"]) == 0
+    expire(archive, 1)
     selected = additions(archive)
     assert records(selected, 0) == {2: 66}
     assert records(selected, 1) == {2: 24}  # for a table that had restore point 1 before it went
@@ -157,15 +157,17 @@ def test_an_expiration_and_then_a_repair(archive: Archive) -> None:
 # Destinations that an export accepts and refuses.
 
 
+Job = Callable[[ExportJob], ExportReport]
+
+
 def no_spark() -> Never:
     raise AssertionError("nothing is to be exported")
 
 
 @pytest.mark.exhaustive(keep=2)
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("job", [export_delta, export_parquet])
 @pytest.mark.parametrize("destination", ["archive", "archive/", "archive/lake", "", "link/lake", "other", "file://"])
-def test_never_into_or_around_an_archive(form: str, destination: str, tmp_path: Path) -> None:
-    job = export_delta if form == "delta" else export_parquet
+def test_never_into_or_around_an_archive(job: Job, destination: str, tmp_path: Path) -> None:
     store = FileStore(tmp_path / "archive")
     make_archive(store)
     make_archive(FileStore(tmp_path / "other"))
@@ -204,9 +206,8 @@ def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
         destination.check_same_lineage(open_archive(store))
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
-def test_an_archive_that_is_behind_gets_nothing_exported(form: str, tmp_path: Path) -> None:
-    job = export_delta if form == "delta" else export_parquet
+@pytest.mark.parametrize("job", [export_delta, export_parquet])
+def test_an_archive_that_is_behind_gets_nothing_exported(job: Job, tmp_path: Path) -> None:
     store, ahead = FileStore(tmp_path / "archive"), FileStore(tmp_path / "ahead")
     make_archive(store)
     copytree(tmp_path / "archive", tmp_path / "ahead")
@@ -219,18 +220,22 @@ def test_an_archive_that_is_behind_gets_nothing_exported(form: str, tmp_path: Pa
 # Records that expired before Parquet files had them: told once, by exit code 3.
 
 
+@pytest.fixture
+def exporting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command that exports Parquet files, without writing any."""
+    monkeypatch.setattr(module, "_write", lambda *_: [])
+    return ["export", "--parquet", f"{tmp_path}/lake", "--archive"]
+
+
 @pytest.mark.usefixtures("addressed")
 def test_records_that_expired_before_they_were_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    archive: Archive, exporting: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "_write", lambda *_: [])
-    store = MemoryStore()
-    make_archive(store)
-    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
+    command = [*exporting, archive.store.url]
     assert main(command) == 0
     for seq in range(3, 7):
-        grow(store, seq, seq * 10, seq * 10 + 10)
-    expired(store, before=45)
+        grow(archive.store, seq, seq * 10, seq * 10 + 10)
+    expired(archive.store, before=45)
     capsys.readouterr()
     assert main(command) == 3
     said = capsys.readouterr()
@@ -241,30 +246,24 @@ def test_records_that_expired_before_they_were_exported(
 
 
 @pytest.mark.usefixtures("addressed")
-def test_all_that_was_new_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_write", lambda *_: [])
-    store = MemoryStore()
-    make_archive(store)
-    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake", "--topic", "orders"]
+def test_all_that_was_new_expired(archive: Archive, exporting: list[str]) -> None:
+    command = [*exporting, archive.store.url, "--topic", "orders"]
     assert main(command) == 0
-    grow(store, 3, 12, 15)
-    expired(store, before=16)
+    grow(archive.store, 3, 12, 15)
+    expired(archive.store, before=16)
     assert main(command) == 3
     assert main(command) == 0, "told once"
 
 
 @pytest.mark.usefixtures("addressed")
 def test_damaged_records_are_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, archive: Archive, exporting: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once, by the export that they would have come with."""
-    monkeypatch.setattr(module, "_write", lambda *_: [])
-    store = MemoryStore()
-    archive = make_archive(store)
     lost = {s.key: "its object is missing" for s in archive.added(1, 2)[:1]}
-    commit(store, archive.committed, lambda s: lose_segments(s, lost), Author("repair", "", "test"))
-    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
-    assert main([*command[:-1], f"{tmp_path}/clicks", "--topic", "clicks"]) == 0
+    commit(archive.store, archive.committed, lambda s: lose_segments(s, lost), Author("repair", "", "test"))
+    command = [*exporting, archive.store.url]
+    assert main([*command, "--parquet", f"{tmp_path}/clicks", "--topic", "clicks"]) == 0
     capsys.readouterr()
     assert main(command) == 3
     assert "warning: loss: offsets 15 to 23 of orders-0: its object is missing" in capsys.readouterr().err

@@ -32,7 +32,7 @@ from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats import frames
 from kbackup.formats.frames import encode_seek_table
-from kbackup.formats.record import Row, decode, rows
+from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import ROOT as JAVA
@@ -41,7 +41,13 @@ from tests.support.archives import T0, make_archive
 from tests.support.browsing import ORDERS, Counting, encrypting, offsets, one, partition_of, partition_with
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
-from tests.unit.formats.reference import from_batch
+
+
+@pytest.fixture(scope="module")
+def made() -> MemoryStore:
+    store = MemoryStore()
+    make_archive(store)
+    return store
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -174,14 +180,6 @@ def test_damage_is_named(end: str) -> None:
         list(records(store, "orders", partition, one(0), 1))
 
 
-def test_rows_agree_with_the_decoder(made: MemoryStore) -> None:
-    for found in records(made, "orders", partition_of(made, "orders")):
-        decoded = from_batch(decode(found.block))
-        assert [(*r[:5], [(key.decode(), value) for key, value in r.headers]) for r in rows(found.block)] == [
-            tuple(r) for r in decoded
-        ]
-
-
 # Records are read in small units, whatever the size of a segment or a record.
 
 
@@ -239,18 +237,11 @@ def page_offsets(page: Page) -> list[int]:
     return [row.offset for row in page.rows()]
 
 
-@pytest.fixture(scope="module")
-def page_store() -> MemoryStore:
-    store = MemoryStore()
-    make_archive(store)
-    return store
-
-
 @given(st.integers(-1, 45), st.integers(1, 40))
-def test_pages_both_ways(page_store: MemoryStore, offset: int, most: int) -> None:
-    partition = partition_of(page_store, "orders")
-    after = page_from(page_store, partition, offset, most)
-    before = page_before(page_store, partition, offset, most)
+def test_pages_both_ways(made: MemoryStore, offset: int, most: int) -> None:
+    partition = partition_of(made, "orders")
+    after = page_from(made, partition, offset, most)
+    before = page_before(made, partition, offset, most)
     assert page_offsets(after) == [o for o in ORDERS if o >= offset][:most]
     assert page_offsets(before) == [o for o in ORDERS if o < offset][-most:]
     assert after.earlier == any(o < offset for o in ORDERS)
@@ -260,21 +251,21 @@ def test_pages_both_ways(page_store: MemoryStore, offset: int, most: int) -> Non
 
 
 @given(st.integers(1, 9))
-def test_leafing_meets_every_record_once(page_store: MemoryStore, most: int) -> None:
-    partition = partition_of(page_store, "clicks")
+def test_leafing_meets_every_record_once(made: MemoryStore, most: int) -> None:
+    partition = partition_of(made, "clicks")
     ahead: list[int] = []
-    page = page_from(page_store, partition, 0, most)
+    page = page_from(made, partition, 0, most)
     ahead += page_offsets(page)
     while page.later:
         assert page.last is not None
-        page = page_from(page_store, partition, page.last + 1, most)
+        page = page_from(made, partition, page.last + 1, most)
         ahead += page_offsets(page)
     back: list[int] = []
-    page = page_before(page_store, partition, 1 << 62, most)
+    page = page_before(made, partition, 1 << 62, most)
     back = page_offsets(page)
     while page.earlier:
         assert page.first is not None
-        page = page_before(page_store, partition, page.first, most)
+        page = page_before(made, partition, page.first, most)
         back = [*page_offsets(page), *back]
     assert ahead == back == list(range(20))
 
@@ -342,9 +333,9 @@ def test_many_small_segments_are_one_page() -> None:
 
 
 @given(st.integers(-1, 45), st.integers(0, 45))
-def test_the_first_record_of_a_time(page_store: MemoryStore, second: int, start: int) -> None:
+def test_the_first_record_of_a_time(made: MemoryStore, second: int, start: int) -> None:
     wanted = [o for o in ORDERS if o >= max(second, start)]
-    found = offset_at(page_store, partition_of(page_store, "orders"), T0 + second * 1000, start)
+    found = offset_at(made, partition_of(made, "orders"), T0 + second * 1000, start)
     assert found == (Sought(wanted[0], True) if wanted else Sought(None, False))
 
 
@@ -361,8 +352,8 @@ def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatc
     assert steps > 2
 
 
-def test_empty_and_foreign(page_store: MemoryStore) -> None:
-    empty = page_from(page_store, ArchivedPartition(0, 0, 0, ()), 0, 10)
+def test_empty_and_foreign(made: MemoryStore) -> None:
+    empty = page_from(made, ArchivedPartition(0, 0, 0, ()), 0, 10)
     assert (page_offsets(empty), empty.first, empty.last, empty.earlier, empty.later) == ([], None, None, False, False)
     java = FileStore(JAVA / "archive")
     for topic in java.list_dirs():

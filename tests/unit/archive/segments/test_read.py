@@ -7,7 +7,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from kbackup.archive.segments import read
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.read import read_index, read_records, read_segment, read_small
 from kbackup.archive.segments.rows import SCHEMA as PARALLEL_SCHEMA
-from kbackup.archive.segments.rows import to_table_batch
+from kbackup.archive.segments.rows import to_export_batch, to_table_batch
 from kbackup.archive.segments.salvage import salvage_segment
 from kbackup.archive.segments.table import SCHEMA, Segment, decode_table, read_bounded, to_batch
 from kbackup.archive.segments.window import Window
@@ -38,8 +38,10 @@ from kbackup.archive.verify.findings import ToRead, check_segment
 from kbackup.errors import CorruptError, UnreachableError
 from kbackup.formats.record import decode
 from kbackup.formats.record import encode as encode_fetch
+from kbackup.formats.stream import scan
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
+from kbackup.types import RecordBlock
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support import made_segments as making
@@ -123,15 +125,11 @@ def test_a_short_read_is_no_end(store: FaultyStore) -> None:
         _read(store, segment)
 
 
-@pytest.mark.parametrize("change", [{"count": 39}, {"first": 49}, {"last": 90}])
-def test_an_index_of_another_segment(change: dict[str, int], store: FaultyStore) -> None:
-    segment = replace(_one(store), **change)  # type: ignore[arg-type]
-    with pytest.raises(CorruptError, match=r"has 40 records, the segment should have"):
-        read_index(store, segment)
-
-
-def test_a_missing_index(store: FaultyStore) -> None:
+def test_an_index_that_is_missing_or_of_another_segment(store: FaultyStore) -> None:
     segment = _one(store)
+    for other in (replace(segment, count=39), replace(segment, first=49), replace(segment, last=90)):
+        with pytest.raises(CorruptError, match=r"has 40 records, the segment should have"):
+            read_index(store, other)
     store.delete([layout.index_key_of(segment.key)])
     with pytest.raises(CorruptError, match=r"_index is missing"):
         _read(store, segment)
@@ -163,25 +161,21 @@ def test_damaged_segments_are_not_salvaged(damage: str, with_index: bool, compre
     assert with_index or layout.index_key_of(segment.key) not in {e.key for e in store.list()}
 
 
-def test_a_segment_without_a_record_is_not_ours(store: FaultyStore) -> None:
+def test_segments_that_are_none_of_ours_are_not_taken_over(store: FaultyStore) -> None:
     key = layout.records_key(target().directory, 0, 0, "none")
     store.put_new(key, b"\x01")
     with pytest.raises(CorruptError, match="has no record"):
         salvage_segment(store, target(), key)
-
-
-@pytest.mark.parametrize("damage", ["empty", "magic", "first record", "middle", "cut by one", "one byte more"])
-def test_an_index_that_disagrees_is_not_taken_over(damage: str, store: FaultyStore) -> None:
     segment = _one(store)
-    _overwrite(store, layout.index_key_of(segment.key), DAMAGE[damage])
-    with pytest.raises(CorruptError):
-        salvage_segment(store, target(), segment.key)
-
-
-def test_a_store_that_fails_is_not_damage(store: FaultyStore) -> None:
-    segment = _one(store)
+    index = layout.index_key_of(segment.key)
+    good = store.get(index)
+    for damage in ("empty", "magic", "first record", "middle", "cut by one", "one byte more"):
+        store.put(index, DAMAGE[damage](good))
+        with pytest.raises(CorruptError):
+            salvage_segment(store, target(), segment.key)
+    store.put(index, good)
     store.faults.append(down("open_range", "*_records"))
-    with pytest.raises(UnreachableError):
+    with pytest.raises(UnreachableError):  # a store that fails is not damage
         salvage_segment(store, target(), segment.key)
 
 
@@ -495,17 +489,6 @@ def test_bytes_that_are_read() -> None:
     assert store.calls == []
 
 
-def test_a_changed_byte_is_found() -> None:
-    """In a value, where nothing but the checksum can tell."""
-    store = MemoryStore()
-    (segment,) = making.write(store, making.target(threshold=1 << 20), range(50))
-    data = bytearray(store.get(segment.key))
-    data[data.rindex(b"vvvv")] ^= 1
-    store.put(segment.key, data)
-    with pytest.raises(CorruptError, match=segment.key):
-        offsets_of(store, plan_reads([segment]))
-
-
 def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "BATCH_BYTES", 500)
     store = MemoryStore()
@@ -539,3 +522,59 @@ def test_columns_are_as_numpy_has_them() -> None:
     block = block_of([Plain(b"k", None, 1, 7)], [2**62])
     batch = to_table_batch(block, "t", 2**31 - 1, "s", columns=["partition", "offset", "timestampType"])
     assert [int(np.asarray(c)[0]) for c in batch.columns] == [2**31 - 1, 2**62, 1]
+
+
+# Rows of exported tables: where a record is from, and what a table has no place for.
+
+
+YEAR_9999 = 253_402_300_799_999
+
+
+def exported_block(*sequence: Record) -> RecordBlock:
+    return scan(b"".join(map(encode_record, sequence)), name="test")
+
+
+def rows_of(block: RecordBlock) -> pa.RecordBatch:
+    return to_export_batch(block, "orders", 3, "topics/orders/segment", 2, 12, 41)
+
+
+def column(batch: pa.RecordBatch, name: str) -> list[Any]:
+    return batch.column(name).to_pylist()
+
+
+def stamped(offset: int, kind: int, timestamp: int | None) -> Record:
+    return Record(offset, kind, timestamp, b"k", b"v", [])
+
+
+def test_where_a_record_is_from() -> None:
+    batch = rows_of(exported_block(stamped(5, 0, 86_400_000), stamped(9, 1, 86_399_999)))
+    same = {"topic": "orders", "partition": 3, "incarnation": 2, "partitions": 12, "restorePoint": 41}
+    assert {name: column(batch, name) for name in same} == {name: [value] * 2 for name, value in same.items()}
+    assert column(batch, "offset") == [5, 9]
+    assert column(batch, "date") == [date(1970, 1, 2), date(1970, 1, 1)]
+
+
+def test_times_that_a_table_has_no_place_for() -> None:
+    block = exported_block(
+        stamped(0, 0, YEAR_9999),
+        stamped(1, 0, YEAR_9999 + 1),
+        stamped(2, 1, 2**63 - 1),
+        stamped(3, 0, -1),
+        stamped(4, -1, None),
+        stamped(5, -2, None),
+    )
+    batch = rows_of(block)
+    assert column(batch, "date") == [date(9999, 12, 31), None, None, None, None, None]
+    assert [t is None for t in column(batch, "timestamp")] == [False, *[True] * 5]
+    assert column(batch, "rawTimestamp") == [None, YEAR_9999 + 1, 2**63 - 1, -1, None, None]
+    assert column(batch, "timestampType") == [0, 0, 1, 0, -1, 0]
+
+
+def test_header_keys_that_are_no_text() -> None:
+    good = encode_record(Record(0, 0, 1, b"k", None, [("ä", b"1"), ("", None)]))
+    plain = encode_record(Record(1, 0, 1, None, b"v", [("ok", b"2"), ("zyx", b"3")]))
+    odd = plain.replace(b"zyx", b"k\xff\xfe")
+    block = scan(good + odd + encode_record(stamped(2, 0, 1)), name="test")
+    batch = rows_of(block)
+    assert column(batch, "headers")[1] == [{"key": "ok", "value": b"2"}, {"key": "k��", "value": b"3"}]
+    assert column(batch, "rawHeaderKeys") == [None, [b"ok", b"k\xff\xfe"], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,13 +46,8 @@ VIEWS = st.builds(
 )
 
 READ = Acl(
-    resource="topic",
-    name="orders",
-    pattern="literal",
-    principal="User:a",
-    host="*",
-    operation="read",
-    permission="allow",
+    **{"resource": "topic", "name": "orders", "pattern": "literal"},
+    **{"principal": "User:a", "host": "*", "operation": "read", "permission": "allow"},
 )
 ORDERS = TopicView("id", None, {0: (0, 10), 1: (5, 7)}, 3, {"retention.ms": "1"})
 SETTINGS: dict[str, Values | None] = {
@@ -131,11 +127,25 @@ def test_differences_lead_from_one_view_to_the_other(a: DiffView, b: DiffView) -
 ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
 
 
+def with_orders(**changes: Any) -> DiffView:
+    return replace(BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, **changes)})
+
+
+def with_settings(**changes: Values) -> DiffView:
+    return replace(BASE, settings=SETTINGS | changes)
+
+
+NEW = TopicView("id", None, {0: (0, 0)}, 1, {"x": "y"})
+CONFIGURED = (Value("orders", "retention.ms", "changed", "1", "2"), Value("orders", "x", "appeared", None, "1"))
+MOVED = (Move("orders", 0, 4, None), Move("orders", 1, 6, None))
+LATE = GroupDiff("late", "appeared", (Move("clicks", 0, None, 1),))
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
         (
-            replace(BASE, topics=ORDERS_IN | {"new": TopicView("id", None, {0: (0, 0)}, 1, {"x": "y"})}),
+            replace(BASE, topics=ORDERS_IN | {"new": NEW}),
             {"topics": (TopicDiff("new", "appeared", (None, 1), (None, 1), ()),)},
         ),
         (
@@ -143,56 +153,32 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
             {"topics": (TopicDiff("clicks", "gone", (1, None), (1, None), ()),)},
         ),
         (
-            replace(BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, id="id 2", partitions={0: (0, 3)})}),
+            with_orders(id="id 2", partitions={0: (0, 3)}),
             {"topics": (TopicDiff("orders", "recreated", (2, 1), (3, 3), ()),)},
         ),
         (
-            replace(BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, configs={"retention.ms": "2", "x": "1"})}),
-            {
-                "topics": (
-                    TopicDiff(
-                        "orders",
-                        "changed",
-                        (2, 2),
-                        (3, 3),
-                        (
-                            Value("orders", "retention.ms", "changed", "1", "2"),
-                            Value("orders", "x", "appeared", None, "1"),
-                        ),
-                    ),
-                )
-            },
+            with_orders(configs={"retention.ms": "2", "x": "1"}),
+            {"topics": (TopicDiff("orders", "changed", (2, 2), (3, 3), CONFIGURED),)},
         ),
         (
-            replace(BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, partitions={**ORDERS.partitions, 2: (0, 4)})}),
+            with_orders(partitions={**ORDERS.partitions, 2: (0, 4)}),
             {
                 "topics": (TopicDiff("orders", "changed", (2, 3), (3, 3), ()),),
                 "offsets": (OffsetDiff("orders", 2, (0, 0), (0, 4), 4),),
             },
         ),
-        (
-            replace(BASE, topics=ORDERS_IN | {"orders": replace(ORDERS, partitions={0: (2, 15), 1: (5, 7)})}),
-            {"offsets": (OffsetDiff("orders", 0, (0, 2), (10, 15), 5),)},
-        ),
+        (with_orders(partitions={0: (2, 15), 1: (5, 7)}), {"offsets": (OffsetDiff("orders", 0, (0, 2), (10, 15), 5),)}),
         (
             replace(BASE, groups={"billing": {("orders", 0): 4, ("orders", 1): 7}, "late": {("clicks", 0): 1}}),
-            {
-                "groups": (
-                    GroupDiff("billing", "changed", (Move("orders", 1, 6, 7),)),
-                    GroupDiff("late", "appeared", (Move("clicks", 0, None, 1),)),
-                )
-            },
+            {"groups": (GroupDiff("billing", "changed", (Move("orders", 1, 6, 7),)), LATE)},
         ),
+        (replace(BASE, groups={}), {"groups": (GroupDiff("billing", "gone", MOVED),)}),
         (
-            replace(BASE, groups={}),
-            {"groups": (GroupDiff("billing", "gone", (Move("orders", 0, 4, None), Move("orders", 1, 6, None))),)},
-        ),
-        (
-            replace(BASE, settings={**SETTINGS, "users": {("alice", "SCRAM-SHA-512"): "8192 iterations"}}),
+            with_settings(users={("alice", "SCRAM-SHA-512"): "8192 iterations"}),
             {"users": (Value("alice", "SCRAM-SHA-512", "changed", "4096 iterations", "8192 iterations"),)},
         ),
         (
-            replace(BASE, settings={**SETTINGS, "broker_configs": {("all brokers", "log.retention.ms"): "1"}}),
+            with_settings(broker_configs={("all brokers", "log.retention.ms"): "1"}),
             {"broker_configs": (Value("broker 1", "ssl.keystore.password", "gone", None, None),)},
         ),
         (replace(BASE, acls=None, unknown={"ACLs": "denied"}), {"not_compared": {"ACLs": "restore point 1: denied"}}),

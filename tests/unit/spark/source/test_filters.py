@@ -10,22 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
+from pyspark.sql import datasource as ds
 
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
@@ -46,31 +31,31 @@ def moment(micros: int) -> datetime:
     return EPOCH.astimezone(timezone(timedelta(hours=5, minutes=30))) + timedelta(microseconds=micros)
 
 
-COMPARED = [EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
+COMPARED = [ds.EqualTo, ds.EqualNullSafe, ds.GreaterThan, ds.GreaterThanOrEqual, ds.LessThan, ds.LessThanOrEqual]
 
 
-def about(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Filter]:
+def about(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[ds.Filter]:
     compared = st.builds(lambda kind, value: kind((column,), value), st.sampled_from(COMPARED), values)
-    within = st.lists(values, max_size=4).map(lambda some: In((column,), tuple(some)))
+    within = st.lists(values, max_size=4).map(lambda some: ds.In((column,), tuple(some)))
     plain = compared | within
-    return plain | plain.map(Not)
+    return plain | plain.map(ds.Not)
 
 
 text = st.sampled_from(TOPICS) | st.sampled_from(["", "o", "orders", "ö"])
 strings = st.builds(
     lambda kind, value: kind(("topic",), value),
-    st.sampled_from([StringStartsWith, StringEndsWith, StringContains]),
+    st.sampled_from([ds.StringStartsWith, ds.StringEndsWith, ds.StringContains]),
     text,
 )
 filters = st.lists(
     about("topic", text)
     | strings
-    | strings.map(Not)
+    | strings.map(ds.Not)
     | about("partition", st.integers(-1, 4))
     | about("offset", st.integers(-3, 40) | st.sampled_from([2**63 - 1, -(2**63)]))
     | about("timestamp", st.integers(-2000, 12_000).map(moment))
     | about("segment", st.sampled_from(["topics/clicks/segment_1", "x"]))
-    | st.sampled_from([IsNotNull((name,)) for name in ("offset", "timestamp", "topic", "key")]),
+    | st.sampled_from([ds.IsNotNull((name,)) for name in ("offset", "timestamp", "topic", "key")]),
     max_size=5,
 )
 
@@ -78,33 +63,33 @@ filters = st.lists(
 RECORDS = [Plain(b"k", b"v", -2 if n % 3 == 2 else 0, n * 400) for n in range(30)]
 
 
-def holds(one: Filter, row: dict[str, Any]) -> bool:
+def holds(one: ds.Filter, row: dict[str, Any]) -> bool:
     """As SQL has it: what compares with a null is not true."""
-    if isinstance(one, Not):
+    if isinstance(one, ds.Not):
         inner: Any = one.child
         return row[inner.attribute[0]] is not None and not holds(inner, row)
     plain: Any = one
     mine = row[plain.attribute[0]]
-    if isinstance(one, IsNotNull):
+    if isinstance(one, ds.IsNotNull):
         return mine is not None
     if mine is None:
         return False
     tests: dict[type, Callable[[], Any]] = {
-        EqualTo: lambda: mine == plain.value,
-        EqualNullSafe: lambda: mine == plain.value,
-        GreaterThan: lambda: mine > plain.value,
-        GreaterThanOrEqual: lambda: mine >= plain.value,
-        LessThan: lambda: mine < plain.value,
-        LessThanOrEqual: lambda: mine <= plain.value,
-        In: lambda: mine in plain.value,
-        StringStartsWith: lambda: mine.startswith(plain.value),
-        StringEndsWith: lambda: mine.endswith(plain.value),
-        StringContains: lambda: plain.value in mine,
+        ds.EqualTo: lambda: mine == plain.value,
+        ds.EqualNullSafe: lambda: mine == plain.value,
+        ds.GreaterThan: lambda: mine > plain.value,
+        ds.GreaterThanOrEqual: lambda: mine >= plain.value,
+        ds.LessThan: lambda: mine < plain.value,
+        ds.LessThanOrEqual: lambda: mine <= plain.value,
+        ds.In: lambda: mine in plain.value,
+        ds.StringStartsWith: lambda: mine.startswith(plain.value),
+        ds.StringEndsWith: lambda: mine.endswith(plain.value),
+        ds.StringContains: lambda: plain.value in mine,
     }
     return bool(tests[type(one)]())
 
 
-def selected_by(filters: list[Filter], of: Segment) -> list[int]:
+def selected_by(filters: list[ds.Filter], of: Segment) -> list[int]:
     return [
         n
         for n, record in enumerate(RECORDS)
@@ -133,7 +118,7 @@ def read_by(asked: list[Pushed], of: Segment) -> list[int]:
 
 
 @given(filters, st.sampled_from(TOPICS), st.integers(0, 3))
-def test_reads_cover_the_selected_records(combined: list[Filter], topic: str, partition: int) -> None:
+def test_reads_cover_the_selected_records(combined: list[ds.Filter], topic: str, partition: int) -> None:
     of = segment(topic, partition)
     read, selected = read_by([push(combined)], of), selected_by(combined, of)
     assert set(selected) <= set(read)
@@ -142,56 +127,56 @@ def test_reads_cover_the_selected_records(combined: list[Filter], topic: str, pa
 
 
 @given(st.lists(filters, min_size=1, max_size=3), st.sampled_from(TOPICS), st.integers(0, 3))
-def test_reads_for_many_filters(many: list[list[Filter]], topic: str, partition: int) -> None:
+def test_reads_for_many_filters(many: list[list[ds.Filter]], topic: str, partition: int) -> None:
     of = segment(topic, partition)
     read = read_by([push(combined) for combined in many], of)
     assert {n for combined in many for n in selected_by(combined, of)} <= set(read)
 
 
-def exact(one: Filter) -> bool:
-    inner: Any = one.child if isinstance(one, Not) else one
+def exact(one: ds.Filter) -> bool:
+    inner: Any = one.child if isinstance(one, ds.Not) else one
     column = inner.attribute[0]
-    if isinstance(inner, IsNotNull):
+    if isinstance(inner, ds.IsNotNull):
         return column in ("offset", "topic")
-    return column != "timestamp" or not isinstance(one, Not | In)
+    return column != "timestamp" or not isinstance(one, ds.Not | ds.In)
 
 
 @pytest.mark.parametrize(
     "one",
     [
-        EqualTo(("key",), b"k"),
-        EqualTo(("headers", "key"), "offset"),
-        EqualTo(("offset",), None),
-        EqualTo(("offset",), 1.5),
-        EqualTo(("offset",), True),
-        In(("offset",), (1, None)),
-        Not(In(("partition",), (1, None))),
-        IsNull(("offset",)),
-        IsNotNull(("timestamp",)),
-        EqualTo(("timestamp",), datetime(2020, 1, 1)),  # of a column without a zone
-        Not(EqualTo(("timestamp",), EPOCH)),
-        GreaterThan(("timestampType",), 0),
+        ds.EqualTo(("key",), b"k"),
+        ds.EqualTo(("headers", "key"), "offset"),
+        ds.EqualTo(("offset",), None),
+        ds.EqualTo(("offset",), 1.5),
+        ds.EqualTo(("offset",), True),
+        ds.In(("offset",), (1, None)),
+        ds.Not(ds.In(("partition",), (1, None))),
+        ds.IsNull(("offset",)),
+        ds.IsNotNull(("timestamp",)),
+        ds.EqualTo(("timestamp",), datetime(2020, 1, 1)),  # of a column without a zone
+        ds.Not(ds.EqualTo(("timestamp",), EPOCH)),
+        ds.GreaterThan(("timestampType",), 0),
     ],
 )
-def test_filters_that_exclude_nothing_are_not_pushed(one: Filter) -> None:
+def test_filters_that_exclude_nothing_are_not_pushed(one: ds.Filter) -> None:
     assert push([one]) == Pushed()
 
 
 def test_requested_filters() -> None:
     filters = [
-        IsNotNull(("offset",)),
-        EqualTo(("topic",), "orders"),
-        In(("partition",), (1, 2)),
-        GreaterThanOrEqual(("offset",), 10),
-        Not(EqualTo(("offset",), 12)),
-        LessThan(("timestamp",), moment(5_000_001)),
+        ds.IsNotNull(("offset",)),
+        ds.EqualTo(("topic",), "orders"),
+        ds.In(("partition",), (1, 2)),
+        ds.GreaterThanOrEqual(("offset",), 10),
+        ds.Not(ds.EqualTo(("offset",), 12)),
+        ds.LessThan(("timestamp",), moment(5_000_001)),
     ]
     pushed = push(filters)
     assert pushed.window == Window(to_time=5000, ranges=((10, 12), (13, 2**63 - 1)))
     assert pushed.wants(segment("orders", 2))
     assert not pushed.wants(segment("orders", 3))
     assert not pushed.wants(segment("clicks", 2))
-    later = push([EqualTo(("offset",), 20), GreaterThan(("timestamp",), moment(0))])
+    later = push([ds.EqualTo(("offset",), 20), ds.GreaterThan(("timestamp",), moment(0))])
     both_of_them = window_of([pushed, later], segment("orders", 2))
     assert both_of_them == Window(ranges=((10, 12), (13, 2**63 - 1)))
     assert window_of([pushed, later], segment("clicks", 2)) == later.window
@@ -199,13 +184,13 @@ def test_requested_filters() -> None:
 
 
 def test_windows_that_leave_nothing() -> None:
-    pushed = push([GreaterThan(("timestamp",), EPOCH), LessThan(("timestamp",), EPOCH)])
+    pushed = push([ds.GreaterThan(("timestamp",), EPOCH), ds.LessThan(("timestamp",), EPOCH)])
     assert pushed.window.ranges == ()
     assert not pushed.window.may_hold(segment("orders", 0))
 
 
 def test_earlier_filters_are_remembered(tmp_path: Path) -> None:
-    some = [push([EqualTo(("offset",), n)]) for n in range(3)]
+    some = [push([ds.EqualTo(("offset",), n)]) for n in range(3)]
     assert remembered(tmp_path, "a", some[0]) == (some[0],)
     assert remembered(tmp_path, "b", some[2]) == (some[2],)
     assert remembered(tmp_path, "a", some[1]) == (some[0], some[1])

@@ -5,16 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from kbackup.archive import layout
 from kbackup.archive.segments.window import Window
@@ -178,13 +169,20 @@ def test_keys_that_can_t_be_used_name_their_option() -> None:
 def test_a_schema_of_the_user_s_own() -> None:
     source = KbackupDataSource({"archive": "/somewhere"})
     assert source.schema() == ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
-    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    some = {"offset": LongType(), "headers": ArrayType(header), "timestamp": TimestampType()}
-    assert columns_of(StructType([StructField(*field) for field in some.items()])) == list(some)
-    wrong = {"offset": IntegerType(), "value": StringType(), "nothing": StringType(), "headers": header}
+    header = types.StructType(
+        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+    )
+    some = {"offset": types.LongType(), "headers": types.ArrayType(header), "timestamp": types.TimestampType()}
+    assert columns_of(types.StructType([types.StructField(*field) for field in some.items()])) == list(some)
+    wrong = {
+        "offset": types.IntegerType(),
+        "value": types.StringType(),
+        "nothing": types.StringType(),
+        "headers": header,
+    }
     for field in wrong.items():
         with pytest.raises(UsageError, match=f"an archive has no column {field[0]} of type"):
-            columns_of(StructType([StructField(*field)]))
+            columns_of(types.StructType([types.StructField(*field)]))
 
 
 def test_every_option_is_in_the_docs() -> None:
