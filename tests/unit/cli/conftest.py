@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.cli import main
 from kbackup.jobs.migrate import readings as states_read
 from kbackup.metadata.entities import Znode
 from kbackup.metadata.sources import ZooKeeperOptions
@@ -17,10 +18,32 @@ from kbackup.store.file import FileStore
 from tests.support.archives import commit_point, make_archive
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.migrate_commands import COPIED, OF_KRAFT
+from tests.support.printed import Kbackup, Printed
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def kbackup(capsys: pytest.CaptureFixture[str]) -> Kbackup:
+    def run(*args: str, code: int = 0) -> Printed:
+        capsys.readouterr()
+        ended = main(args)
+        printed = Printed(*capsys.readouterr())
+        assert ended == code, (args, printed)
+        return printed
+
+    return run
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    """An archive of two restore points, to change."""
+    store = open_store(str(tmp_path / "archive"))
+    make_archive(store)
+    return store.url
+
+
+@pytest.fixture(scope="session")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An archive of two restore points, to read."""
     root = tmp_path_factory.mktemp("made") / "archive"
     make_archive(open_store(str(root)))
     return str(root)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from kbackup import cli
 from kbackup.archive.models import TopicState
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
@@ -19,9 +17,8 @@ from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import commit_point, topic_state
 from tests.support.plain_records import Plain, block_of
+from tests.support.printed import Kbackup, Printed
 from tests.unit.cli.test_output import harmless
-
-Said = pytest.CaptureFixture[str]
 
 HEARTBEAT = Heartbeat("A", "B", 1700000000123)
 CHECKPOINT = Checkpoint("grp-é", TopicPartition("A.topic1", 3), 1234, 1201, "md")
@@ -58,12 +55,6 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> str:
     return archive_of(tmp_path_factory.mktemp("mirrored") / "archive", TOPICS)
 
 
-def cat(mirrored: str, capsys: Said, *args: str, code: int = 0) -> tuple[list[str], str]:
-    assert cli.main(["cat", *args, "--decode", "mm2", "-a", mirrored]) == code
-    out, err = capsys.readouterr()
-    return out.splitlines(), err
-
-
 @pytest.mark.parametrize(
     ("topic", "record", "key", "value"),
     [
@@ -88,26 +79,26 @@ def cat(mirrored: str, capsys: Said, *args: str, code: int = 0) -> tuple[list[st
     ],
 )
 def test_records_are_decoded_by_their_topics(
-    mirrored: str, capsys: Said, topic: str, record: str, key: object, value: object
+    mirrored: str, kbackup: Kbackup, topic: str, record: str, key: object, value: object
 ) -> None:
-    (line,), _ = cat(mirrored, capsys, topic, "--json")
-    told = json.loads(line)
-    assert (told["key"], told["value"]) == (key, value)
-    assert told["key_schema"] == told["value_schema"] == {"type": "MM2", "record": record}
+    document = kbackup("cat", topic, "--decode", "mm2", "-a", mirrored, "--json").json
+    assert (document["key"], document["value"]) == (key, value)
+    assert document["key_schema"] == document["value_schema"] == {"type": "MM2", "record": record}
 
 
-def test_undecodable_values_are_shown_with_their_error(mirrored: str, capsys: Said) -> None:
-    lines, err = cat(mirrored, capsys, "A.checkpoints.internal", "--json")
-    assert [json.loads(line)["value"] is None for line in lines] == [False, True, False]
-    assert json.loads(lines[2])["value_error"] == "value of a checkpoint: unknown version 1"
-    assert "1 of 2 values could not be decoded" in err
-    assert "unknown version 1" in cat(mirrored, capsys, "A.checkpoints.internal", "--strict", code=1)[1]
+def test_undecodable_values_are_shown_with_their_error(mirrored: str, kbackup: Kbackup) -> None:
+    cat = ("cat", "A.checkpoints.internal", "--decode", "mm2", "-a", mirrored)
+    printed = kbackup(*cat, "--json")
+    assert [record["value"] is None for record in printed.records] == [False, True, False]
+    assert printed.records[2]["value_error"] == "value of a checkpoint: unknown version 1"
+    assert "1 of 2 values could not be decoded" in printed.err
+    assert "unknown version 1" in kbackup(*cat, "--strict", code=1).err
 
 
-def test_other_topics_stay_as_they_are(mirrored: str, capsys: Said) -> None:
-    (line,), err = cat(mirrored, capsys, "orders", "--strict")
-    assert line.split("\t")[2:] == ["key", "value"]
-    assert "decoded" not in err
+def test_other_topics_stay_as_they_are(mirrored: str, kbackup: Kbackup) -> None:
+    printed = kbackup("cat", "orders", "--strict", "--decode", "mm2", "-a", mirrored)
+    assert printed.out.rstrip("\n").split("\t")[2:] == ["key", "value"]
+    assert "decoded" not in printed.err
 
 
 # `find --jq`: what an expression sees of records, and what becomes of those that it fails on.
@@ -155,47 +146,43 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
 )
 def test_expressions_select_records_by_their_fields(
-    root: str, args: list[str], offsets: list[int], capsys: Said
+    root: str, args: list[str], offsets: list[int], kbackup: Kbackup
 ) -> None:
-    assert cli.main(["find", "--jq", *args, "-a", root, "-f", r"%o\n", "-q"]) == 0
-    assert [int(line) for line in capsys.readouterr().out.split()] == offsets
+    assert list(map(int, kbackup("find", "--jq", *args, "-a", root, "-f", r"%o\n", "-q").lines)) == offsets
 
 
-def test_text_narrows_down(root: str, capsys: Said) -> None:
+def test_text_narrows_down(root: str, kbackup: Kbackup) -> None:
     """The expression is asked about no other records: it fails on none."""
-    assert cli.main(["find", "STATE", "orders", "-i", "--jq", ".value.amount > 3", "-a", root, "-f", "%o"]) == 0
-    out, err = capsys.readouterr()
-    assert out == "0"
-    assert "failed for 2 records" in err
-    assert "orders:0:6: Cannot index array" in err
+    printed = kbackup("find", "STATE", "orders", "-i", "--jq", ".value.amount > 3", "-a", root, "-f", "%o")
+    assert printed.out == "0"
+    assert "failed for 2 records" in printed.err
+    assert "orders:0:6: Cannot index array" in printed.err
 
 
-def test_failures_are_told(root: str, capsys: Said) -> None:
-    assert cli.main(["find", "--jq", 'error("\x1b[2J\\n" + .topic)', "-a", root, "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert harmless(err)
-    assert "the expression failed for 8 records, which are not printed; the first: orders:0:0: " in err
-
-
-@pytest.mark.parametrize("expression", [".a |", "nothing", '"', 'import "x" as x; 1', "\udcff", "." * 3])
-def test_invalid_expressions_are_refused(root: str, expression: str, capsys: Said) -> None:
-    assert cli.main(["find", "--jq", expression, "-a", root]) == 2
-    assert "can't be used" in capsys.readouterr().err
+def test_failures_are_told(root: str, kbackup: Kbackup) -> None:
+    printed = kbackup("find", "--jq", 'error("\x1b[2J\\n" + .topic)', "-a", root, "--json")
+    assert printed.out == ""
+    assert harmless(printed.err)
+    assert "the expression failed for 8 records, which are not printed; the first: orders:0:0: " in printed.err
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        *(
+            (["--jq", expression], "can't be used")
+            for expression in (".a |", "nothing", '"', 'import "x" as x; 1', "\udcff", "...")
+        ),
         ([], "no search text is given"),
         (["--jq", ".", "-i"], "need TEXT"),
         (["--jq", ".", "--in", "key"], "need TEXT"),
         (["--jq", ".", "ordres"], "did you mean orders?"),
     ],
 )
-def test_conflicting_arguments_are_refused(root: str, args: list[str], message: str, capsys: Said) -> None:
-    assert cli.main(["find", *args, "-a", root]) == 2
-    assert message in capsys.readouterr().err
+def test_invalid_expressions_and_conflicting_arguments_are_refused(
+    root: str, args: list[str], message: str, kbackup: Kbackup
+) -> None:
+    assert message in kbackup("find", *args, "-a", root, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -207,74 +194,59 @@ def test_conflicting_arguments_are_refused(root: str, args: list[str], message: 
     ],
 )
 def test_without_its_library(
-    root: str, module: str, args: list[str], tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+    root: str, module: str, args: list[str], tmp_path: Path, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.avsc").write_text('"string"')
     for name in (module, "kbackup.cli.find", "kbackup.schemas.avro", "kbackup.kafka.schema_registry"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
-    given = [arg.format(avsc=tmp_path / "a.avsc") if arg == "{avsc}" else arg for arg in args]
-    assert cli.main([*given, "-a", root]) == 2
-    err = capsys.readouterr().err
+    err = kbackup(*(arg.format(avsc=tmp_path / "a.avsc") for arg in args), "-a", root, code=2).err
     assert "not installed" in err
     assert "pip install 'kafka-kbackup[schemas]'" in err
 
 
-def archive_of_avro(folder: Path) -> str:
-    """Make an archive of four records beside the schema `a.avsc`; one value does not fit the schema."""
-    (folder / "a.avsc").write_text(
+def test_decoded_by_files(tmp_path: Path, kbackup: Kbackup) -> None:
+    """Values are printed as JSON, nulls are null, and what does not fit is shown as it is and counted."""
+    (tmp_path / "a.avsc").write_text(
         '{"type": "record", "name": "A", "fields": [{"name": "name", "type": "string"}, {"name": "n", "type": "int"}]}'
     )
     records = [
         Plain(b"\x06one", b"\x08\x1b[2J\x02"),
         Plain(None, None),
-        Plain(b"\x06two", b"\xff"),
+        Plain(b"\x06two", b"\xff"),  # does not fit the schema
         Plain(b"x", b"\x02a\x04"),
     ]
-    return archive_of(folder / "archive", {"orders": records})
-
-
-def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
-    """Values are printed as JSON, nulls are null, and what does not fit is shown as it is and counted."""
-    root = archive_of_avro(tmp_path)
+    root = archive_of(tmp_path / "archive", {"orders": records})
     schemas = ["--value-schema", str(tmp_path / "a.avsc")]
 
-    def run(*args: str, code: int = 0) -> tuple[str, str]:
-        assert cli.main([*args, "-a", root]) == code
-        out, err = capsys.readouterr()
-        assert harmless(out.replace("\t", ""))
-        return out, err
+    def run(*args: str, code: int = 0) -> Printed:
+        printed = kbackup(*args, "-a", root, code=code)
+        assert harmless(printed.out.replace("\t", ""))
+        return printed
 
-    out, err = run("cat", "orders", *schemas, "--json")
-    document = [json.loads(line) for line in out.splitlines()]
-    assert [r["value"] for r in document] == [
-        {"name": "\x1b[2J", "n": 1},
-        None,
-        {"base64": "/w=="},
-        {"name": "a", "n": 2},
+    printed = run("cat", "orders", *schemas, "--json")
+    document = printed.records
+    assert [(r["value"], r.get("value_schema"), "value_error" in r) for r in document] == [
+        ({"name": "\x1b[2J", "n": 1}, {"type": "AVRO"}, False),
+        (None, None, False),
+        ({"base64": "/w=="}, None, True),
+        ({"name": "a", "n": 2}, {"type": "AVRO"}, False),
     ]
-    assert [(r.get("value_schema"), "value_error" in r) for r in document] == [
-        ({"type": "AVRO"}, False),
-        (None, False),
-        (None, True),
-        ({"type": "AVRO"}, False),
-    ]
-    assert "warning: 1 of 3 values could not be decoded and are used undecoded; the first: orders:0:2: not" in err
-    out, _ = run("cat", "orders", *schemas)
-    assert [line.split("\t")[3] for line in out.splitlines()] == [
+    undecoded = "warning: 1 of 3 values could not be decoded and are used undecoded; the first: orders:0:2: not"
+    assert undecoded in printed.err
+    assert [line.split("\t")[3] for line in run("cat", "orders", *schemas).lines] == [
         r'{"name":"\u001b[2J","n":1}',
         "null",
         r"\xff",
         '{"name":"a","n":2}',
     ]
-    out, _ = run("cat", "orders:0:3", *schemas, "--format", "%k=%s %S")
-    assert out == 'x={"name":"a","n":2} 3'
-    out, err = run("find", "--jq", ".value.n == 2", *schemas, "-f", "%o")
-    assert out == "3"
-    assert "1 of 3 values could not be decoded" in err
-    out, err = run("cat", "orders", *schemas, "--strict", code=1)
-    assert len(out.splitlines()) == 2
-    assert "the value of orders:0:2 can't be decoded: not AVRO by its schema" in err
+    assert run("cat", "orders:0:3", *schemas, "--format", "%k=%s %S").out == 'x={"name":"a","n":2} 3'
+    printed = run("find", "--jq", ".value.n == 2", *schemas, "-f", "%o")
+    assert printed.out == "3"
+    assert "1 of 3 values could not be decoded" in printed.err
+    printed = run("cat", "orders", *schemas, "--strict", code=1)
+    assert len(printed.lines) == 2
+    assert "the value of orders:0:2 can't be decoded: not AVRO by its schema" in printed.err
     run("find", "--jq", ".value.n == 2", *schemas, "--strict", code=1)
     for args, output in (
         (["--output", "hex", *schemas], "--output hex does not decode"),
@@ -285,4 +257,4 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
         (["--value-schema", "gone.avsc"], "no such file"),
         (["--schema-registry", "http://me:word@here"], "holds credentials"),
     ):
-        assert output in run("cat", "orders", *args, code=2)[1]
+        assert output in run("cat", "orders", *args, code=2).err

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kbackup.cli import main
-from kbackup.store import open_store
-from tests.support.archives import make_archive
-
-Said = pytest.CaptureFixture[str]
+from tests.support.printed import Kbackup
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
-    store = open_store(str(tmp_path_factory.mktemp("archive")))
-    make_archive(store)
-    return store.url
-
-
-def told(capsys: Said, *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert main(["diff", *arguments, "--json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_two_restore_points(archive: str, capsys: Said) -> None:
-    document = told(capsys, "1", "latest", "-a", archive)
+def test_two_restore_points(root: str, kbackup: Kbackup) -> None:
+    document = kbackup("diff", "1", "latest", "-a", root, "--json").json
     assert (document["a"], document["b"], document["same"]) == ("restore point 1", "restore point 2", False)
     assert [(t["topic"], t["change"]) for t in document["topics"]] == [("clicks", "gone")]
     assert document["offsets"] == [{"topic": "orders", "partition": 0, "start": [0, 0], "end": [10, 41], "added": 31}]
@@ -42,54 +23,47 @@ def test_two_restore_points(archive: str, capsys: Said) -> None:
     assert document["not_compared"]["ACLs"] == f"restore point 2: {older}"
 
 
-def test_selection(archive: str, capsys: Said) -> None:
-    found = told(capsys, "1", "2", "-a", archive, "--topic", "clicks", "--exclude-group", "/.*/")
+def test_selection(root: str, kbackup: Kbackup) -> None:
+    """It matches on either side: topic clicks is deleted in restore point 2, group late is new there."""
+    found = kbackup("diff", "1", "2", "-a", root, "--topic", "clicks", "--exclude-group", "/.*/", "--json").json
     assert [t["topic"] for t in found["topics"]] == ["clicks"]
     assert (found["offsets"], found["groups"]) == ([], [])
+    reverse = kbackup("diff", "2", "1", "-a", root, "-t", "clicks", "-g", "late", "--json").json
+    assert reverse["topics"][0]["change"] == "appeared"
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(("1", "2"), 0), (("1", "2", "--exit-code"), 3), (("2", "latest", "--exit-code"), 0), (("2", "2"), 0)],
 )
-def test_exit_codes(archive: str, capsys: Said, arguments: tuple[str, ...], code: int) -> None:
-    assert main(["diff", *arguments, "-a", archive]) == code
-    said = capsys.readouterr()
-    assert ("there are no differences" in said.out) == (arguments[:2] != ("1", "2"))
-    assert "not compared: ACLs" in said.err
+def test_exit_codes(root: str, kbackup: Kbackup, arguments: tuple[str, ...], code: int) -> None:
+    printed = kbackup("diff", *arguments, "-a", root, code=code)
+    assert ("there are no differences" in printed.out) == (arguments[:2] != ("1", "2"))
+    assert "not compared: ACLs" in printed.err
 
 
-def test_a_selection_matches_on_either_side(archive: str, capsys: Said) -> None:
-    """Topic clicks is deleted in restore point 2, group late is new there."""
-    assert told(capsys, "2", "1", "-a", archive, "-t", "clicks", "-g", "late")["topics"][0]["change"] == "appeared"
-
-
-def test_tables(archive: str, capsys: Said) -> None:
-    assert main(["diff", "1", "2", "-a", archive]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines if line.startswith("orders")] == [
-        ["orders", "0", "0", "10", "->", "41", "31"]
-    ]
-    assert lines[-1] == "different: 1 topics, 1 partitions (31 new offsets), 2 groups"
+def test_tables(root: str, kbackup: Kbackup) -> None:
+    printed = kbackup("diff", "1", "2", "-a", root)
+    assert [row for row in printed.rows if row[:1] == ["orders"]] == [["orders", "0", "0", "10", "->", "41", "31"]]
+    assert printed.lines[-1] == "different: 1 topics, 1 partitions (31 new offsets), 2 groups"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "answer"),
+    ("arguments", "answer"),
     [
-        (("1", "yesterday"), 2, "there is no restore point yesterday"),
-        (("1", "3"), 2, "there is no restore point 3"),
-        (("1", "source"), 2, "no source cluster is named"),
-        (("1", "2", "-t", "odrers"), 2, "there is no topic odrers in restore point 1 or restore point 2"),
-        (("1", "2", "-t", "/x.*/"), 2, "no topic in restore point 1 or restore point 2 matches /x.*/"),
-        (("1", "2", "-g", "lat"), 2, "there is no group lat in restore point 1 or restore point 2"),
+        (("1", "yesterday"), "there is no restore point yesterday"),
+        (("1", "3"), "there is no restore point 3"),
+        (("1", "source"), "no source cluster is named"),
+        (("1", "2", "-t", "odrers"), "there is no topic odrers in restore point 1 or restore point 2"),
+        (("1", "2", "-t", "/x.*/"), "no topic in restore point 1 or restore point 2 matches /x.*/"),
+        (("1", "2", "-g", "lat"), "there is no group lat in restore point 1 or restore point 2"),
     ],
 )
-def test_names_that_mean_nothing(
-    archive: str, capsys: Said, arguments: tuple[str, ...], code: int, answer: str
-) -> None:
-    assert told(capsys, *arguments, "-a", archive, code=code)["error"]["message"].startswith(answer)
+def test_names_that_mean_nothing(root: str, kbackup: Kbackup, arguments: tuple[str, ...], answer: str) -> None:
+    refused = kbackup("diff", *arguments, "-a", root, "--json", code=2).json
+    assert refused["error"]["message"].startswith(answer)
 
 
-def test_an_archive_is_opened_only_for_restore_points(capsys: Said, tmp_path: Path) -> None:
-    found = told(capsys, "source", "target", "-a", str(tmp_path / "nowhere"), code=2)
-    assert "no source cluster is named" in found["error"]["message"]
+def test_an_archive_is_opened_only_for_restore_points(kbackup: Kbackup, tmp_path: Path) -> None:
+    refused = kbackup("diff", "source", "target", "-a", str(tmp_path / "nowhere"), "--json", code=2).json
+    assert "no source cluster is named" in refused["error"]["message"]

@@ -1,4 +1,4 @@
-"""The page of a drill, and commands that messages name."""
+"""The page of a drill, and messages about what a command did not do, which end with the command that does it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.cli import main
 from kbackup.cli.drill import _deletions, drill_page
 from kbackup.jobs.drill.report import DrillError
 from kbackup.store import open_store
-from tests.support import drill_reports
 from tests.support.archives import make_archive
 from tests.support.drill_reports import EVIL, comparison, report
+from tests.support.printed import Kbackup
 from tests.support.verifications import SEGMENT
 
 
@@ -40,7 +39,8 @@ class Page(HTMLParser):
 
 
 def test_page_summarizes_a_passed_drill() -> None:
-    page = Page(drill_page(report()))
+    text = drill_page(report())
+    page = Page(text)
     for words in (
         "passed",
         "1,200 records in 1 topic, compared one by one",
@@ -50,6 +50,8 @@ def test_page_summarizes_a_passed_drill() -> None:
         "orders 2 1,200 5.0 MiB as archived",
     ):
         assert words in page.text
+    assert not re.search(r"(?:src|href|@import|url\()", text), "it asks nothing of anybody else"
+    assert page.tags.isdisjoint({"script", "link", "img", "iframe", "object", "form"})
 
 
 def test_page_of_a_failed_drill_begins_with_findings() -> None:
@@ -73,13 +75,8 @@ def test_hostile_names_stay_text(result: str) -> None:
     evil = report(
         result=result,
         comparison=comparison(EVIL, ok=False),
-        archive=EVIL,
-        target=EVIL,
-        prefix=EVIL,
-        findings=(EVIL,),
-        warnings=(EVIL,),
-        left=(EVIL,),
-        kept=(EVIL,),
+        **dict.fromkeys(("archive", "target", "prefix"), EVIL),
+        **dict.fromkeys(("findings", "warnings", "left", "kept"), (EVIL,)),
         versions={EVIL: EVIL},
         error=DrillError(type="ClusterError", message=EVIL, hint=EVIL, exit_code=1),
     )
@@ -94,22 +91,13 @@ def test_hostile_names_stay_text(result: str) -> None:
     assert page.text.count("<script>alert(1)</script>") >= 10
 
 
-def test_nothing_from_elsewhere() -> None:
-    page = drill_page(report())
-    assert not re.search(r"(?:src|href|@import|url\()", page)
-    assert Page(page).tags.isdisjoint({"script", "link", "img", "iframe", "object", "form"})
-
-
 def test_a_drill_that_ended_early() -> None:
-    error = DrillError(type="UnreachableError", message="nobody answers", hint="is it on?", exit_code=14)
     early = report(
         result="failed",
         comparison=None,
-        restored_records=0,
-        restored_bytes=0,
-        restore_point_at=None,
-        data_age=None,
-        error=error,
+        **dict.fromkeys(("restored_records", "restored_bytes"), 0),
+        **dict.fromkeys(("restore_point_at", "data_age")),
+        error=DrillError(type="UnreachableError", message="nobody answers", hint="is it on?", exit_code=14),
         seconds={"connect": 15.0},
     )
     text = Page(drill_page(early)).text
@@ -117,65 +105,44 @@ def test_a_drill_that_ended_early() -> None:
     assert "Records compared none" in text
 
 
-# Messages about what a command did not do end with the command that does it.
-
-
-Said = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    make_archive(open_store(str(tmp_path / "my archive")))
-    return tmp_path / "my archive"
-
-
-def notes(capsys: Said, *args: str, code: int = 0) -> list[str]:
-    capsys.readouterr()
-    assert main([*args]) == code
-    return capsys.readouterr().err.splitlines()
-
-
-def named_command(capsys: Said, *args: str, code: int = 0) -> list[str]:
-    """Return the words of the command that the last note ends with."""
-    _, _, command = notes(capsys, *args, code=code)[-1].partition(": kbackup ")
-    return shlex.split(command)
-
-
-def test_a_plan_names_the_command_that_does_it(root: Path, capsys: Said) -> None:
-    args = ["expire", str(root), "--keep-last", "1"]
-    assert named_command(capsys, *args) == [*args, "--confirm"]
-    (root / SEGMENT).unlink()
-    args = ["repair", str(root)]
-    assert named_command(capsys, *args, code=3) == [*args, "--confirm"]
-
-
-def test_a_command_line_with_a_secret_is_not_repeated(root: Path, capsys: Said) -> None:
-    secret = ["--set", "s3.access_key_id=me", "--set", "s3.secret_access_key=hush"]
-    lines = notes(capsys, "expire", str(root), "--keep-last", "1", *secret)
-    assert lines[-1] == "nothing was changed; to expire, and to delete orphans: kbackup expire … --confirm"
-
-
-def test_findings_and_losses_name_what_comes_next(root: Path, capsys: Said) -> None:
-    (root / SEGMENT).unlink()
-    expected = "take the objects from a copy; to see what can be mended without: kbackup repair"
-    assert notes(capsys, "verify", str(root), "--quick", code=13)[-1] == expected
-    assert notes(capsys, "repair", str(root), "--confirm", code=3)[-1].endswith("read the archive back: kbackup verify")
-
-
-def test_a_copy_names_the_way_to_keep_what_expired(root: Path, tmp_path: Path, capsys: Said) -> None:
-    copy = ["copy", str(tmp_path / "copy"), "-a", str(root)]
-    notes(capsys, *copy)
-    notes(capsys, "expire", str(root), "--keep-last", "1", "--confirm")
-    assert notes(capsys, *copy)[-1] == "1 restore point expired in the source; a copy with --keep keeps them"
-
-
 def test_a_drill_names_the_commands_that_delete_its_names() -> None:
-    report = drill_reports.report(
+    kept = report(
         prefix="drill-1.", kept=("topic drill-1.a", "group drill-1.my group"), left=("group drill-1.g: it's busy",)
     )
-    assert _deletions(report) == [
+    assert _deletions(kept) == [
         r"kafka-topics.sh --bootstrap-server broker-1:9093 --delete --topic 'drill-1\..*'",
         "kafka-consumer-groups.sh --bootstrap-server broker-1:9093 --delete --group 'drill-1.my group' "
         "--group drill-1.g",
     ]
-    assert _deletions(drill_reports.report()) == []
+    assert _deletions(report()) == []
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> str:
+    make_archive(open_store(str(tmp_path / "my archive")))
+    return str(tmp_path / "my archive")
+
+
+def last_note(kbackup: Kbackup, *args: str, code: int = 0) -> str:
+    return kbackup(*args, code=code).err.splitlines()[-1]
+
+
+def test_a_plan_names_the_command_that_does_it(archive: str, kbackup: Kbackup) -> None:
+    args = ["expire", archive, "--keep-last", "1"]
+    assert shlex.split(last_note(kbackup, *args).partition(": kbackup ")[2]) == [*args, "--confirm"]
+    (Path(archive) / SEGMENT).unlink()
+    args = ["repair", archive]
+    assert shlex.split(last_note(kbackup, *args, code=3).partition(": kbackup ")[2]) == [*args, "--confirm"]
+
+
+def test_a_command_line_with_a_secret_is_not_repeated(archive: str, kbackup: Kbackup) -> None:
+    secret = ["--set", "s3.access_key_id=me", "--set", "s3.secret_access_key=hush"]
+    expected = "nothing was changed; to expire, and to delete orphans: kbackup expire … --confirm"
+    assert last_note(kbackup, "expire", archive, "--keep-last", "1", *secret) == expected
+
+
+def test_findings_and_losses_name_what_comes_next(archive: str, kbackup: Kbackup) -> None:
+    (Path(archive) / SEGMENT).unlink()
+    expected = "take the objects from a copy; to see what can be mended without: kbackup repair"
+    assert last_note(kbackup, "verify", archive, "--quick", code=13) == expected
+    assert last_note(kbackup, "repair", archive, "--confirm", code=3).endswith("read the archive back: kbackup verify")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -11,20 +10,25 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import click
 import pytest
 
 from kbackup import cli, errors
-from kbackup.cli import main
 from kbackup.cli.common.frame import EXIT_CODES, Frame, pass_frame
 from kbackup.cli.common.options import common_options
 from kbackup.config import KEYS, VARIABLES
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
 from tests.support.loaded_modules import loaded_modules
+from tests.support.printed import Kbackup, Printed
 
-Run = Callable[[Callable[[Frame], int | None]], int]
+HEAVY = {"pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "numpy"}
+Body = Callable[[Frame], int | None]
+
+
+class Run(Protocol):
+    def __call__(self, body: Body, *args: str, code: int) -> Printed: ...
 
 
 def tree(root: type[KbackupError] = KbackupError) -> list[type[KbackupError]]:
@@ -34,15 +38,15 @@ def tree(root: type[KbackupError] = KbackupError) -> list[type[KbackupError]]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+def run(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Runs a function as the body of a command `it`; arguments go behind its name."""
     monkeypatch.chdir(tmp_path)
 
-    def runner(body: Callable[[Frame], int | None], *args: str) -> int:
+    def runner(body: Body, *args: str, code: int) -> Printed:
         command = click.command("it")(common_options(pass_frame(body)))
         monkeypatch.setitem(cli.COMMANDS, "it", ("it", "It."))
         monkeypatch.setitem(sys.modules, "kbackup.cli.it", SimpleNamespace(command=command))
-        return cli.main(["it", *args])
+        return kbackup("it", *args, code=code)
 
     return runner
 
@@ -55,17 +59,15 @@ def failing(error: BaseException) -> Callable[[Frame], NoReturn]:
 
 
 @pytest.mark.parametrize("kind", tree(), ids=lambda kind: kind.__name__)
-def test_every_error_ends_in_the_code_of_its_class(
-    kind: type[KbackupError], run: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(failing(kind("segment x: broken", "do this"))) == kind.exit_code
-    assert kind.exit_code in EXIT_CODES
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", "kbackup: segment x: broken\nhint: do this\n")
+def test_every_error_ends_in_the_code_of_its_class(kind: type[KbackupError], run: Run) -> None:
+    printed = run(failing(kind("segment x: broken", "do this")), code=kind.exit_code)
+    assert printed == ("", "kbackup: segment x: broken\nhint: do this\n")
 
 
-def test_exit_codes_are_those_of_the_classes() -> None:
+def test_exit_codes_are_those_of_the_classes(run: Run) -> None:
     assert set(EXIT_CODES) == {kind.exit_code for kind in tree()} | {errors.EXIT_OK, EXIT_LOSS}
+    run(lambda frame: None, code=0)
+    run(lambda frame: EXIT_LOSS, code=3)
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
@@ -82,93 +84,68 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
     assert drawn == {kind.__name__: kind.exit_code for kind in tree()}
 
 
-def test_results_are_codes(run: Callable[..., int]) -> None:
-    assert run(lambda frame: None) == 0
-    assert run(lambda frame: EXIT_LOSS) == 3
+def test_json_holds_the_error_where_nothing_was_printed(run: Run) -> None:
+    printed = run(failing(LockedError("archive a is locked", "wait")), "--json", code=11)
+    error = {"type": "LockedError", "message": "archive a is locked", "hint": "wait", "exit_code": 11}
+    assert printed.json == {"error": error, "exit_code": 11}
+    assert printed.err == "kbackup: archive a is locked\nhint: wait\n"
 
 
-def test_json_holds_the_error_where_nothing_was_printed(
-    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(failing(LockedError("archive a is locked", "wait")), "--json") == 11
-    out, err = capsys.readouterr()
-    told = {"type": "LockedError", "message": "archive a is locked", "hint": "wait", "exit_code": 11}
-    assert json.loads(out) == {"error": told, "exit_code": 11}
-    assert err == "kbackup: archive a is locked\nhint: wait\n"
-
-
-def test_json_is_one_document_also_when_it_fails_later(
-    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_one_document_also_when_it_fails_later(run: Run) -> None:
     def body(frame: Frame) -> int:
         frame.reporter.document({"bad": 1})
         raise CorruptError("1 segment is bad")
 
-    assert run(body, "--json") == 13
-    told = {"type": "CorruptError", "message": "1 segment is bad", "hint": "", "exit_code": 13}
-    assert json.loads(capsys.readouterr().out) == {"bad": 1, "error": told, "exit_code": 13}
+    error = {"type": "CorruptError", "message": "1 segment is bad", "hint": "", "exit_code": 13}
+    assert run(body, "--json", code=13).json == {"bad": 1, "error": error, "exit_code": 13}
 
 
-def test_json_holds_the_exit_code_of_metrics_that_were_not_written(
-    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_json_holds_the_exit_code_of_metrics_that_were_not_written(run: Run, tmp_path: Path) -> None:
     def body(frame: Frame) -> None:
         frame.reporter.document({"good": 1})
         tmp_path.rename(tmp_path.with_name("gone"))
 
-    assert run(body, "--json", "--metrics-file", str(tmp_path / "kbackup.prom")) == 1
-    assert json.loads(capsys.readouterr().out) == {"good": 1, "exit_code": 1}
+    printed = run(body, "--json", "--metrics-file", str(tmp_path / "kbackup.prom"), code=1)
+    assert printed.json == {"good": 1, "exit_code": 1}
 
 
 @pytest.mark.parametrize(("args", "code"), [(["config"], 0), (["config", "--jsn"], 2), (["list", "-a", "s3://"], 2)])
-def test_json_for_logs_is_one_line_with_the_exit_code(
-    args: list[str], code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main([*args, "--json=line"]) == code
-    (line,) = capsys.readouterr().out.splitlines()
-    document = json.loads(line)
+def test_json_for_logs_is_one_line_with_the_exit_code(args: list[str], code: int, kbackup: Kbackup) -> None:
+    (document,) = kbackup(*args, "--json=line", code=code).records
     assert document["exit_code"] == code
     assert ("error" in document) is (code != 0)
 
 
-def test_errors_of_executors_are_known_by_their_marker(
-    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_of_executors_are_known_by_their_marker(run: Run) -> None:
     lost = errors.UnreachableError("source at h:1 did not answer", "is it up?")
-    assert run(failing(RuntimeError(f"Job aborted: {lost.marker()}\n\tat java"))) == 14
-    assert capsys.readouterr().err == "kbackup: source at h:1 did not answer\nhint: is it up?\n"
+    printed = run(failing(RuntimeError(f"Job aborted: {lost.marker()}\n\tat java")), code=14)
+    assert printed.err == "kbackup: source at h:1 did not answer\nhint: is it up?\n"
 
 
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError("by nought\nand more"), EOFError("by nought"), BrokenPipeError("by nought")]
 )
-def test_internal_errors_show_their_last_line(
-    error: Exception, run: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_errors_show_their_last_line(error: Exception, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "_is_stdout_closed", lambda: False)
-    assert run(failing(error)) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"kbackup: internal error: {type(error).__name__}: by nought\nhint: run again with --debug")
-    assert "Traceback" not in said
-    assert run(failing(error), "--debug") == 1
-    assert "Traceback" in capsys.readouterr().err
+    err = run(failing(error), code=1).err
+    assert err.startswith(f"kbackup: internal error: {type(error).__name__}: by nought\nhint: run again with --debug")
+    assert "Traceback" not in err
+    assert "Traceback" in run(failing(error), "--debug", code=1).err
     monkeypatch.setenv("KBACKUP_DEBUG", "1")
-    assert run(failing(error)) == 1
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in run(failing(error), code=1).err
 
 
-def test_interruptions(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(failing(KeyboardInterrupt())) == 130
-    assert capsys.readouterr().err == "kbackup: interrupted\n"
-    for follows in (RuntimeError("job cancelled"), KbackupError("a task failed")):
-        follows.__context__ = KeyboardInterrupt()
-        assert run(failing(follows)) == 130
-        assert capsys.readouterr().err == "kbackup: interrupted\n"
+def test_interruptions(run: Run) -> None:
+    follows = RuntimeError("job cancelled"), KbackupError("a task failed")
+    for error in follows:
+        error.__context__ = KeyboardInterrupt()
+    for raised in (KeyboardInterrupt(), *follows):
+        assert run(failing(raised), code=130).err == "kbackup: interrupted\n"
 
 
-def test_messages_cannot_steer_the_terminal(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(failing(KbackupError("group \x1b[2J\u202e\nline two"))) == 1
-    assert capsys.readouterr().err == "kbackup: group \\x1b[2J\\u202e\n  line two\n"
+def test_messages_cannot_steer_the_terminal(run: Run) -> None:
+    err = run(failing(KbackupError("group \x1b[2J\u202e\nline two")), code=1).err
+    assert err == "kbackup: group \\x1b[2J\\u202e\n  line two\n"
 
 
 @pytest.mark.parametrize(
@@ -179,24 +156,35 @@ def test_messages_cannot_steer_the_terminal(run: Callable[..., int], capsys: pyt
         (["config", "--set", "nothing"], "name=value"),
         (["config", "extra"], "hint: try 'kbackup config --help'"),
         ([], "Usage: kbackup"),
+        (["completion", "tcsh"], "tcsh"),
+        (["help", "restor"], "no such command: restor; did you mean restore?"),
+        (["help", "groups", "plans"], "plans"),
+        (["help", "backup", "now"], "kbackup backup has no command now\nhint: run 'kbackup help backup'"),
     ],
 )
-def test_usage_errors(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(args) == 2
-    assert message in capsys.readouterr().err
+def test_usage_errors(args: list[str], message: str, kbackup: Kbackup) -> None:
+    assert message in kbackup(*args, code=2).err
 
 
-@pytest.mark.parametrize("args", [["--help"], ["-h"], ["--version"], ["config", "--help"]])
-def test_help_ends_with_0(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(args) == 0
-    assert "kbackup" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ([], "Usage: kbackup [OPTIONS] COMMAND"),
+        (["backup"], "Usage: kbackup backup [OPTIONS]"),
+        (["groups", "plan"], "Usage: kbackup groups plan [OPTIONS]"),
+    ],
+)
+def test_help_shows_what_the_option_shows(words: list[str], usage: str, kbackup: Kbackup) -> None:
+    shown = kbackup("help", *words).out
+    assert shown.startswith(usage)
+    assert kbackup(*words, "--help").out == kbackup(*words, "-h").out == shown
 
 
-def test_help_names_commands_and_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["--help"])
-    out = capsys.readouterr().out
+def test_help_names_commands_and_codes(kbackup: Kbackup) -> None:
+    out = kbackup("--help").out
     for text in [*cli.COMMANDS, *map(str, EXIT_CODES)]:
         assert f"\n  {text} " in out
+    assert kbackup("--version").out.startswith("kbackup ")
 
 
 # Processes of kbackup: signals, interrupts, closed pipes, and their imports.
@@ -311,9 +299,6 @@ def test_the_installed_command_is_the_module_s() -> None:
     assert project["scripts"] == {"kbackup": "kbackup.__main__:main"}
 
 
-# The completion of commands and options in bash, and the scripts of all shells.
-
-
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PATH with the command kbackup."""
@@ -365,14 +350,8 @@ def test_bash_completes_commands_options_and_choices(commands: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_call_kbackup_by_its_variable(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", shell]) == 0
-    assert f"_KBACKUP_COMPLETE={shell}_complete" in capsys.readouterr().out
-
-
-def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", "tcsh"]) == 2
-    assert "tcsh" in capsys.readouterr().err
+def test_scripts_call_kbackup_by_its_variable(shell: str, kbackup: Kbackup) -> None:
+    assert f"_KBACKUP_COMPLETE={shell}_complete" in kbackup("completion", shell).out
 
 
 def test_commands_are_completed_without_their_modules(commands: Path) -> None:
@@ -388,35 +367,7 @@ def test_commands_are_completed_without_their_modules(commands: Path) -> None:
     assert "kbackup.cli.restore" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "usage"),
-    [
-        ([], "Usage: kbackup [OPTIONS] COMMAND"),
-        (["backup"], "Usage: kbackup backup [OPTIONS]"),
-        (["groups", "plan"], "Usage: kbackup groups plan [OPTIONS]"),
-    ],
-)
-def test_help_shows_what_the_option_shows(words: list[str], usage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["help", *words]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(usage)
-    assert cli.main([*words, "--help"]) == 0
-    assert capsys.readouterr().out == shown
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["restor"], "no such command: restor; did you mean restore?"),
-        (["groups", "plans"], "plans"),
-        (["backup", "now"], "kbackup backup has no command now\nhint: run 'kbackup help backup'"),
-    ],
-)
-def test_help_of_a_command_that_is_not_there(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["help", *words]) == 2
-    assert message in capsys.readouterr().err
+# `kbackup config`.
 
 
 @pytest.fixture
@@ -428,23 +379,24 @@ def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_configured")
-def test_every_value_says_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--show", "--master", "local[1]", "--set", "backup.topics=a,b"]) == 0
-    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
-    assert ["archive", "s3://b", "file kbackup.toml"] in lines
-    assert ["backup.segment_bytes", "1MiB", "file kbackup.toml"] in lines
-    assert ["target.client.id", "mine", "environment KBACKUP_TARGET_CLIENT_ID"] in lines
-    assert ["spark.master", "local[1]", "flag --master"] in lines
-    topics = next(line for line in lines if line[0] == "backup.topics")
-    assert " ".join(" ".join(topics).split()) == "backup.topics a, b flag --set"
-    assert ["backup.split_records", "4000000", "default"] in lines
+def test_every_value_says_where_it_came_from(kbackup: Kbackup) -> None:
+    printed = kbackup("config", "--show", "--master", "local[1]", "--set", "backup.topics=a,b")
+    shown = [" ".join(row) for row in printed.rows]
+    for line in (
+        "archive s3://b file kbackup.toml",
+        "backup.segment_bytes 1MiB file kbackup.toml",
+        "target.client.id mine environment KBACKUP_TARGET_CLIENT_ID",
+        "spark.master local[1] flag --master",
+        "backup.topics a, b flag --set",
+        "backup.split_records 4000000 default",
+    ):
+        assert line in shown
 
 
 @pytest.mark.usefixtures("_configured")
-def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KBACKUP_SOURCE_CONFIG", "p")
-    assert main(["config", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = kbackup("config", "--json").json
     settings = {setting["key"]: setting for setting in document["settings"]}
     assert settings["backup.segment_bytes"] == {
         "key": "backup.segment_bytes",
@@ -456,13 +408,11 @@ def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("_configured")
-def test_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--keys"]) == 0
-    out = capsys.readouterr().out
+def test_keys(kbackup: Kbackup) -> None:
+    out = kbackup("config", "--keys").out
     for key in KEYS.values():
         assert f"\n{key.path} " in out
         assert key.doc in out
-    assert main(["config", "--keys", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [key["key"] for key in told["keys"]] == list(KEYS)
-    assert told["variables"] == VARIABLES
+    document = kbackup("config", "--keys", "--json").json
+    assert [key["key"] for key in document["keys"]] == list(KEYS)
+    assert document["variables"] == VARIABLES

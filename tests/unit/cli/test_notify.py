@@ -18,90 +18,83 @@ from kbackup.cli.common.output import Reporter
 from kbackup.config import Setting, SettingOrigin
 from kbackup.errors import CorruptError, UnreachableError, UsageError
 from kbackup.jobs.backup.job import BackupReport
-from kbackup.store import open_store
 from kbackup.util.times import now
-from tests.support.archives import make_archive
+from tests.support.printed import Kbackup
 from tests.support.verifications import SEGMENT
 from tests.support.webhook import FakeWebhook, webhook
 
-Said = pytest.CaptureFixture[str]
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Webhook, "pause", 0.01)
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWebhook]:
-    monkeypatch.setattr(Webhook, "pause", 0.01)
     with webhook() as fake:
         monkeypatch.setenv("KBACKUP_NOTIFY_URL", fake.url)
         yield fake
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    make_archive(open_store(str(tmp_path / "archive")))
-    return tmp_path / "archive"
-
-
-def verify(root: Path, *options: str) -> int:
-    return main(["verify", str(root), "--quick", "-q", *options])
-
-
-def test_a_failed_run_sends_its_report(root: Path, fake: FakeWebhook, capsys: Said) -> None:
-    (root / SEGMENT).unlink()
-    assert verify(root, "--json") == 13
+def test_a_failed_run_sends_its_report(mine: str, fake: FakeWebhook, kbackup: Kbackup) -> None:
+    (Path(mine) / SEGMENT).unlink()
+    printed = kbackup("verify", mine, "--quick", "-q", "--json", code=13).json
     (request,) = fake.requests
     sent = request.json
     assert (sent["event"], sent["command"], sent["exit_code"]) == ("failure", "verify", 13)
-    assert sent["archive"] == str(root)
-    assert sent["summary"].startswith(f"{root}: 1 finding; ")
-    printed = json.loads(capsys.readouterr().out)
+    assert (sent["archive"], sent["error"]) == (mine, None)
+    assert sent["summary"].startswith(f"{mine}: 1 finding; ")
     assert {**sent["report"], "exit_code": 13} == printed, "the report that is printed"
-    assert sent["error"] is None
 
 
-def test_an_error_sends_its_message_and_hint(tmp_path: Path, fake: FakeWebhook) -> None:
-    assert verify(tmp_path / "none") == 10
+def test_an_error_sends_its_message_and_hint(tmp_path: Path, fake: FakeWebhook, kbackup: Kbackup) -> None:
+    nothing = str(tmp_path / "none")
+    kbackup("verify", nothing, "--quick", code=10)
     sent = fake.requests[0].json
-    assert sent["error"]["type"] == "NoArchiveError"
-    assert sent["summary"] == f"there is no archive at {tmp_path / 'none'}; check the address"
-    assert sent["report"] is None
+    assert (sent["error"]["type"], sent["report"]) == ("NoArchiveError", None)
+    assert sent["summary"] == f"there is no archive at {nothing}; check the address"
 
 
 @pytest.mark.parametrize(("on", "requests"), [("failure,loss", 0), ("success", 1)])
-def test_success_is_sent_where_it_is_asked_for(root: Path, fake: FakeWebhook, on: str, requests: int) -> None:
-    assert verify(root, "--set", f"notify.on={on}") == 0
+def test_success_is_sent_where_it_is_asked_for(
+    mine: str, fake: FakeWebhook, kbackup: Kbackup, on: str, requests: int
+) -> None:
+    kbackup("verify", mine, "--quick", "--set", f"notify.on={on}")
     assert [request.json["event"] for request in fake.requests] == ["success"] * requests
 
 
-def test_a_finding_of_status_is_sent_as_loss(root: Path, fake: FakeWebhook) -> None:
-    assert main(["status", str(root)]) == 3
+def test_a_finding_of_status_is_sent_as_loss(root: str, fake: FakeWebhook, kbackup: Kbackup) -> None:
+    kbackup("status", root, code=3)
     sent = fake.requests[0].json
     assert (sent["event"], sent["report"]["level"]) == ("loss", "critical")
     assert sent["summary"].startswith("the newest restore point, 2, is ")
 
 
-def test_the_summary_of_a_loss_begins_with_the_losses(root: Path, fake: FakeWebhook) -> None:
-    (root / SEGMENT).unlink()
-    assert main(["repair", str(root), "--confirm"]) == 3
+def test_the_summary_of_a_loss_begins_with_the_losses(mine: str, fake: FakeWebhook, kbackup: Kbackup) -> None:
+    (Path(mine) / SEGMENT).unlink()
+    kbackup("repair", mine, "--confirm", code=3)
     sent = fake.requests[0].json
-    assert sent["summary"].startswith(f"{sent['warnings'][0]}; {root}: ")
+    assert sent["summary"].startswith(f"{sent['warnings'][0]}; {mine}: ")
     assert sent["warnings"][0].startswith("loss: ")
 
 
 @pytest.mark.parametrize(
     "line", ["list", "info", "expire --keep-last 9", "status --nagios", "restore --dry-run", "label 1 x"]
 )
-def test_commands_that_show_or_plan_send_nothing(root: Path, fake: FakeWebhook, line: str) -> None:
-    main([*line.split(), "-a", str(root), "--set", "notify.on=failure,loss,success"])
+def test_commands_that_show_or_plan_send_nothing(mine: str, fake: FakeWebhook, line: str) -> None:
+    main([*line.split(), "-a", mine, "--set", "notify.on=failure,loss,success"])
     assert fake.requests == []
 
 
-def test_a_template_makes_the_body(root: Path, fake: FakeWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_makes_the_body(
+    mine: str, fake: FakeWebhook, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KBACKUP_NOTIFY_BODY", '{"text": "$event of $command: $summary", "all": $notification}')
     monkeypatch.setenv("KBACKUP_NOTIFY_HEADERS", "Authorization=Bearer x")
-    (root / SEGMENT).unlink()
-    assert verify(root) == 13
+    (Path(mine) / SEGMENT).unlink()
+    kbackup("verify", mine, "--quick", code=13)
     (request,) = fake.requests
-    assert request.json["text"].startswith(f"failure of verify: {root}: 1 finding")
+    assert request.json["text"].startswith(f"failure of verify: {mine}: 1 finding")
     assert request.json["all"]["report"]["findings"][0]["file"] == SEGMENT
     assert request.headers["Authorization"] == "Bearer x"
 
@@ -120,44 +113,39 @@ def test_texts_in_a_template_are_escaped() -> None:
         *('{"a": "$report"}', '{"code": 1$summary}', "[1, 2$warnings]"),  # JSON while there is nothing to tell
     ],
 )
-def test_a_template_that_makes_no_json_is_refused(root: Path, fake: FakeWebhook, template: str) -> None:
-    with pytest.raises(UsageError, match=r"notify\.body makes no JSON"):
-        RequestBody(template)
-    assert verify(root, "--set", f"notify.body={template}") == 2
-
-
-def test_a_template_is_tried_where_the_configuration_is_shown(fake: FakeWebhook, tmp_path: Path, capsys: Said) -> None:
+def test_a_template_that_makes_no_json_is_refused(
+    root: str, fake: FakeWebhook, kbackup: Kbackup, template: str, tmp_path: Path
+) -> None:
+    kbackup("verify", root, "--quick", "--set", f"notify.body={template}", code=2)
     file = tmp_path / "kbackup.toml"
-    file.write_text("""notify.body = '{"all": "$notification"}'\n""")
-    assert main(["config", "--config", str(file)]) == 2
-    assert "notify.body makes no JSON" in capsys.readouterr().err
+    file.write_text(f"notify.body = {json.dumps(template)}\n")
+    assert "notify.body makes no JSON" in kbackup("config", "--config", str(file), code=2).err
     file.write_text("""notify.body = '{"all": $notification}'\n""")
-    assert main(["config", "--config", str(file)]) == 0
+    kbackup("config", "--config", str(file))
     assert fake.requests == []
 
 
 @pytest.mark.parametrize("codes", [(404,), (500,) * 1000])
 def test_a_failed_delivery_changes_no_result(
-    root: Path, fake: FakeWebhook, codes: Any, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+    mine: str, fake: FakeWebhook, codes: Any, tmp_path: Path, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Webhook, "seconds", 0.05)
     fake.answers += codes
     file = tmp_path / "kbackup.prom"
-    assert verify(root, "--set", "notify.on=success", "--metrics-file", str(file)) == 0
-    assert "the webhook of notify.url took no notification: it answered HTTP" in capsys.readouterr().err
+    printed = kbackup("verify", mine, "--quick", "--set", "notify.on=success", "--metrics-file", str(file))
+    assert "the webhook of notify.url took no notification: it answered HTTP" in printed.err
     assert 'kbackup_notifications_total{archive="' in file.read_text()
     assert 'result="failed"} 1.0' in file.read_text()
 
 
-def test_no_output_shows_the_secrets(root: Path, fake: FakeWebhook, tmp_path: Path, capsys: Said) -> None:
+def test_no_output_shows_the_secrets(mine: str, fake: FakeWebhook, kbackup: Kbackup) -> None:
     headers = ["--set", "notify.headers.Authorization=Bearer hush"]
     fake.answers += [400]
-    assert verify(root, "--debug", "--set", "notify.on=success", *headers) == 0
-    assert main(["config", "--set", f"notify.url={fake.url}", *headers]) == 0
-    out, err = capsys.readouterr()
-    assert "notify.headers.Authorization" in out + err
+    verified = kbackup("verify", mine, "--quick", "--debug", "--set", "notify.on=success", *headers)
+    shown = "".join((*verified, *kbackup("config", "--set", f"notify.url={fake.url}", *headers)))
+    assert "notify.headers.Authorization" in shown
     for secret in ("T0K3N", "s3cret", "hush"):
-        assert secret not in out + err
+        assert secret not in shown
 
 
 # Long-running commands notify of incidents, and not of each round.
@@ -207,11 +195,6 @@ def test_losses_of_a_round_are_sent(fake: FakeWebhook) -> None:
 # Deliveries to a webhook: what is sent, what is tried again, and that no message shows the URL.
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Webhook, "pause", 0.01)
-
-
 def failure(hook: Webhook, seconds: float = 5) -> str:
     hook.seconds = seconds
     with pytest.raises(UndeliveredError) as raised:
@@ -219,25 +202,15 @@ def failure(hook: Webhook, seconds: float = 5) -> str:
     return str(raised.value)
 
 
-def test_a_delivery_has_body_and_headers() -> None:
-    with webhook() as fake:
-        Webhook(fake.url, {"X-Token": "t"}).deliver('{"a": 1}')
-    (request,) = fake.requests
-    assert (request.path, request.json) == ("/hook/T0K3N?key=s3cret", {"a": 1})
-    assert request.headers["Content-Type"] == "application/json"
-    assert request.headers["X-Token"] == "t"
-
-
-def test_a_user_in_the_url_becomes_a_header() -> None:
-    with webhook() as fake:
-        Webhook(fake.url.replace("//", "//me:p%40ss@"), {}).deliver("{}")
-    assert fake.requests[0].headers["Authorization"] == "Basic bWU6cEBzcw=="
-
-
-def test_a_busy_server_is_asked_again() -> None:
+def test_a_delivery_has_body_and_headers_and_a_busy_server_is_asked_again() -> None:
     with webhook(503, 429) as fake:
-        Webhook(fake.url, {}).deliver("{}")
+        Webhook(fake.url.replace("//", "//me:p%40ss@"), {"X-Token": "t"}).deliver('{"a": 1}')
     assert len(fake.requests) == 3
+    for request in fake.requests:
+        assert (request.path, request.json) == ("/hook/T0K3N?key=s3cret", {"a": 1})
+        assert request.headers["Content-Type"] == "application/json"
+        assert request.headers["X-Token"] == "t"
+        assert request.headers["Authorization"] == "Basic bWU6cEBzcw==", "of the URL"
 
 
 @pytest.mark.parametrize("code", [400, 404, 302])
