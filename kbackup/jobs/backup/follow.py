@@ -18,7 +18,7 @@ from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import job
 from kbackup.jobs.backup.job import BackupReport
-from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, Plan, held_back, hold_back, new_bytes, waiting
+from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.capture import Base, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.kafka.client import Properties
@@ -147,7 +147,9 @@ class Follower:
         captured = job.capture_cluster(source, base, selections, phases, now(), later=True)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
-        plan = self._hold_back(job.plan_records(source, base, captured, phases, self.options.adopt_topics), patience)
+        plan, moment = job.plan_records(source, base, captured, phases, self.options.adopt_topics), self.clock()
+        self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
+        plan = hold_back(plan, patience, self._since, moment)
         if job.has_news(base, captured, plan):
             read = job.archive_records(source, base, plan, self.options, self.spark, phases)
             with phases.step("commit"):
@@ -172,11 +174,6 @@ class Follower:
         """Count a round of a follower, for alerts."""
         if self._follows:
             counted.add("kbackup_rounds_total", 1, result)
-
-    def _hold_back(self, plan: Plan, patience: Patience) -> Plan:
-        moment = self.clock()
-        self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
-        return hold_back(plan, patience, self._since, moment)
 
     def _wait(self, source: SourceCluster, base: Base, due: float) -> None:
         """Wait until the next round is `due`, a whole segment has come in, or a stop is requested."""

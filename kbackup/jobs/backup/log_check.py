@@ -76,23 +76,19 @@ def compare_logs(
         return {}, []
     base.head, warnings = with_last_records(base.archive, base.head, live)
     exact = may_salvage(base.archive.state)
-    expected = _without_losses(base.archive, base.head, expectations(base.head, live, exact=exact))
+    expected = expectations(base.head, live, exact=exact)
+    if not all(each.archived for each in expected):
+        # a range may have no record in the archive only because it lost them
+        incarnations = {topic.name: topic.incarnation for topic in base.head.topics}
+        lost = lost_ranges(base.archive, base.head)
+
+        def is_lost(of: OffsetRange) -> bool:
+            ranges = lost.get((of.topic, incarnations[of.topic], of.partition), ())
+            return any(start < of.end and of.start < end for start, end in ranges)
+
+        expected = [each for each in expected if each.archived or not is_lost(each.range)]
     diverged, unanswered = _compare(source, base, expected)
     return diverged, [*warnings, *unanswered]
-
-
-def _without_losses(archive: Archive, head: Manifest, expected: Sequence[ExpectedRecords]) -> Sequence[ExpectedRecords]:
-    """Leave out the ranges that have no record in the archive only because it lost them."""
-    if all(each.archived for each in expected):
-        return expected
-    incarnations = {topic.name: topic.incarnation for topic in head.topics}
-    lost = lost_ranges(archive, head)
-
-    def is_lost(of: OffsetRange) -> bool:
-        ranges = lost.get((of.topic, incarnations[of.topic], of.partition), ())
-        return any(start < of.end and of.start < end for start, end in ranges)
-
-    return [each for each in expected if each.archived or not is_lost(each.range)]
 
 
 def truncated_partitions(source: SourceCluster, base: Base, segments: Sequence[Segment]) -> Set[TopicPartition]:
@@ -254,7 +250,11 @@ def compare_missing(
     # retention and DeleteRecords may have taken them since the log starts were read
     starts = source.cluster.log_starts([each.range.tp for each in unseen])
     missing = [each for each in unseen if starts[each.range.tp] <= each.last.offset]
-    compacted = _compacted(source, base, {each.range.topic for each in missing})
+    topics = {each.range.topic for each in missing}
+    policies = source.cluster.one_config(topics, "cleanup.policy") if topics else {}
+    before = {t.name: t.configs.get("cleanup.policy") for t in base.settings.topics} if base.settings else {}
+    # compaction may have taken records of these since the newest restore point
+    compacted = {name for name in topics if is_compacted(policies[name]) or is_compacted(before.get(name))}
     cut = {each.range.tp: each.last.offset for each in missing if each.range.topic not in compacted}
     missing = [each for each in missing if each.range.topic in compacted]
     replaced, warnings = _compare_batches(source, missing, committed=committed)
@@ -266,15 +266,6 @@ def compare_missing(
 def is_compacted(policy: str | None) -> bool:
     """Return whether a cleanup.policy compacts the log."""
     return "compact" in (policy or "")
-
-
-def _compacted(source: SourceCluster, base: Base, topics: Set[str]) -> Set[str]:
-    """Return the topics whose records compaction may have taken since the newest restore point."""
-    if not topics:
-        return set()
-    now = source.cluster.one_config(topics, "cleanup.policy")
-    before = {t.name: t.configs.get("cleanup.policy") for t in base.settings.topics} if base.settings else {}
-    return {name for name in topics if is_compacted(now[name]) or is_compacted(before.get(name))}
 
 
 def _compare_batches(

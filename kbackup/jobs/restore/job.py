@@ -23,7 +23,6 @@ from kbackup.jobs.restore.preflight import (
     check_segments,
     check_still_there,
     check_target,
-    missing_topics,
     warn_of_members,
 )
 from kbackup.jobs.restore.report import (
@@ -84,7 +83,8 @@ def restore(
     with phases.step("preflight"):
         check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
         if content is None:
-            findings = PreflightFindings(create=missing_topics(cluster, plan))
+            existing = set(cluster.topic_names())
+            findings = PreflightFindings(create=[t.target for t in plan.topics if t.target not in existing])
         else:
             findings = check_target(cluster, brokers, plan, with_timestamps(content, records, spark, listener))
         settings = compare_settings(store, plan, cluster)

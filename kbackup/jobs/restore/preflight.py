@@ -74,12 +74,6 @@ def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Con
     return findings
 
 
-def missing_topics(cluster: Cluster, plan: RestorePlan) -> list[str]:
-    """Return the topics of a plan that the target lacks."""
-    existing = set(cluster.topic_names())
-    return [t.target for t in plan.topics if t.target not in existing]
-
-
 def _check_existing(
     findings: PreflightFindings,
     topic: PlannedTopic,
