@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.archive import layout
+from kbackup.archive.reader import open_archive
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
+from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import Broker
+from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.group_requests import Stand, raw_positions
+from tests.support.group_requests import (
+    RawCommit,
+    Stand,
+    raw_commit,
+    raw_delete,
+    raw_positions,
+    share_member,
+    streams_member,
+)
 from tests.support.restored import expected_offset
 from tests.support.truth import Records, log_ends, read_topic
 
@@ -32,13 +47,26 @@ ODD_METADATA = ["", "AgAAAYvPpSGA", "line\nfeed\ttab \x1b[31m", 'a "quote" and \
 
 
 @dataclass(frozen=True)
-class Made:
-    """Topics with holes, shortened and empty partitions, groups all over them; backed up, and restored without
-    groups."""
-
+class Grouped:
     broker: Broker
     kbackup: Kbackup
     archive: Archive
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(self.broker.client(), "target")
+
+    def groups(self, command: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        outcome = self.kbackup("groups", command, *arguments, "--archive", self.archive.url)
+        assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
+        return outcome.document
+
+
+@dataclass(frozen=True)
+class Made(Grouped):
+    """Topics with holes, shortened and empty partitions, groups all over them; backed up, and restored without
+    groups."""
+
     name: str
     records: dict[str, Records]
     stood: dict[str, Stand]
@@ -47,17 +75,8 @@ class Made:
     def restore_id(self) -> str:
         return f"{self.name}-restore"
 
-    @property
-    def cluster(self) -> Cluster:
-        return Cluster({"bootstrap.servers": self.broker.bootstrap}, "target")
-
     def target(self, topic: str) -> str:
         return f"restored.{topic}"
-
-    def groups(self, command: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-        outcome = self.kbackup("groups", command, *arguments, "--archive", self.archive.url)
-        assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
-        return outcome.document
 
     def apply(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         return self.groups("apply", "--restore-id", self.restore_id, *arguments, code=code)
@@ -173,20 +192,15 @@ def test_group_with_a_live_member_is_left_alone(made: Made, protocol: str) -> No
         assert plan["groups"][0]["hindered"] == "it has 1 live member"
 
 
+def consumer_of(made: Made, group: str, protocol: str, **more: Any) -> Consumer:
+    own = {"group.id": group, "group.protocol": protocol, "enable.auto.commit": False, "log_level": 0}
+    return Consumer(made.broker.client(**own, **more))
+
+
 @contextmanager
 def joined(made: Made, group: str, protocol: str, topic: str) -> Iterator[Consumer]:
     """A consumer that is a member of the group, with partitions, and commits where it starts."""
-    consumer = Consumer(
-        made.broker.client(
-            **{
-                "group.id": group,
-                "group.protocol": protocol,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-    )
+    consumer = consumer_of(made, group, protocol, **{"auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([topic])
         topics.wait_until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()))
@@ -202,19 +216,8 @@ def test_consumers_resume_where_the_group_stood_without_a_reset(made: Made, prot
     old, new = f"{made.name}-at-03", f"{made.name}-resumes-{protocol}"
     assert made.stood[old][topic, 0] == (3, FOREIGN_EPOCH, ODD_METADATA[1])
     made.apply("-g", old, "--map-group", f"{old}={new}")
-    consumer = Consumer(
-        made.broker.client(
-            **{
-                "group.id": new,
-                "group.protocol": protocol,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-    )
+    reads = {"auto.offset.reset": "error", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = consumer_of(made, new, protocol, **reads)
     consumed: dict[int, list[bytes | None]] = {0: [], 1: [], 2: []}
     ended: set[int] = set()
     try:
@@ -288,3 +291,295 @@ def test_no_group_of_kbackup_is_archived(made: Made, new_archive: Any) -> None:
         assert [group["group"] for group in shown] == [f"{made.name}-theirs"]
     finally:
         made.cluster.groups.delete([*own, f"{made.name}-theirs"])
+
+
+# Groups set on their own: from other moments, on targets that have moved on, and on the source cluster itself.
+
+
+@dataclass(frozen=True)
+class Kept(Grouped):
+    """A topic of two partitions in two restore points: records 0 to 29, then up to 39; its group moved between."""
+
+    topic: str
+    first: Stand
+    second: Stand
+
+    @property
+    def group(self) -> str:
+        return f"{self.topic}-group"
+
+    def stand(self) -> Stand:
+        return raw_positions(self.broker.bootstrap, self.group)
+
+    def restore(self, name: str) -> tuple[str, list[str]]:
+        """Restore point 1 without groups; the new topic and what names the restore."""
+        copy, restore_id = f"{self.topic}.{name}", f"{self.topic}-{name}"
+        self.kbackup.restore(
+            self.archive,
+            *("--restore-point", "1", "--map", f"{self.topic}={copy}", "--no-groups", "--restore-id", restore_id),
+        )
+        return copy, ["--restore-id", restore_id]
+
+
+@pytest.fixture
+def kept(broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str) -> Kept:
+    broker.create_topic(topic_name, 2)
+    first: Stand = {(topic_name, 0): (10, 0, "first"), (topic_name, 1): (30, None, "")}
+    second: Stand = {(topic_name, 0): (25, 0, "second"), (topic_name, 1): (33, None, "")}
+    kept = Kept(broker, kbackup, archive, topic_name, first, second)
+    for count, position in ((30, first), (10, second)):
+        for partition in range(2):
+            topics.produce(broker, topic_name, partition, topics.numbered(count))
+        put(kept.cluster, kept.group, position)
+        kbackup.backup(archive, "-t", topic_name, "-g", kept.group)
+    return kept
+
+
+def test_source_cluster_gets_its_own_offsets_again(kept: Kept) -> None:
+    same = ("--same-offsets", "-g", kept.group)
+    applied = kept.groups("apply", *same, "--restore-point", "1")
+    assert (applied["restore_point"], kept.stand()) == (1, kept.first)
+    kept.groups("undo", "--restore-id", applied["restore_id"])
+    assert kept.stand() == kept.second
+    archive = open_archive(kept.archive.store)
+    taken = [archive.groups(archive.restore_point(n)).captured_at for n in (1, 2)]
+    assert kept.groups("plan", *same, "--to-time", taken[0])["captured_at"] == taken[0]
+    assert kept.groups("plan", *same, "--to-time", "now")["captured_at"] == taken[1]
+    early = kept.groups("plan", *same, "--to-time", "2020-01-01T00:00:00Z", code=2)
+    assert "no restore point was captured at or before 2020-01-01" in early["error"]["message"]
+    topics.delete_records(kept.broker, kept.topic, {0: 15})
+    assert [g["status"] for g in kept.groups("apply", *same, "--to-time", taken[0])["groups"]] == ["applied"]
+    assert kept.stand()[kept.topic, 0] == (15, 0, "first")
+
+
+def test_offsets_of_another_cluster_or_another_log_are_not_the_same(kept: Kept) -> None:
+    same = ("--same-offsets", "-g", kept.group)
+    with mock.patch.object(Cluster, "connect", return_value=("elsewhere", 1)):
+        refused = kept.groups("apply", *same, code=1)
+    assert "this is elsewhere: offsets are not the same there" in refused["error"]["message"]
+    topics.delete_topic(kept.broker, kept.topic)
+    kept.broker.create_topic(kept.topic, 1)
+    report = kept.groups("apply", *same, code=3)
+    assert sorted(report["groups"][0]["left_out"]) == [
+        f"{kept.topic}-0 is another log: the topic was made anew since",
+        f"{kept.topic}-1 is not on the target",
+    ]
+    assert (report["capture"], kept.stand()) == (0, {})
+
+
+def test_target_that_moved_on_is_read_from_where_it_did(kept: Kept) -> None:
+    copy, restore = kept.restore("moved")
+    for partition in range(2):
+        topics.produce(kept.broker, copy, partition, topics.numbered(5, "written since"))
+    report = kept.groups("apply", *restore, "-g", kept.group)
+    assert {o["how"] for o in report["groups"][0]["offsets"]} == {"exact", "log end"}
+    held, stood = read_topic(kept.broker.bootstrap, copy), kept.stand()
+
+    def following(partition: int) -> list[bytes | None]:
+        return [r.value for r in held[partition] if r.offset >= stood[copy, partition][0]]
+
+    since = topics.numbered(5, "written since")
+    assert following(0) == topics.numbered(30)[10:] + since
+    assert following(1) == since
+
+
+def test_groups_of_another_moment_by_the_same_records(kept: Kept) -> None:
+    copy, restore = kept.restore("other")
+    topics.delete_records(kept.broker, copy, {0: 27})
+    plan = kept.groups("plan", *restore, "--restore-point", "2")
+    assert plan["restore_point"] == 2
+    assert [(o["source"], o["target"], o["how"]) for o in plan["groups"][0]["offsets"]] == [
+        (25, 27, "expired"),
+        (33, log_ends(kept.broker.bootstrap, copy)[1], "log end"),
+    ]
+
+
+def test_topics_deleted_from_the_target_are_skipped_and_named(kept: Kept) -> None:
+    copy, restore = kept.restore("gone")
+    kept.broker.create_topic("unrelated-" + kept.topic)
+    topics.delete_topic(kept.broker, copy)
+    report = kept.groups("apply", *restore, code=3)
+    assert [(g["status"], g["why"]) for g in report["groups"]] == [("left alone", "it gets no offset")]
+    assert report["groups"][0]["left_out"] == [f"{copy}-{p} is not on the target" for p in range(2)]
+    kept.broker.create_topic(copy, 2)
+    again = kept.groups("apply", *restore, code=3)
+    assert again["groups"][0]["left_out"] == [
+        f"{copy}-{p} ends at 0, and was restored up to 30: it was made anew since" for p in range(2)
+    ]
+    assert kept.stand() == kept.second
+
+
+def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> None:
+    _, restore = kept.restore("anew")
+    topics.delete_topic(kept.broker, kept.topic)
+    kept.broker.create_topic(kept.topic, 2)
+    topics.produce(kept.broker, kept.topic, 0, topics.numbered(9))
+    put(kept.cluster, kept.group, {(kept.topic, 0): (4, None, "")})
+    kept.kbackup.backup(kept.archive, "-t", kept.topic, "-g", kept.group, code=3)
+    plan = kept.groups("plan", *restore, "--restore-point", "3", code=3)
+    assert [g["offsets"] for g in plan["groups"]] == [[]]
+    assert "is another log" in plan["groups"][0]["left_out"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan"], "no restore is named"),
+        (["plan", "--restore-id", "nobody"], "there is no restore nobody"),
+        (["undo", "--restore-id", "nobody"], "nothing was written to groups by restore nobody"),
+        (["apply", "--same-offsets", "-g", "nobody"], "there is no group nobody to be set"),
+        (["show", "nobody"], "there is no group nobody in restore point 2"),
+        (["show", "--to-time", "yesterday"], "--to-time yesterday is not a time"),
+        (["show", "--to-time", "now", "--restore-point", "1"], "--restore-point and --to-time exclude each other"),
+    ],
+)
+def test_unusable_arguments_are_refused(kept_once: Kept, arguments: list[str], message: str) -> None:
+    assert message in kept_once.groups(*arguments, code=2)["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def kept_once(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]) -> Kept:
+    archive, topic = new_archive(), "kept-once"
+    broker.create_topic(topic, 1)
+    kept = Kept(broker, kbackup, archive, topic, {}, {})
+    put(kept.cluster, kept.group, {(topic, 0): (0, None, "")})
+    for _ in range(2):
+        kbackup.backup(archive, "-t", topic, "-g", kept.group)
+    return kept
+
+
+def test_folder_of_the_java_tool(
+    broker: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path, topic_name: str
+) -> None:
+    folder = tmp_path / "java"
+    shutil.copytree(ROOT / "archive", folder)
+    java = Archive(f"file://{folder}", FileStore(folder))
+    (own, *_) = [p for p in PARTITIONS if p.topic == "audit_log" and p.number == 1]
+    state = ("--state", archive.url, "--restore-id", topic_name)
+    kbackup.restore(java, "-t", "audit_log", "--map", f"audit_log={topic_name}", "--no-groups", *state)
+    shown = kbackup("groups", "show", "cg-end ü", "--archive", java.url).document["group"]["offsets"]
+    committed = json.loads(own.group_bytes())["cg-end ü"]
+    assert (own.topic, own.number, committed) in [(o["topic"], o["partition"], o["offset"]) for o in shown]
+    renamed = f"{topic_name}-group"
+    options = ("-g", "cg-end ü", "--map-group", f"cg-end ü={renamed}", "--archive", java.url, *state)
+    assert kbackup("groups", "apply", *options).code == 0
+    target = read_topic(broker.bootstrap, topic_name)[1]
+    end = log_ends(broker.bootstrap, topic_name)[1]
+    wanted = expected_offset(committed, own.truth(), target, end)
+    assert raw_positions(broker.bootstrap, renamed)[topic_name, 1] == (wanted, None, "")
+    assert not [key for key in java.objects() if key.startswith("restores/")]
+    Cluster(broker.client(), "target").groups.delete([renamed])
+
+
+# Groups of every kind, with names and metadata of any kind, and a thousand of them: nothing is dropped silently.
+
+
+HOSTILE = [
+    "\x1b[2J\x1b]0;title\x07",
+    "line\nfeed\r\ttab",
+    "\u202eright to left\u2066",
+    "../../etc/passwd",
+    '<script>alert("&")</script>',
+    "=cmd|' /C calc'!A0",
+    "%s${env:HOME}{0}",
+    "你好 ünï 🎉",
+    "x" * 5000,
+]
+METADATA_SIZES = [*range(60), 255, 256, 1000, 4095, 4096]
+"""Bytes; those that fill their memory to the last are among them."""
+
+
+@pytest.fixture
+def named(broker: Broker, topic_name: str) -> Iterator[str]:
+    """A topic, and what the names of its groups begin with. Its groups are deleted in the end."""
+    broker.create_topic(topic_name, 3)
+    for partition in range(3):
+        topics.produce(broker, topic_name, partition, topics.numbered(20))
+    yield topic_name
+    cluster = Cluster(broker.client(), "target")
+    ours = [g.group for g in cluster.groups.listed()[0] if g.group.startswith(topic_name)]
+    assert not any(cluster.groups.delete_each(ours).values())
+
+
+def _back_up(kbackup: Kbackup, archive: Archive, name: str) -> dict[str, Any]:
+    report = kbackup.backup(archive, "-t", name, "-g", f"/(?s:{name}.*)/")
+    outcome = kbackup("groups", "show", "--archive", archive.url)
+    assert outcome.code == 0, outcome.err
+    groups = {g["group"]: g for g in outcome.document["groups"]}
+    return {"warnings": report["warnings"], "groups": groups, "not_carried": outcome.document["not_carried"]}
+
+
+def test_every_kind_is_captured_or_named(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
+    bootstrap, cluster = broker.bootstrap, Cluster(broker.client(), "target")
+    for kind in ("classic", "streams"):
+        put(cluster, f"{named}-{kind}", {(named, 1): (7, None, kind)})
+    nul = f"{named}-a\0b".encode()
+    assert raw_commit(bootstrap, nul, RawCommit(named, 0, 3, -1, b"")) == 0
+    new_protocol = Consumer(broker.client(**{"group.id": f"{named}-new", "group.protocol": "consumer"}))
+    with ExitStack() as members:
+        members.callback(raw_delete, bootstrap, nul)
+        members.callback(new_protocol.close)
+        new_protocol.subscribe([named])
+        topics.wait_until(lambda: new_protocol.poll(0.1) is not None or bool(new_protocol.assignment()))
+        new_protocol.commit(offsets=[KafkaTopicPartition(named, 2, 11)], asynchronous=False)
+        members.enter_context(share_member(bootstrap, f"{named}-share", named))
+        members.enter_context(streams_member(bootstrap, f"{named}-streams", named))
+        members.enter_context(streams_member(bootstrap, f"{named}-streams-new", named))
+        captured = _back_up(kbackup, archive, named)
+    shown = {
+        name.removeprefix(f"{named}-"): (g["type"], g["state"], g["partitions"], g["lag"])
+        for name, g in captured["groups"].items()
+    }
+    assert shown == {
+        "classic": ("classic", "empty", 1, 13),
+        "new": ("consumer", "stable", 1, 9),
+        "streams": ("streams", "", 1, 13),
+    }
+    reasons = {name.removeprefix(f"{named}-"): why for name, why in captured["not_carried"].items()}
+    assert reasons.keys() == {"share", "streams-new", "a"}
+    assert "share groups keep their positions where" in reasons["share"]
+    assert "NUL byte" in reasons["a"]
+    expected = f"group {named}-share is not in this restore point: {reasons['share']}"
+    assert expected in captured["warnings"]
+
+
+def test_any_name_and_any_metadata_come_back(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
+    cluster = Cluster(broker.client(), "target")
+    stood: dict[str, Stand] = {f"{named}{odd}": {(named, 0): (5, 0, odd[:999])} for odd in HOSTILE}
+    for size in METADATA_SIZES:
+        metadata = secrets.token_hex((size + 1) // 2)[:size]
+        stood[f"{named}-{size}"] = {(named, p): (p, None, metadata) for p in range(3)}
+    for group, stands in stood.items():
+        put(cluster, group, stands)
+    assert {group: raw_positions(broker.bootstrap, group) for group in stood} == stood
+    found = _back_up(kbackup, archive, named)
+    assert (found["groups"].keys(), found["not_carried"]) == (stood.keys(), {})
+    copy, restore_id = f"{named}.copy", f"{named}-hostile"
+    report = kbackup.restore(archive, "--map", f"{named}={copy}", "--restore-id", restore_id)
+    assert {g["status"] for g in report["groups"]} == {"applied"}
+    for group, stands in stood.items():
+        assert raw_positions(broker.bootstrap, group) == stands | {(copy, p): held for (_, p), held in stands.items()}
+    one = kbackup("groups", "show", f"{named}{HOSTILE[0]}", "--archive", archive.url)
+    assert one.document["group"]["offsets"][0]["metadata"] == HOSTILE[0]
+
+
+def test_a_thousand_groups_there_and_back(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
+    cluster = Cluster(broker.client(), "target")
+    stood = {f"{named}-{n:04}": {(named, p): (n % 20, None, f"{n} of {p}") for p in range(3)} for n in range(1000)}
+    refused = cluster.groups.commit_all(
+        {
+            group: [CommittedOffset(TopicPartition(*place), *archived) for place, archived in stands.items()]
+            for group, stands in stood.items()
+        }
+    )
+    assert not any(refused.values())
+    assert len(_back_up(kbackup, archive, named)["groups"]) == 1000
+    copy, restore_id = f"{named}.copy", f"{named}-thousand"
+    report = kbackup.restore(archive, "--map", f"{named}={copy}", "--restore-id", restore_id)
+    assert (len(report["groups"]), {g["status"] for g in report["groups"]}) == (1000, {"applied"})
+    for group, stands in stood.items():
+        moved = {(copy, p): archived for (_, p), archived in stands.items()}
+        assert raw_positions(broker.bootstrap, group) == stands | moved, group
+    undone = kbackup("groups", "undo", "--restore-id", restore_id, "--archive", archive.url)
+    assert undone.code == 0, undone.err
+    assert {group: raw_positions(broker.bootstrap, group) for group in stood} == stood
