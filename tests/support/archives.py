@@ -220,3 +220,11 @@ def commit_point(
         writing.commit(operation, "backup", "test")
         writing.refresh_derived()
     archive.reopen()
+
+
+def topic_archive(store: Store, topic: str, block: RecordBlock, segment_bytes: int = 1 << 24) -> list[Segment]:
+    """Make an archive of one topic with one partition; return its segments."""
+    segments = write_block(store, SegmentTarget(topic, 1, 0, segment_bytes, "none"), block)
+    state = topic_state(topic, 1, "present", [(0, len(block), segments)])
+    commit_point(open_or_create(store), 1, [state], segments, [])
+    return segments

@@ -288,24 +288,6 @@ def test_pins_labels_and_damage_are_shown(store: Store) -> None:
     assert "the object is missing" in text(client.get(f"/topics/{segment.topic}").text)
 
 
-def test_looking_again_costs_one_listing(store: Store) -> None:
-    class Listing(FaultyStore):
-        def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-            self.calls.append(("list", prefix))
-            return super().list(prefix, start_after)
-
-    counted = Listing(store)
-    now = [0.0]
-    client = visit(counted, clock=lambda: now[0])
-    client.get("/topics")
-    counted.calls.clear()
-    client.get("/topics")
-    assert counted.calls == []
-    now[0] += FRESH + 1
-    client.get("/topics")
-    assert counted.calls == [("list", layout.CATALOG)]
-
-
 # Pages of encrypted archives, of folders of the Java tool, and of an archive without a restore point.
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.models import Lease, Metadata, dump
@@ -22,15 +23,12 @@ from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.jobs.points import history
 from kbackup.jobs.verify.report import record_verification
 from kbackup.metadata.entities import (
-    Acl,
     BrokerConfig,
     ClientMetrics,
     ClientQuota,
-    DelegationToken,
     Feature,
     Listener,
     Registration,
-    ScramUser,
     not_carried_entry,
 )
 from kbackup.metadata.sources import Sources
@@ -49,7 +47,7 @@ from tests.support.archives import commit_point, make_archive
 from tests.support.drill_reports import EVIL, comparison, store_drill
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
-from tests.support.metadata_entities import BROKER_SECRET, by_brokers, by_log, by_zookeeper, token, user
+from tests.support.metadata_entities import BROKER_SECRET, acl, by_brokers, by_log, by_zookeeper, token, user
 from tests.support.rich_archive import ATTACK, SCRIPT
 from tests.support.verifications import SEGMENT, run
 from tests.support.visits import crawl, links, tags, text, visit
@@ -133,6 +131,8 @@ def test_the_status_is_read_once_a_minute_and_with_a_new_restore_point(store: St
     client = visit(counted, cache=ArchiveCache(counted, lambda: now[0], max_age=LENIENT))
     client.get("/")
     counted.calls.clear()
+    client.get("/topics")
+    assert counted.calls == []
     now[0] += FRESH + 1
     client.get("/status")
     client.get("/nothing")
@@ -276,37 +276,14 @@ METADATA = Metadata(
     cluster_id="c",
     brokers=1,
     topics=(),
-    acls=(
-        Acl(
-            resource="user",
-            name="x",
-            pattern="literal",
-            principal="User:a",
-            host="*",
-            operation="describe_tokens",
-            permission="allow",
-        ),
-    ),
-    scram_users=(
-        ScramUser(user="a", mechanism="SCRAM-SHA-256", iterations=4096, stored_key=HIDDEN, server_key=HIDDEN),
-    ),
+    acls=(acl("x", resource="user", operation="describe_tokens"),),
+    scram_users=(user(key=HIDDEN),),
     broker_configs=(
         BrokerConfig(broker=None, name="log.segment.bytes", value="1"),
         BrokerConfig(broker=1, name="ssl.key.password", value=HIDDEN),
     ),
     client_quotas=(ClientQuota(entity={"user": "b o%b", "client-id": None}, quotas={"producer_byte_rate": 3e9}),),
-    delegation_tokens=(
-        DelegationToken(
-            id="t",
-            owner="User:a",
-            requester="User:r",
-            renewers=("User:b",),
-            issued_at=0,
-            expires_at=1000,
-            max_at=2000,
-            hmac=HIDDEN,
-        ),
-    ),
+    delegation_tokens=(replace(token(HIDDEN), requester="User:r", renewers=("User:b",), expires_at=1000),),
     client_metrics=(ClientMetrics(name="m 1", configs={"interval.ms": "1", "metrics": "x"}),),
     features=(Feature(name="metadata.version", level=30),),
     registrations=(
@@ -322,7 +299,7 @@ def test_every_kind_has_its_table() -> None:
     tables = {table.title: table for table in settings_tables(METADATA)}
     assert HIDDEN not in repr(tables)
     assert tables["Client quotas"].rows == [("b o%b", "default", "-", "producer_byte_rate=3000000000")]
-    assert tables["Delegation tokens"].rows == [("t", "User:a", "User:r", "User:b", "1970-01-01T00:00:01.000Z")]
+    assert tables["Delegation tokens"].rows == [("t1", "User:a", "User:r", "User:b", "1970-01-01T00:00:01.000Z")]
     assert tables["Client metrics"].rows == [("m 1", "interval.ms=1, metrics=x")]
     assert tables["Features"].rows == [("metadata.version", 30)]
     assert tables["Brokers and controllers"].rows == [(1, "broker", "SSL h:1", "-", "down")]

@@ -9,7 +9,6 @@ import struct
 import tracemalloc
 from dataclasses import dataclass, field
 from html import unescape
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,19 +18,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.jobs.decoding import PARTS, Decoding
 from kbackup.schemas.base import EXTRA, Schema
 from kbackup.schemas.decoder import HEADERS, ByRegistry
 from kbackup.store.base import Store
-from kbackup.store.file import FileStore
 from kbackup.util.text import kbackup_command
 from kbackup.web import render
 from kbackup.web.decoding import MAX_BYTES, PAUSE, SECONDS, FieldDecoder
 from kbackup.web.render import LEVELS, VIEWS, View, environment, indented, is_json, line, shown
-from tests.support.archives import commit_point, topic_state, write_block
+from tests.support.archives import topic_archive
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
 from tests.support.rich_archive import LONG, ODD, SCRIPT
@@ -94,14 +90,12 @@ def test_a_record_in_every_form(rich: Store) -> None:
     assert '"price": 1.10' in json
 
 
-def test_pages_stay_small_whatever_headers_there_are(tmp_path: Path) -> None:
+def test_pages_stay_small_whatever_headers_there_are() -> None:
     """A message of one MB has room for some hundred thousand, or for one whose name is as long."""
     headers = tuple((b"h%d" % n, b"x") for n in range(2000))
     plain = [Plain(b"key", b"value", headers=headers), Plain(b"key", b"value", headers=((b"n" * 5000, b"x"),))]
-    store = FileStore(tmp_path / "archive")
-    with PartitionWriter(store, SegmentTarget("busy", 1, 0, 1 << 20, "none")) as writer:
-        segments = [*writer.append(block_of(plain)), *writer.finish()]
-    commit_point(open_or_create(store), 1, [topic_state("busy", 1, "present", [(0, 2, segments)])], segments, [])
+    store = MemoryStore()
+    topic_archive(store, "busy", block_of(plain))
     client = visit(store)
     some = client.get("/topics/busy/0/records?view=auto").text
     assert "header h19 " in text(some)
@@ -180,20 +174,16 @@ def test_brackets_in_each_other_do_not_blow_up() -> None:
     assert len(shown(deep).content) < 12 * render.WHOLE
 
 
-def test_a_copied_command_holds_no_controls() -> None:
+def test_copied_commands_and_names_hold_no_controls() -> None:
     macros: Any = environment().get_template("macros.html").module
     command = kbackup_command("find", "--group", "g\x1b[2J\nrm -rf ~")
     html = unescape(str(macros.command(command)))
     assert f'data-copy="{command}"' in html, "what a shell reads as the same name"
     assert command == r"kbackup find --group $'g\033[2J\012rm -rf ~'"
     assert "\x1b" not in str(macros.command("kbackup find\x1b[2J"))
-
-
-def test_a_copied_name_holds_no_controls() -> None:
-    macros: Any = environment().get_template("macros.html").module
-    html = str(macros.copy("orders\x1b[2J\nrm -rf ~\u202e"))
-    assert r"orders\x1b[2J\nrm -rf ~\u202e" in html
-    assert "\x1b" not in html
+    name = str(macros.copy("orders\x1b[2J\nrm -rf ~\u202e"))
+    assert r"orders\x1b[2J\nrm -rf ~\u202e" in name
+    assert "\x1b" not in name
 
 
 # JSON in lines: the same value, in pieces that do not grow with it.
@@ -244,14 +234,12 @@ def test_memory_does_not_grow_with_the_value() -> None:
     assert peak < 4 << 20
 
 
-def test_a_long_value_is_shown_whole(tmp_path: Path) -> None:
+def test_a_long_value_is_shown_whole() -> None:
     """Its page shows the beginning in lines, and leads to all of it."""
     value = json.dumps([{"number": n, "text": "<b>\u202e" * 20} for n in range(2000)], ensure_ascii=False).encode()
-    store = FileStore(tmp_path / "archive")
+    store = MemoryStore()
     plain = [Plain(b"key", value, headers=((b"long", value), (b"text", b"no JSON")))]
-    segments = write_block(store, SegmentTarget("orders", 1, 0, 1 << 24, "none"), block_of(plain))
-    state = topic_state("orders", 1, "present", [(0, 1, segments)])
-    commit_point(open_or_create(store), 1, [state], segments, [])
+    topic_archive(store, "orders", block_of(plain))
     client = visit(store)
     page = client.get("/topics/orders/0/records/0")
     assert re.search(r"the first 6[34]\.. KiB of", text(page.text))
@@ -304,13 +292,16 @@ PLAIN = [
 
 @dataclass
 class Registry:
-    """A registry of `SCHEMAS`; `error` is its answer to every question, `delay` its seconds for each."""
+    """A registry of `SCHEMAS`; `error` is its answer to every question. Each takes `delay` seconds, on a clock that
+    nobody waits for."""
 
     error: Exception | None = None
     delay: float = 0.0
     asked: list[int | str] = field(default_factory=list)
+    now: list[float] = field(default_factory=lambda: [0.0])
 
     def schema(self, schema_id: int | str) -> Schema:
+        self.now[0] += self.delay
         self.asked.append(schema_id)
         if self.error is not None:
             raise self.error
@@ -318,38 +309,22 @@ class Registry:
             raise UndecodableError(f"the registry has no schema {schema_id}")
         return SCHEMAS[int(schema_id)]
 
-    def decoder(self, now: list[float]) -> FieldDecoder:
+    def decoder(self) -> FieldDecoder:
         return FieldDecoder(
-            lambda: Decoding({part: ByRegistry(Waiting(self, now), HEADERS[part]) for part in PARTS}, mm2=True),
-            lambda: now[0],
+            lambda: Decoding({part: ByRegistry(self, HEADERS[part]) for part in PARTS}, mm2=True), lambda: self.now[0]
         )
-
-
-@dataclass
-class Waiting:
-    """A registry whose delay passes on a clock that nobody waits for."""
-
-    registry: Registry
-    now: list[float]
-
-    def schema(self, schema_id: int | str) -> Schema:
-        self.now[0] += self.registry.delay
-        return self.registry.schema(schema_id)
 
 
 @pytest.fixture(scope="module")
 def framed_store() -> Store:
     store = MemoryStore()
-    with PartitionWriter(store, SegmentTarget("t", 1, 0, 1 << 24, "none")) as writer:
-        segments = [*writer.append(block_of(PLAIN)), *writer.finish()]
-    topic = topic_state("t", 1, "present", [(0, len(PLAIN), segments)])
-    commit_point(open_or_create(store), 1, [topic], segments, [])
+    topic_archive(store, "t", block_of(PLAIN))
     return store
 
 
 def test_records_by_their_schemas(framed_store: Store) -> None:
     registry = Registry()
-    client = visit(framed_store, decoder=registry.decoder([0.0]))
+    client = visit(framed_store, decoder=registry.decoder())
     one = client.get("/topics/t/0/records/0?view=decoded").text
     assert '"note"' in text(one)
     assert SCRIPT in text(one)
@@ -368,7 +343,7 @@ def test_records_by_their_schemas(framed_store: Store) -> None:
 
 
 def test_search_results_by_their_schemas(framed_store: Store) -> None:
-    client = visit(framed_store, decoder=Registry().decoder([0.0]))
+    client = visit(framed_store, decoder=Registry().decoder())
     raw = text(client.get("/search?text=hello").text)
     assert '{"note": "hello"}' not in raw
     assert '{"note": "hello"}' in text(client.get("/search?text=hello&decode=1").text)
@@ -376,7 +351,7 @@ def test_search_results_by_their_schemas(framed_store: Store) -> None:
 
 def test_nothing_is_decoded_unasked(framed_store: Store) -> None:
     registry = Registry()
-    client = visit(framed_store, decoder=registry.decoder([0.0]))
+    client = visit(framed_store, decoder=registry.decoder())
     for address in ("/topics/t/0/records", "/topics/t/0/records/0", "/search?text=hello"):
         assert client.get(address).status_code == 200
     assert registry.asked == []
@@ -396,7 +371,7 @@ def test_a_page_without_a_registry_says_so(framed_store: Store, address: str) ->
 
 
 def test_a_page_without_the_libraries_says_so(framed_store: Store) -> None:
-    client = visit(framed_store, decoder=Registry().decoder([0.0]))
+    client = visit(framed_store, decoder=Registry().decoder())
     with mock.patch.dict("sys.modules", {"kbackup.schemas.avro": None}):
         shown = text(client.get("/topics/t/0/records/0?view=decoded").text)
     assert "Not decoded: decoding by schemas needs a library that is not installed" in shown
@@ -404,15 +379,14 @@ def test_a_page_without_the_libraries_says_so(framed_store: Store) -> None:
 
 
 def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(framed_store: Store) -> None:
-    now = [0.0]
     registry = Registry(UnreachableError("the registry can't be reached", "check the URL"))
-    client = visit(framed_store, decoder=registry.decoder(now))
+    client = visit(framed_store, decoder=registry.decoder())
     for _ in range(3):
         shown = text(client.get("/topics/t/0/records?view=decoded").text)
         assert "Not decoded: the registry can't be reached: check the URL" in shown
         assert "bare" in shown
     assert len(registry.asked) == 1
-    registry.error, now[0] = None, PAUSE
+    registry.error, registry.now[0] = None, PAUSE
     assert "hello" in text(client.get("/topics/t/0/records?view=decoded").text)
 
 
@@ -420,7 +394,7 @@ def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(framed_store:
 def test_a_page_decodes_until_its_deadline(framed_store: Store, delay: float, decoded: int) -> None:
     """The records after it are shown undecoded, with the reason; another page begins anew."""
     registry = Registry(delay=delay)
-    client = visit(framed_store, decoder=registry.decoder([0.0]))
+    client = visit(framed_store, decoder=registry.decoder())
     html = client.get("/topics/t/0/records?view=decoded").text
     assert html.count('title="decoded: ') == decoded, "records decoded before the deadline"
     assert "not decoded: the records before took more than 5 seconds" in html

@@ -8,13 +8,11 @@ from urllib.parse import quote
 
 import pytest
 
-from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.web import search as engine
 from tests.golden.java_archive import ROOT as JAVA
-from tests.support.archives import T0, commit_point, topic_state
+from tests.support.archives import T0, topic_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.pages import WRITES
@@ -84,9 +82,7 @@ def test_bounded_pages_find_the_same(store: Store, bounds: dict[str, float]) -> 
 def test_a_bounded_page_reads_little() -> None:
     store = FaultyStore(MemoryStore())
     records = block_of([Plain(b"k", b"v" * 1000) for _ in range(2000)])
-    with PartitionWriter(store, SegmentTarget("t", 1, 0, 20_000, "none")) as writer:
-        segments = [*writer.append(records), *writer.finish()]
-    commit_point(open_or_create(store), 1, [topic_state("t", 1, "present", [(0, 2000, segments)])], segments, [])
+    segments = topic_archive(store, "t", records, 20_000)
     client = visit(store)
     assert len(segments) > 50
     store.calls.clear()
@@ -101,9 +97,7 @@ def test_a_match_far_behind_the_beginning_is_shown(rich: Store) -> None:
     store = MemoryStore()
     long = "é".encode() * 5000 + b"needle" + b"x" * 5000
     records = block_of([Plain(b"k", long, headers=((b"h", b"pin"),))])
-    with PartitionWriter(store, SegmentTarget("t", 1, 0, 1 << 20, "none")) as writer:
-        segments = [*writer.append(records), *writer.finish()]
-    commit_point(open_or_create(store), 1, [topic_state("t", 1, "present", [(0, 1, segments)])], segments, [])
+    topic_archive(store, "t", records)
     shown = visit(store).get("/search?text=needle").text
     assert "\N{HORIZONTAL ELLIPSIS}" + "é" * 20 + "needle" + "x" * 150 in shown
     assert "xefxbf" not in shown
@@ -157,11 +151,7 @@ def test_invalid_input(store: Store, query: str, status: int, message: str) -> N
 
 
 def test_damage_ends_a_search_behind_its_matches(store: Store) -> None:
-    bad = next(
-        entry.key
-        for entry in store.list("topics/orders/")
-        if "partition_001" in entry.key and entry.key.endswith("_records")
-    )
+    bad = next(e.key for e in store.list("topics/orders/segment_partition_001") if e.key.endswith("_records"))
     store.put(bad, b"\x7f" * len(store.get(bad)))
     shown = visit(store).get("/search?text=value+3").text
     assert matches(shown) == [("clicks", 0, 3), ("orders", 0, 3), *(("orders", 0, o) for o in range(30, 40))]
