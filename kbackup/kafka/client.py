@@ -79,6 +79,14 @@ _STEADY = {"enable.sparse.connections": False}
 """Of an admin client: a request that waits for a broker would else have librdkafka (2.16) connect to it thousands of
 times a second while it is down, as each attempt forgets `reconnect.backoff.ms`."""
 
+READS_ALONE: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",  # or else librdkafka seeks elsewhere and tells nothing
+}
+"""Of a consumer that reads the partitions and offsets it is given, and commits nothing."""
+
 Properties = Mapping[str, str]
 
 

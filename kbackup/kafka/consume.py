@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, UnreachableError
 from kbackup.kafka import kernel
-from kbackup.kafka.client import Connection, Properties
+from kbackup.kafka.client import READS_ALONE, Connection, Properties
 from kbackup.kafka.kernel_protocol import Report, Source
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 
@@ -32,10 +32,7 @@ _GONE = {
 }
 
 _TUNING = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
+    **READS_ALONE,
     "allow.auto.create.topics": False,
     "topic.metadata.propagation.max.ms": 3000,  # of a topic that a broker does not know (yet)
     "fetch.wait.max.ms": 50,
@@ -170,10 +167,7 @@ _BATCH = 500  # partitions that are assigned together
 _WAIT = 0.1  # s
 
 _VALIDATION_TUNING = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",  # or else librdkafka seeks to where the epoch ended and tells nothing
+    **READS_ALONE,
     "allow.auto.create.topics": False,
     "isolation.level": "read_uncommitted",
     "fetch.wait.max.ms": 10,

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError, UnreachableError
 from kbackup.kafka import kernel
-from kbackup.kafka.client import Connection, Properties
+from kbackup.kafka.client import READS_ALONE, Connection, Properties
 from kbackup.kafka.groups.calls import GroupCalls
 from kbackup.kafka.kernel_protocol import (
     CAUSED_BY_ANOTHER,
@@ -26,7 +26,7 @@ from kbackup.kafka.kernel_protocol import (
     Undelivered,
     resolve,
 )
-from kbackup.kafka.retry import COORDINATOR_NOT_READY, in_time
+from kbackup.kafka.retry import COORDINATOR_NOT_READY, Waiting
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
 from kbackup.util.system import attempts
 
@@ -68,10 +68,7 @@ TRANSACTIONAL = {
 
 
 _TUNING = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
+    **READS_ALONE,
     "isolation.level": "read_uncommitted",  # of a transaction that is still open
     "fetch.wait.max.ms": 50,
 }
@@ -241,7 +238,8 @@ class BlockProducer:
         if not self._open:
             return
         with self._errors("committing a transaction"):
-            if not in_time(partial(self._outlet.send_progress, progress, OFFSETS_SECONDS), OFFSETS_SECONDS + 10):
+            adding = Waiting(partial(self._outlet.send_progress, progress, OFFSETS_SECONDS))
+            if not adding.ended(OFFSETS_SECONDS + 10):
                 self._open, self._given_up = False, True
                 raise ClusterError(
                     f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s; "

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 
 class Waiting:
-    """`call`, on its way in a thread of its own, which keeps nobody from ending."""
+    """`call`, on its way in a thread of its own, which keeps nobody from ending and goes on until the call returns."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -32,14 +32,6 @@ class Waiting:
             self._call()
         except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
             self._raised.append(error)
-
-
-def in_time(call: Callable[[], object], seconds: float) -> bool:
-    """Run `call` and return True when it ended within `seconds`; raises its error.
-
-    A call that did not end in time continues in its thread.
-    """
-    return Waiting(call).ended(seconds)
 
 
 TIMEOUT = 30.0  # s, for an admin request, and for an election

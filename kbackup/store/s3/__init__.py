@@ -11,7 +11,7 @@ from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, Prec
 from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, is_key, may_hold_keys
 from kbackup.store.options import KeyClasses, S3Options, write_once
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.read import Filling, ObjectReading
+from kbackup.store.s3.read import ObjectReading
 from kbackup.store.s3.upload import S3Upload, as_body, crc_from, put, put_new, read_back
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class S3Store(Store):
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         if into:
-            yield from Filling(self._bucket, key, start, into)
+            yield from ObjectReading(self._bucket, key, start, len(into), into)
 
     def put(self, key: str, data: Buffer) -> str:
         body = as_body(data)

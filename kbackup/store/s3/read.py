@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ResponseStreamingError
 
@@ -18,27 +18,33 @@ if TYPE_CHECKING:
     from botocore.response import StreamingBody
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
-C = TypeVar("C", bytes, memoryview)
 _RESUMES = 5
 _FIRST_WAIT = 0.1
 
 
-class _Read(Generic[C]):
+class ObjectReading:
     """A range of an object (the whole with `length` None) in chunks of at most `CHUNK` bytes; iterate once.
 
-    `etag` is known from the first chunk on. A connection that drops is followed by another request for the
-    rest, at most `_RESUMES` times with less than `CHUNK` bytes in between.
+    With `into`, the chunks are views of that memory, which is filled straight from the socket: the SDK's own reading
+    copies everything into bytes first, which took twice the CPU. So this reads from the response of Python's HTTP
+    client inside the SDK's, if that is there.
+
+    `etag` is known from the first chunk on. A connection that drops is followed by another request for the rest, at
+    most `_RESUMES` times with less than `CHUNK` bytes in between.
     """
 
-    def __init__(self, bucket: Bucket, key: str, start: int = 0, length: int | None = None) -> None:
+    def __init__(
+        self, bucket: Bucket, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
+    ) -> None:
         self.etag = ""
         self._bucket = bucket
         self._key = key
         self._full = bucket.full(key)
+        self._into, self._start = into, start
         self._at = start
         self._end = None if length is None else start + length
 
-    def __iter__(self) -> Iterator[C]:
+    def __iter__(self) -> Iterator[Any]:
         failures, resumed_at = 0, self._at
         while self._end is None or self._at < self._end or not self.etag:
             try:
@@ -50,7 +56,7 @@ class _Read(Generic[C]):
                 time.sleep(_FIRST_WAIT * 2 ** (failures - 1))
                 resumed_at = self._at
 
-    def _request(self) -> Iterator[C]:
+    def _request(self) -> Iterator[Any]:
         arguments = self._arguments()
         with self._bucket.reading(self._key):
             reply = self._bucket.client.get_object(**arguments)
@@ -67,13 +73,32 @@ class _Read(Generic[C]):
         finally:
             body.close()
 
-    def _chunk(self, body: StreamingBody, size: int) -> C:
+    def _chunk(self, body: StreamingBody, size: int) -> bytes | memoryview:
         """Return at most `size` next bytes of the body; raise one of `DROPPED` where there are none."""
-        raise NotImplementedError
+        if self._into is None:
+            return body.read(size)
+        at = self._at - self._start
+        view = self._into[at : at + size]
+        plain = _plain_response(body)
+        if plain is None:
+            data = body.read(size)
+            view[: len(data)] = data
+            return view[: len(data)]
+        try:
+            count = plain.readinto(view)
+        except (OSError, HTTPException) as error:
+            raise ResponseStreamingError(error=error) from error
+        if not count:
+            raise ResponseStreamingError(error="the connection was closed")
+        return view[:count]
 
     def _finish(self, body: StreamingBody) -> None:
         """Free the connection for other requests, once all of the range was read."""
-        raise NotImplementedError
+        if self._into is None:
+            with self._bucket.asking(self._key):
+                body.read(1)  # reaching the end checks the checksum as well
+        elif _plain_response(body) is not None:
+            body._raw_stream.release_conn()  # type: ignore[attr-defined]
 
     def _arguments(self) -> dict[str, Any]:
         args = {**self._bucket.common, "Key": self._full}
@@ -99,50 +124,6 @@ class _Read(Generic[C]):
         if size < self._end - self._at:
             raise CorruptError(f"{name} ends at byte {self._at + size}, wanted up to byte {self._end}", SHORTER)
         return self._end
-
-
-class ObjectReading(_Read[bytes]):
-    """Read an object as bytes."""
-
-    def _chunk(self, body: StreamingBody, size: int) -> bytes:
-        return body.read(size)
-
-    def _finish(self, body: StreamingBody) -> None:
-        with self._bucket.asking(self._key):
-            body.read(1)  # reaching the end checks the checksum and frees the connection
-
-
-class Filling(_Read[memoryview]):
-    """Read an object into the caller's memory, straight from the socket.
-
-    The SDK's own reading copies everything into bytes first, which took twice the CPU. So this reads from the response
-    of Python's HTTP client inside the SDK's, if that is there.
-    """
-
-    def __init__(self, bucket: Bucket, key: str, start: int, into: memoryview) -> None:
-        super().__init__(bucket, key, start, len(into))
-        self._into, self._start = into, start
-
-    def _chunk(self, body: StreamingBody, size: int) -> memoryview:
-        at = self._at - self._start
-        view = self._into[at : at + size]
-        plain = _plain_response(body)
-        if plain is None:
-            data = body.read(size)
-            view[: len(data)] = data
-            return view[: len(data)]
-        try:
-            count = plain.readinto(view)
-        except (OSError, HTTPException) as error:
-            raise ResponseStreamingError(error=error) from error
-        if not count:
-            raise ResponseStreamingError(error="the connection was closed")
-        return view[:count]
-
-    def _finish(self, body: StreamingBody) -> None:
-        raw: Any = getattr(body, "_raw_stream", None)
-        if _plain_response(body) is not None:
-            raw.release_conn()
 
 
 def _plain_response(body: StreamingBody) -> HTTPResponse | None:

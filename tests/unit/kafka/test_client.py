@@ -21,7 +21,7 @@ from kbackup.kafka.client import Connection, with_admin
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.produce import BlockProducer
 from kbackup.kafka.property_check import CALLBACK, OAuthToken, Tokens
-from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready, in_time
+from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, Waiting, ask_until_ready
 from kbackup.types import TopicPartition
 from tests.unit.kafka.conftest import answer
 
@@ -197,7 +197,7 @@ def test_a_failure_is_told_without_what_the_token_is_made_from(ours: ModuleType)
 
 def test_a_call_that_ends() -> None:
     done: list[int] = []
-    assert in_time(lambda: done.append(1), 60)
+    assert Waiting(lambda: done.append(1)).ended(60)
     assert done == [1]
 
 
@@ -206,7 +206,7 @@ def test_errors_of_a_call_are_raised() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        in_time(fail, 60)
+        Waiting(fail).ended(60)
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def released() -> Iterator[threading.Event]:
 
 
 def test_a_call_that_does_not(released: threading.Event) -> None:
-    assert not in_time(released.wait, 0.01)
+    assert not Waiting(released.wait).ended(0.01)
 
 
 def test_a_producer_whose_progress_is_never_taken(released: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_a_transaction_that_ran_out_is_not_another_producers(
 ) -> None:
     clock = iter([1000.0, 1000.0 + took])
     outlet: Any = Fenced(code)
-    monkeypatch.setattr(produce, "in_time", lambda call, _: call() is None)
+    monkeypatch.setattr(produce, "Waiting", lambda call: SimpleNamespace(ended=lambda _: call() is None))
     monkeypatch.setattr(produce, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     servers, fencing = {"bootstrap.servers": "nowhere:1"}, ("another one", "wait")
     producer = BlockProducer(servers, "id", "group", fenced=fencing, outlet=lambda *_: outlet)

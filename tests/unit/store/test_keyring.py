@@ -38,8 +38,22 @@ pytestmark = pytest.mark.exhaustive(keep=2)
 KEKS = pytest.mark.parametrize("kek", [key_file, lambda folder: kms(folder / "kms")], ids=["file", "command"])
 
 
-def test_a_data_key_a_run(inner: FileStore, tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return key_file(tmp_path)
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> str:
+    return key_file(tmp_path, "new")
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> str:
+    return key_file(tmp_path, "wrong")
+
+
+def test_a_data_key_a_run(inner: FileStore, source: str) -> None:
     for run in range(3):
         store = opened(inner, source)
         store.put(f"{run}/a", b"a")
@@ -50,8 +64,7 @@ def test_a_data_key_a_run(inner: FileStore, tmp_path: Path) -> None:
     assert inner.get("0/a")[8:24] == inner.get("0/b")[8:24]
 
 
-def test_tasks_that_write_get_the_one_key_that_encrypts(inner: FileStore, tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+def test_tasks_that_write_get_the_one_key_that_encrypts(inner: FileStore, tmp_path: Path, source: str) -> None:
     opened(inner, source).put("before", b"before")
     store = opened(inner, source)
     store.put("intent", b"intent")
@@ -148,10 +161,9 @@ def test_no_key(text: str | None, inner: FileStore, tmp_path: Path, monkeypatch:
     assert list(inner.list()) == []
 
 
-def test_another_key(inner: FileStore, tmp_path: Path) -> None:
-    right, wrong = key_file(tmp_path), key_file(tmp_path, "wrong")
-    opened(inner, right).put("topics/a", b"a")
-    names = f"{load_kek(right).name}.*{load_kek(wrong).name}"
+def test_another_key(inner: FileStore, source: str, wrong: str) -> None:
+    opened(inner, source).put("topics/a", b"a")
+    names = f"{load_kek(source).name}.*{load_kek(wrong).name}"
     with pytest.raises(WrongKeyError, match=f"file topics/a was encrypted under key {names}"):
         opened(inner, wrong).get("topics/a")
     with pytest.raises(WrongKeyError, match=f"is encrypted under key {names}"):
@@ -164,8 +176,7 @@ def test_another_key(inner: FileStore, tmp_path: Path) -> None:
 # Key files that were changed, planted or lost, and archives of other keys.
 
 
-def test_key_files_that_were_changed(inner: FileStore, tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+def test_key_files_that_were_changed(inner: FileStore, source: str) -> None:
     opened(inner, source).put("a", b"a")
     (path,) = [info.key for info in inner.list(KEYS)]
     whole = inner.get(path)
@@ -198,9 +209,8 @@ def test_key_files_that_were_changed(inner: FileStore, tmp_path: Path) -> None:
         opened(inner, source).get("a")
 
 
-def test_a_data_key_under_another_id(inner: FileStore, tmp_path: Path) -> None:
+def test_a_data_key_under_another_id(inner: FileStore, source: str) -> None:
     """Two runs' data keys swapped: neither opens."""
-    source = key_file(tmp_path)
     for name in ("a", "b"):
         opened(inner, source).put(name, b"data")
     first, second = (info.key for info in inner.list(KEYS))
@@ -212,8 +222,7 @@ def test_a_data_key_under_another_id(inner: FileStore, tmp_path: Path) -> None:
             opened(inner, source).get(name)
 
 
-def test_an_archive_stays_what_it_was_made_as(tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+def test_an_archive_stays_what_it_was_made_as(tmp_path: Path, source: str) -> None:
     plain, secret = FileStore(tmp_path / "plain"), FileStore(tmp_path / "secret")
     assert open_or_create(plain).info.encryption is None
     assert open_or_create(opened(secret, source)).info.encryption == CryptStore.encryption
@@ -234,8 +243,9 @@ def test_an_archive_stays_what_it_was_made_as(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["list", "info", "verify"])
-def test_commands_end_with_12(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, wrong = key_file(tmp_path), key_file(tmp_path, "wrong")
+def test_commands_end_with_12(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, wrong: str
+) -> None:
     archive = tmp_path / "archive"
     store = opened(FileStore(archive), source)
     open_or_create(store)
@@ -249,8 +259,7 @@ def test_commands_end_with_12(command: str, tmp_path: Path, capsys: pytest.Captu
         assert (tmp_path / key).read_text().strip() not in capsys.readouterr().err
 
 
-def test_a_check_tries_the_key(inner: FileStore, tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+def test_a_check_tries_the_key(inner: FileStore, tmp_path: Path, source: str) -> None:
     assert try_key(opened(inner, source)) == load_kek(source).name
     assert list(inner.list()) == []
     for wrong in (f"file:{tmp_path / 'none'}", "command:cat"):
@@ -260,8 +269,7 @@ def test_a_check_tries_the_key(inner: FileStore, tmp_path: Path) -> None:
         try_key(inner)
 
 
-def test_many_runs_are_read_at_once(inner: FileStore, tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+def test_many_runs_are_read_at_once(inner: FileStore, source: str) -> None:
     open_or_create(opened(inner, source))
     for run in range(12):
         opened(inner, source).put(f"run/{run}", b"data")
@@ -324,19 +332,18 @@ class Dies(FaultyStore):
 
 @pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("step", range(12))
-def test_a_rotation_that_is_killed_can_be_run_again(step: int, inner: FileStore, tmp_path: Path) -> None:
+def test_a_rotation_that_is_killed_can_be_run_again(step: int, inner: FileStore, source: str, new: str) -> None:
     """At every request, before and after it takes effect: the archive opens with one of the keys at least (three
     reads, then the new file, its reading back, three deletes), and with the new one alone when it was run again."""
-    old, new = key_file(tmp_path), key_file(tmp_path, "new")
-    stored = filled(inner, old)
-    keks, archive_id = (load_kek(old), load_kek(new)), open_archive(opened(inner, old)).info.id
+    stored = filled(inner, source)
+    keks, archive_id = (load_kek(source), load_kek(new)), open_archive(opened(inner, source)).info.id
     with pytest.raises(KilledError):
         rotate(Dies(inner, step), *keks, archive_id)
-    opens = [source for source in (old, new) if all_open(inner, source, stored)]
-    assert opens == ([old] if step <= 3 else [old, new] if step <= 6 else [new])
+    opens = [source for source in (source, new) if all_open(inner, source, stored)]
+    assert opens == ([source] if step <= 3 else [source, new] if step <= 6 else [new])
     rotate(inner, *keks, archive_id)
     assert all_open(inner, new, stored)
-    assert not all_open(inner, old, stored)
+    assert not all_open(inner, source, stored)
     assert len(list(inner.list(KEYS))) == 1
 
 
@@ -347,8 +354,7 @@ def all_open(inner: FileStore, source: str, stored: dict[str, bytes]) -> bool:
         return False
 
 
-def test_rotation_folds(inner: FileStore, tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+def test_rotation_folds(inner: FileStore, source: str) -> None:
     stored = filled(inner, source, 4)
     assert rotate_keys(opened(inner, source), source, 60).keys == 4
     again = rotate_keys(opened(inner, source), source, 60)
@@ -369,14 +375,13 @@ def test_rotation_needs_the_key_and_the_lease(inner: FileStore, tmp_path: Path) 
     assert {info.key: inner.get(info.key) for info in inner.list(KEYS)} == before
 
 
-def test_rotation_says_what_stays(inner: FileStore, tmp_path: Path) -> None:
+def test_rotation_says_what_stays(inner: FileStore, source: str, new: str) -> None:
     class Keeps(FaultyStore):
         def delete(self, keys: Iterable[str]) -> list[Failed]:
             return [Failed(key, StoreError(f"{key} is locked")) for key in keys]
 
-    old, new = key_file(tmp_path), key_file(tmp_path, "new")
-    filled(inner, old)
-    done = rotate(Keeps(inner), load_kek(old), load_kek(new), open_archive(opened(inner, old)).info.id)
+    filled(inner, source)
+    done = rotate(Keeps(inner), load_kek(source), load_kek(new), open_archive(opened(inner, source)).info.id)
     assert (done.keys, done.removed, len(done.undeleted)) == (3, (), 3)
 
 
@@ -452,8 +457,7 @@ def test_no_rotation_decides_between_two_values_of_a_data_key(
     assert {opened(inner, new).get(key) for key in stored} == {b"data"}
 
 
-def test_a_conflict_under_the_new_key_stops_a_rotation(inner: FileStore, tmp_path: Path) -> None:
-    source, new = key_file(tmp_path), key_file(tmp_path, "new")
+def test_a_conflict_under_the_new_key_stops_a_rotation(inner: FileStore, source: str, new: str) -> None:
     filled(inner, source)
     conflicting(inner, load_kek(new), "zzz")
     before = key_bytes(inner)
@@ -463,9 +467,10 @@ def test_a_conflict_under_the_new_key_stops_a_rotation(inner: FileStore, tmp_pat
 
 
 @pytest.mark.parametrize("same", [False, True])
-def test_junk_with_all_ids_under_the_new_key_replaces_no_file(same: bool, inner: FileStore, tmp_path: Path) -> None:
+def test_junk_with_all_ids_under_the_new_key_replaces_no_file(
+    same: bool, inner: FileStore, source: str, new: str
+) -> None:
     """The name of a key is public: a file that claims to be under the new key, with every id, and opens nothing."""
-    source, new = key_file(tmp_path), key_file(tmp_path, "new")
     stored = filled(inner, source, 1)
     if same:
         new = source
@@ -496,9 +501,8 @@ def test_objects_are_read_with_the_data_key_that_opens_them(
     assert [task.get_range(key, 0, 4) for key in stored] == [b"data"] * 3
 
 
-def test_an_overwritten_key_file_is_passed_over_where_another_one_opens(inner: FileStore, tmp_path: Path) -> None:
+def test_an_overwritten_key_file_is_passed_over_where_another_one_opens(inner: FileStore, source: str) -> None:
     """A reader looks into the file of the data key's name first, which a writer can overwrite."""
-    source = key_file(tmp_path)
     stored = filled(inner, source, 1)
     (path,) = key_bytes(inner)
     inner.put("keys/joined.json", inner.get(path))
@@ -506,9 +510,8 @@ def test_an_overwritten_key_file_is_passed_over_where_another_one_opens(inner: F
     assert [opened(inner, source).get(key) for key in stored] == [b"data"]
 
 
-def test_a_data_key_that_opens_nothing_stops_a_rotation(inner: FileStore, tmp_path: Path) -> None:
+def test_a_data_key_that_opens_nothing_stops_a_rotation(inner: FileStore, source: str, new: str) -> None:
     """The genuine file was overwritten: no conflict shows, so a rotation tries what it would leave."""
-    source, new = key_file(tmp_path), key_file(tmp_path, "new")
     make_archive(opened(inner, source))
     grow(opened(inner, source), 3, 50, 60)
     for path, file in read_files(inner, list_files(inner))[0]:
@@ -524,10 +527,7 @@ def test_a_data_key_that_opens_nothing_stops_a_rotation(inner: FileStore, tmp_pa
         inner.delete(key_bytes(inner).keys() - before.keys())
 
 
-def test_verify_names_key_files_in_conflict(
-    inner: FileStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = key_file(tmp_path)
+def test_verify_names_key_files_in_conflict(inner: FileStore, capsys: pytest.CaptureFixture[str], source: str) -> None:
     make_archive(opened(inner, source))
     asked = ["--archive", inner.url, "--encryption-key", source]
     assert main(["verify", "--quick", *asked]) == 0
@@ -538,9 +538,8 @@ def test_verify_names_key_files_in_conflict(
         assert planted in "".join(capsys.readouterr())
 
 
-def test_a_copy_keeps_data_keys_apart(tmp_path: Path) -> None:
+def test_a_copy_keeps_data_keys_apart(tmp_path: Path, source: str) -> None:
     """A file of data keys that was replaced, at the source or at the copy, stops the next copy by name."""
-    source = key_file(tmp_path)
     inner, copy = FileStore(tmp_path / "archive"), FileStore(tmp_path / "copy")
     make_archive(opened(inner, source))
     copy_archive(opened(inner, source), opened(copy, source), 60, Silent())
@@ -601,8 +600,7 @@ def test_planted_key_files_are_skipped(
     assert len(keyring) == 4 + 3
 
 
-def test_junk_alone_stops_no_first_backup(inner: FileStore, tmp_path: Path) -> None:
-    source = key_file(tmp_path)
+def test_junk_alone_stops_no_first_backup(inner: FileStore, source: str) -> None:
     open_or_create(opened(inner, source))
     inner.put("keys/junk.json", b"{}")
     opened(inner, source).put("a", b"a")
@@ -626,9 +624,8 @@ def test_an_object_of_another_archive_under_the_same_key(kek: Any, edited: bool,
         opened(mine, source).get("backups/0000000001/manifest.json")
 
 
-def test_a_lost_archive_json(inner: FileStore, tmp_path: Path) -> None:
+def test_a_lost_archive_json(inner: FileStore, source: str) -> None:
     """The files of data keys say which archive it was, for its repair."""
-    source = key_file(tmp_path)
     archive_id = open_or_create(opened(inner, source)).info.id
     opened(inner, source).put("a", b"a")
     inner.delete(["archive.json"])
@@ -677,9 +674,8 @@ def test_a_command_gets_no_id_but_hex(hostile: str, inner: FileStore, tmp_path: 
 
 @pytest.mark.parametrize("hostile", HOSTILE_IDS, ids=ascii)
 def test_files_of_data_keys_of_no_archive_are_damaged(
-    hostile: str, inner: FileStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hostile: str, inner: FileStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
 ) -> None:
-    source = key_file(tmp_path)
     filled(inner, source, 1)
     (path,) = [info.key for info in inner.list(KEYS)]
     inner.put("keys/planted.json", inner.get(path))
