@@ -188,7 +188,14 @@ class Publisher:
         """Create a temporary file and open it for writing, unbuffered. Temporary files that a crash left more than a
         day ago are removed first."""
         mode = self.make_dirs(self._hidden) & _FILE_BITS
-        self._sweep()
+        with self._sweeping:
+            if not self._swept:
+                oldest = time.time() - _STALE_SECONDS
+                for left in self._hidden.glob("*.part"):
+                    with suppress(FileNotFoundError):  # its owner finished, or another process swept it
+                        if left.stat().st_mtime < oldest:
+                            left.unlink()
+                self._swept = True
         temp = self._hidden / f"{secrets.token_hex(16)}.part"
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         set_mode(fd, mode)
@@ -205,7 +212,19 @@ class Publisher:
         """Link the synced file `temp`, which stays, to `path` and return the new etag. `FileExistsError` if `path` is
         taken."""
         status = _touch(temp, 0)
-        self._with_parents(path, lambda: self._link(temp, path))
+
+        def link() -> None:
+            try:
+                os.link(temp, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                with self._lock():
+                    if os.path.lexists(path):
+                        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+                    temp.rename(path)
+
+        self._with_parents(path, link)
         return etag_of(status)
 
     def replace(self, temp: Path, path: Path, check: Callable[[], None] | None = None) -> str:
@@ -246,20 +265,10 @@ class Publisher:
         finally:
             os.close(fd)
 
-    def _link(self, temp: Path, path: Path) -> None:
-        try:
-            os.link(temp, path)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            with self._lock():
-                if os.path.lexists(path):
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-                temp.rename(path)
-
     def _with_parents(self, path: Path, name: Callable[[], object]) -> None:
         """Call `name` while the parent folders of `path` exist, and make the result durable. A delete may remove the
         folders in between: then both are done again."""
+        hint = "use another key: no object's key can be the folder of another object's key"
         for attempt in range(_PRUNED_MEANWHILE):
             try:
                 self.make_dirs(path.parent)
@@ -269,28 +278,15 @@ class Publisher:
                 if attempt == _PRUNED_MEANWHILE - 1:
                     raise
             except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-                self._raise_collision(path, error)
+                if path.is_dir():
+                    raise StoreError(f"file {path} can't be written: there is a folder of that name", hint) from error
+                for parent in path.relative_to(self._root).parents:
+                    if (self._root / parent).is_file():
+                        raise StoreError(
+                            f"file {path} can't be written: {self._root / parent} is a file", hint
+                        ) from error
+                raise
         sync_dir(path.parent)
-
-    def _raise_collision(self, path: Path, error: OSError) -> None:
-        hint = "use another key: no object's key can be the folder of another object's key"
-        if path.is_dir():
-            raise StoreError(f"file {path} can't be written: there is a folder of that name", hint) from error
-        for parent in path.relative_to(self._root).parents:
-            if (self._root / parent).is_file():
-                raise StoreError(f"file {path} can't be written: {self._root / parent} is a file", hint) from error
-        raise error
-
-    def _sweep(self) -> None:
-        with self._sweeping:
-            if self._swept:
-                return
-            oldest = time.time() - _STALE_SECONDS
-            for temp in self._hidden.glob("*.part"):
-                with suppress(FileNotFoundError):  # its owner finished, or another process swept it
-                    if temp.stat().st_mtime < oldest:
-                        temp.unlink()
-            self._swept = True
 
 
 def _touch(temp: Path, before: int) -> os.stat_result:

@@ -213,30 +213,26 @@ class Shelf:
     def put(self, name: str, data: bytes) -> None:
         if len(data) > min(LARGEST_BYTES, self._limit):
             return
-        path = self._path(name)
         with suppress(OSError):
             make_own(self._folder)
-            write_own(path, _head(name, data) + data)
-            self._trim(len(data))
+            write_own(self._path(name), _head(name, data) + data)
+            self._size = None if self._size is None else self._size + len(data)
+            if self._size is not None and self._size <= self._limit:
+                return
+            files = []
+            for path in self._folder.glob("??/*"):
+                with suppress(FileNotFoundError):  # another process was faster
+                    status = path.lstat()
+                    files.append((status.st_mtime, status.st_size, path))
+            self._size = sum(size for _, size, _ in files)
+            for _, size, path in sorted(files):
+                if self._size <= self._limit:
+                    return
+                path.unlink(missing_ok=True)
+                self._size -= size
 
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name
-
-    def _trim(self, added: int) -> None:
-        self._size = None if self._size is None else self._size + added
-        if self._size is not None and self._size <= self._limit:
-            return
-        files = []
-        for path in self._folder.glob("??/*"):
-            with suppress(FileNotFoundError):  # another process was faster
-                status = path.lstat()
-                files.append((status.st_mtime, status.st_size, path))
-        self._size = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if self._size <= self._limit:
-                return
-            path.unlink(missing_ok=True)
-            self._size -= size
 
 
 def _head(name: str, data: bytes) -> bytes:

@@ -93,8 +93,13 @@ class GroupAdmin:
         return listed, {name: error.str() for name, error in failed.items()}
 
     def _ask_every_broker(self, calls: GroupCalls) -> tuple[dict[str, GroupInfo], dict[str, KafkaError]]:
-        """Ask every broker once. Coordinators are asked before: one that is not ready lists less than it has."""
-        errors = self._coordinator_errors(calls)
+        """Ask every broker once. Coordinators are asked before: one that is not ready lists less than it has. A user
+        without Describe on the groups or on `OFFSETS_TOPIC` gets no answer from them."""
+        unseen = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)  # no group has committed yet
+        asked = self._admin.describe_topics(TopicCollection([OFFSETS_TOPIC]), request_timeout=TIMEOUT)[OFFSETS_TOPIC]
+        topic = self.connection.result(asked, f"describing topic {OFFSETS_TOPIC}", lambda error: error.code() in unseen)
+        answers = calls.committed(probe_groups(len(topic.partitions) if topic is not None else 0))
+        errors = [e for _, e in answers if isinstance(e, KafkaError) and e.code() in COORDINATOR_NOT_READY]
         named, missing = calls.names()
         listing = self.connection.result(
             self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
@@ -116,16 +121,6 @@ class GroupAdmin:
             elif known.type == "classic" and group.state == "Dead":
                 failed[group.group] = KafkaError(KafkaError._INVALID_ARG, _NO_SUCH_GROUP)
         return groups, failed
-
-    def _coordinator_errors(self, calls: GroupCalls) -> list[KafkaError]:
-        """Return the errors of coordinators that are not ready. A user without Describe on the groups or on
-        `OFFSETS_TOPIC` gets none."""
-        unseen = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)  # no group has committed yet
-        asked = self._admin.describe_topics(TopicCollection([OFFSETS_TOPIC]), request_timeout=TIMEOUT)[OFFSETS_TOPIC]
-        topic = self.connection.result(asked, f"describing topic {OFFSETS_TOPIC}", lambda error: error.code() in unseen)
-        answers = calls.committed(probe_groups(len(topic.partitions) if topic is not None else 0))
-        errors = [answer for _, answer in answers if isinstance(answer, KafkaError)]
-        return [error for error in errors if error.code() in COORDINATOR_NOT_READY]
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
         """Return every committed offset by group, and the reasons why other groups could not be read."""

@@ -266,12 +266,24 @@ class Keyring:
 
     @property
     def archive_id(self) -> str:
-        """Return the id of the keyring's archive; '' if there is no archive, as in the state of restores kept
-        elsewhere."""
+        """Return the id of the keyring's archive, as archive.json names it, or files of data keys if archive.json is
+        lost; '' if there is no archive, as in the state of restores kept elsewhere."""
         with self._lock:
             if self._archive_id is not None:
                 return self._archive_id
-            archive_id = self._find_archive_id()
+            archive_id = None
+            with suppress(NotFoundError):
+                archive_id = archive_id_in(self._store.get(ARCHIVE))
+            if not archive_id:
+                files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:])
+                owners = sorted({named.file.archive_id for named in files})
+                if len(owners) > 1:
+                    raise CorruptError(
+                        f"file {ARCHIVE} at {self._store.url} can't be read, and files of {KEYS} belong to archives "
+                        f"{' and '.join(owners)}",
+                        "set archive_id to the id of this archive",
+                    )
+                archive_id = owners[0] if owners else ""
             if archive_id or self._known:  # else an archive may be made here yet
                 self._archive_id = archive_id
             return archive_id
@@ -281,21 +293,6 @@ class Keyring:
         with self._lock:
             if self._archive_id is None:
                 self._archive_id = archive_id_in(data)
-
-    def _find_archive_id(self) -> str:
-        """Read the archive's id from archive.json, or from files of data keys if archive.json is lost."""
-        with suppress(NotFoundError):
-            if archive_id := archive_id_in(self._store.get(ARCHIVE)):
-                return archive_id
-        files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:])
-        owners = {named.file.archive_id for named in files}
-        if len(owners) > 1:
-            raise CorruptError(
-                f"file {ARCHIVE} at {self._store.url} can't be read, and files of {KEYS} belong to archives "
-                f"{' and '.join(sorted(owners))}",
-                "set archive_id to the id of this archive",
-            )
-        return owners.pop() if owners else ""
 
     def cipher(self, header: frames.Header, name: str) -> frames.Cipher:
         """Return the cipher that decrypts file `name`, which begins with `header`."""
@@ -331,7 +328,12 @@ class Keyring:
                 return self._known[key_id][0]
             if key_id in self._others:
                 raise self._wrong(f"file {name} was encrypted under", {self._others[key_id]})
-            raise self._lost(key_id, name)
+            if its_own := self._skipped.get(path_of(key_id.hex())):
+                raise its_own
+            for error in self._skipped.values():
+                if isinstance(error, WrongKeyError):
+                    raise error
+            raise CorruptError(f"file {name} at byte 8: no file of {KEYS} holds data key {key_id.hex()}", LOST)
 
     def _rivals(self, key_id: bytes) -> tuple[bytes, ...]:
         """Return the other data keys under an id, from all files: the first one did not open an object."""
@@ -341,14 +343,6 @@ class Keyring:
                 with suppress(KbackupError):  # tasks may have no key-encryption key: the object's damage is reported
                     self._load()
             return self._known[key_id][1:]
-
-    def _lost(self, key_id: bytes, name: str) -> KbackupError:
-        """Return the error that explains why data key `key_id` is missing."""
-        its_own = self._skipped.get(path_of(key_id.hex()))
-        refused = [error for error in self._skipped.values() if isinstance(error, WrongKeyError)]
-        if its_own is not None or refused:
-            return its_own or refused[0]
-        return CorruptError(f"file {name} at byte 8: no file of {KEYS} holds data key {key_id.hex()}", LOST)
 
     def try_out(self) -> str:
         """Check that the key-encryption key unwraps its own output and the archive's keys; return its name."""

@@ -132,24 +132,22 @@ class S3Store(Store):
         failed: list[Failed] = []
         remaining = iter(keys)
         while batch := builtins.list(islice(remaining, _DELETES_A_REQUEST)):
-            failed += self._delete(batch)
+            objects: builtins.list[ObjectIdentifierTypeDef] = []
+            for key in batch:
+                try:
+                    objects.append({"Key": self._bucket.full(key)})
+                except StoreError as unusable:
+                    failed.append(Failed(key, unusable))
+            if not objects:
+                continue
+            with self._bucket.asking():
+                reply = self._bucket.client.delete_objects(
+                    **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
+                )
+            for error in reply.get("Errors", ()):
+                key = error["Key"].removeprefix(self._bucket.prefix)
+                kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
+                message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
+                hint = "check the rights to delete, and whether the object is locked"
+                failed.append(Failed(key, kind(message, hint)))
         return failed
-
-    def _delete(self, batch: builtins.list[str]) -> Iterator[Failed]:
-        objects: builtins.list[ObjectIdentifierTypeDef] = []
-        for key in batch:
-            try:
-                objects.append({"Key": self._bucket.full(key)})
-            except StoreError as unusable:
-                yield Failed(key, unusable)
-        if not objects:
-            return
-        with self._bucket.asking():
-            reply = self._bucket.client.delete_objects(
-                **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
-            )
-        for error in reply.get("Errors", ()):
-            key = error["Key"].removeprefix(self._bucket.prefix)
-            kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
-            message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
-            yield Failed(key, kind(message, "check the rights to delete, and whether the object is locked"))

@@ -57,9 +57,15 @@ class ObjectReading:
                 resumed_at = self._at
 
     def _request(self) -> Iterator[Any]:
-        arguments = self._arguments()
+        args = {**self._bucket.common, "Key": self._full}
+        if self.etag:
+            args["IfMatch"] = self.etag
+        if self._end is not None:
+            args["Range"] = f"bytes={self._at}-{self._end - 1}"
+        elif self._bucket.options.checksum != "none":
+            args["ChecksumMode"] = "ENABLED"
         with self._bucket.reading(self._key):
-            reply = self._bucket.client.get_object(**arguments)
+            reply = self._bucket.client.get_object(**args)
         body, size = reply["Body"], reply["ContentLength"]
         try:
             # a cut connection may have taken digits of a length: the first bytes prove that the headers are whole
@@ -99,16 +105,6 @@ class ObjectReading:
                 body.read(1)  # reaching the end checks the checksum as well
         elif _plain_response(body) is not None:
             body._raw_stream.release_conn()  # type: ignore[attr-defined]
-
-    def _arguments(self) -> dict[str, Any]:
-        args = {**self._bucket.common, "Key": self._full}
-        if self.etag:
-            args["IfMatch"] = self.etag
-        if self._end is not None:
-            args["Range"] = f"bytes={self._at}-{self._end - 1}"
-        elif self._bucket.options.checksum != "none":
-            args["ChecksumMode"] = "ENABLED"
-        return args
 
     def _expect(self, reply: GetObjectOutputTypeDef) -> int:
         """Return the offset at which the body must end; check that the answer is for the requested range."""

@@ -290,10 +290,15 @@ class S3Upload(Upload):
 
     def _send_part(self) -> None:
         """Hand the part over to a thread, which owns it from now on; wait while too many are in flight."""
+        bucket = self._bucket
         if self._pool is None:
-            self._upload_id = self._create()
-            self._pool = ThreadPoolExecutor(self._bucket.options.parts_in_flight, "upload")
-        self._collect(self._bucket.options.parts_in_flight - 1)
+            args = {**bucket.common, **bucket.create, **bucket.retention(self._key), "Key": self._full}
+            if self._checked:
+                args |= {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
+            with bucket.asking(self._key):
+                self._upload_id = bucket.client.create_multipart_upload(**args)["UploadId"]
+            self._pool = ThreadPoolExecutor(bucket.options.parts_in_flight, "upload")
+        self._collect(bucket.options.parts_in_flight - 1)
         body = Body(self._part.views(), generous=self._checked)  # else the SDK signs it
         self._sending.append(self._pool.submit(self._send, self._number, body))
         self._part = PartBuffer()
@@ -317,20 +322,6 @@ class S3Upload(Upload):
 
     def _target(self) -> dict[str, Any]:
         return {**self._bucket.common, "Key": self._full, "UploadId": self._upload_id}
-
-    def _create(self) -> str:
-        check: dict[str, Any] = (
-            {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"} if self._checked else {}
-        )
-        with self._bucket.asking(self._key):
-            reply = self._bucket.client.create_multipart_upload(
-                **self._bucket.common,
-                **self._bucket.create,
-                **self._bucket.retention(self._key),
-                **check,
-                Key=self._full,
-            )
-        return reply["UploadId"]
 
     def _complete(self, size: int, crc: int) -> None:
         parts = [
@@ -364,16 +355,13 @@ class S3Upload(Upload):
         whole = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
         if head["ContentLength"] != size or whole not in {None, text_of(crc)}:
             raise AlreadyExistsError(f"{self._bucket.describe(self._key)} exists already") from unknown
-        if whole is None and head["ETag"].strip('"') != self._etag():
-            raise unknown  # an encrypted object's etag can't be foretold: perhaps ours, perhaps not
-
-    def _etag(self) -> str:
-        """Return S3's etag for an object of the sent parts; '' if the etags of the parts are no MD5 sums."""
-        try:
-            digests = b"".join(bytes.fromhex(part.etag.strip('"')) for part in self._sent)
-        except ValueError:
-            return ""
-        return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(self._sent)}"
+        if whole is None:
+            ours = ""  # an encrypted object's etag can't be foretold: perhaps ours, perhaps not
+            with suppress(ValueError):  # the etags of the parts are no MD5 sums
+                digests = b"".join(bytes.fromhex(part.etag.strip('"')) for part in self._sent)
+                ours = f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(self._sent)}"
+            if head["ETag"].strip('"') != ours:
+                raise unknown
 
 
 def _crc_of(views: list[memoryview]) -> int:
