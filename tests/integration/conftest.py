@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,24 @@ class Archive:
         return {entry.key: entry.etag for entry in self.store.list()}
 
 
+def run_command(spark: object, config: Path, arguments: Sequence[str], on_spark: Sequence[str]) -> Outcome:
+    """Run kbackup in this process; the commands `on_spark` take this session."""
+
+    @contextmanager
+    def given(config: Config, **_: object) -> Iterator[Callable[[], object]]:
+        yield lambda: spark
+
+    out, err = io.StringIO(), io.StringIO()
+    with ExitStack() as stack:
+        for name in on_spark:
+            stack.enter_context(mock.patch(f"kbackup.cli.{name}.spark_session", given))
+        stack.enter_context(redirect_stdout(out))
+        stack.enter_context(redirect_stderr(err))
+        code = main([*arguments, "--json", "--config", str(config)])
+    watch.look_at(f"kbackup {arguments[0]}", out.getvalue() + err.getvalue())
+    return Outcome(code, json.loads(out.getvalue()), err.getvalue())
+
+
 @dataclass
 class Kbackup:
     """`python -m kbackup` in this process. All goes to one broker, and to archives on one S3 server."""
@@ -76,22 +94,7 @@ class Kbackup:
     config: Path
 
     def __call__(self, *arguments: str) -> Outcome:
-        out, err = io.StringIO(), io.StringIO()
-
-        @contextmanager
-        def given(config: Config, **_: object) -> Iterator[Callable[[], CountedSpark]]:
-            yield lambda: self.spark
-
-        with (
-            mock.patch("kbackup.cli.backup.spark_session", given),
-            mock.patch("kbackup.cli.restore.spark_session", given),
-            mock.patch("kbackup.cli.export.spark_session", given),
-            redirect_stdout(out),
-            redirect_stderr(err),
-        ):
-            code = main([*arguments, "--json", "--config", str(self.config)])
-        watch.look_at(f"kbackup {arguments[0]}", out.getvalue() + err.getvalue())
-        return Outcome(code, json.loads(out.getvalue()), err.getvalue())
+        return run_command(self.spark, self.config, arguments, ("backup", "restore", "export"))
 
     def backup(self, archive: Archive, *arguments: str, code: int = 0) -> dict[str, Any]:
         return self._must(code, self("backup", "--archive", archive.url, *arguments))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest import mock
 
 from confluent_kafka import Producer
 
-from kbackup.cli import main
-from kbackup.config import Config
 from scripts.dev.secured import SecuredBroker
-from tests.integration.conftest import Outcome
-from tests.support.secrets import make, watch
+from tests.integration.conftest import Outcome, run_command
+from tests.support.secrets import make
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,19 +34,9 @@ class Command:
         return str(self.folder / "archive")
 
     def __call__(self, *arguments: str) -> Outcome:
-        @contextmanager
-        def given(config: Config, **_: object) -> Iterator[Callable[[], SparkSession]]:
-            yield lambda: self.spark
-
-        out, err = io.StringIO(), io.StringIO()
-        with ExitStack() as stack:
-            for name in ("backup", "restore", "verify", "drill"):
-                stack.enter_context(mock.patch(f"kbackup.cli.{name}.spark_session", given))
-            stack.enter_context(redirect_stdout(out))
-            stack.enter_context(redirect_stderr(err))
-            code = main([*arguments, "--json", "--config", str(self.folder / "kbackup.toml")])
-        watch.look_at(f"kbackup {' '.join(arguments)}", out.getvalue() + err.getvalue())
-        return Outcome(code, json.loads(out.getvalue()), err.getvalue())
+        return run_command(
+            self.spark, self.folder / "kbackup.toml", arguments, ("backup", "restore", "verify", "drill.command")
+        )
 
     def must(self, *arguments: str) -> Outcome:
         outcome = self(*arguments)
