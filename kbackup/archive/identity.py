@@ -7,8 +7,11 @@ from kbackup.archive.models import ArchiveInfo, load
 from kbackup.errors import CorruptError, MismatchError, NoArchiveError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store, encryption_of
 
+ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+REPAIR = f"{ANOTHER_COPY}, or run 'kbackup repair'"
 KNOWN = {None, "kbackup-encryption-2"}
 _FILES = 3
+"""The newest files of `keys/`, which name the key that the archive is encrypted under."""
 
 
 def check_encryption(store: Store, info: ArchiveInfo) -> None:
@@ -22,30 +25,18 @@ def check_encryption(store: Store, info: ArchiveInfo) -> None:
             "use the kbackup that wrote it, or a newer one",
         )
     if given is None:
+        from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them
+
+        files, _ = read_files(store, list_files(store)[-_FILES:])
+        names = " or ".join(sorted({named.file.kek for named in files}))
+        under = f" under key {names}" if names else ""
         raise WrongKeyError(
-            f"archive {store.url} is encrypted{_under(store)}, and no key is given",
-            "set encryption.key (or --encryption-key)",
+            f"archive {store.url} is encrypted{under}, and no key is given", "set encryption.key (or --encryption-key)"
         )
     raise WrongKeyError(
         f"archive {store.url} is not encrypted, but a key is given",
         "remove encryption.key, or make another archive: an archive is encrypted from its start or never",
     )
-
-
-def _under(store: Store) -> str:
-    """Return the names of the keys that the archive is encrypted under, by the newest files of `keys/`."""
-    from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them
-
-    files, _ = read_files(store, list_files(store)[-_FILES:])
-    names = sorted({named.file.kek for named in files})
-    return f" under key {' or '.join(names)}" if names else ""
-
-
-# Read archive.json.
-
-
-ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
-REPAIR = f"{ANOTHER_COPY}, or run 'kbackup repair'"
 
 
 def read_info(store: Store) -> ArchiveInfo:
@@ -63,9 +54,6 @@ def read_info(store: Store) -> ArchiveInfo:
     info = load(ArchiveInfo, data, layout.ARCHIVE)
     check_encryption(store, info)
     return info
-
-
-# Check that an archive is the one that the user expects (`archive_id`).
 
 
 def check_archive_id(store: Store, expected: str | None, *, lost: bool = False) -> None:

@@ -1,8 +1,13 @@
-"""The segments of a folder of the Java tool, and which of their records are whole, whatever a killed sink left."""
+"""The segments of a folder of the Java tool, and which of their records are whole, whatever a killed sink left.
+
+A sink that is killed leaves torn records and index entries, records without an entry, or no index; one that starts
+again appends behind them. `JavaFolder` shows the whole records alone, under an index of theirs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,28 +48,23 @@ class JavaSegment:
 def java_segment(store: Store, key: str, size: int) -> JavaSegment:
     """Return the segment of the records file `key`, which has `size` bytes. `CorruptError` where bytes that are no
     record may be records whose index is lost."""
+    index_key, is_plain = layout.index_key_of(key), layout.compression_of(key) == "none"
+    data: bytes | None = None
+    with suppress(NotFoundError):
+        data = store.get(index_key)
     try:
-        data: bytes | None = store.get(layout.index_key_of(key))
-    except NotFoundError:
-        data = None
-    return _whole(key, size, data) or _mended(store, key, size, data)
-
-
-def _whole(key: str, size: int, data: bytes | None) -> JavaSegment | None:
-    """Return the segment by the records file and its index; None if they disagree, and more than one of them can be
-    read."""
-    try:
-        index = decode_index(data or b"", layout.index_key_of(key))
+        index = decode_index(data or b"", index_key)
+        # records that the index has and the file has not are lost: whoever reads them says so
+        if not is_plain or index.file_size >= size:
+            return JavaSegment(index, size)
     except CorruptError:
-        if layout.compression_of(key) != "none":
+        if not is_plain:
             raise
-        return None
-    # records that the index has and the file has not are lost: whoever reads them says so
-    whole = layout.compression_of(key) != "none" or index.file_size >= size
-    return JavaSegment(index, size) if whole else None
+    return _mended(store, key, size, data)
 
 
 def _mended(store: Store, key: str, size: int, data: bytes | None) -> JavaSegment:
+    """Return the segment by records that are read one by one, where its records file and its index disagree."""
     index_key = layout.index_key_of(key)
     if size:
         check_magic(store.get_range(key, 0, 1)[0], key)
@@ -102,12 +102,6 @@ def _of_records(key: str, walk: Walk) -> Iterator[Flaw]:
         yield Flaw(key, f"has {walk.rest:,} bytes behind {behind} that are no whole record", walk.rest)
 
 
-# A folder of the Java tool as a store in which every segment is whole.
-#
-# A sink that is killed leaves torn records and index entries, records without an entry, or no index; one that starts
-# again appends behind them. `JavaFolder` shows the whole records alone, under an index of theirs.
-
-
 class JavaFolder(DelegatingStore):
     """`Store` over `inner`. Objects that are no segment of a topic folder at its root are as they are in `inner`. An
     empty file of group offsets reads as one without groups. Listings name the objects that are there, in their sizes
@@ -138,7 +132,8 @@ class JavaFolder(DelegatingStore):
     def _torn(self, key: str, size: int | None = None) -> JavaSegment | None:
         """Return a records file without a whole index as a segment, read as far as it is intact. `size` is the size of
         the file, if it is known."""
-        if not _is_records(key):
+        name = layout.parse_segment(key.partition("/")[2])
+        if name is None or name.kind == "index" or layout.compression_of(key) != "none":
             return None
         if key not in self._known:
             self.segment(key, self.inner.stat(key).size if size is None else size)
@@ -154,16 +149,17 @@ class JavaFolder(DelegatingStore):
         if torn is not None:
             return b"".join(self.open_range(key, 0, torn.stored)), ""
         data, etag = self.inner.get_with_etag(key)
-        return data or _if_empty(key), etag
+        is_empty = not data and layout.parse_group_offsets(key.partition("/")[2]) is not None
+        return b"{}" if is_empty else data, etag
 
     def _index(self, key: str) -> bytes | None:
         """Return the bytes of the segment index `key` where they are not as they are there."""
-        records = _records_of(key)
-        try:
-            torn = self._torn(records) if records is not None else None
-        except NotFoundError:  # its records are compressed, or missing
-            return None
-        return encode_index(torn.index) if torn is not None else None
+        name = layout.parse_segment(key.partition("/")[2])
+        if name is not None and name.kind == "index":
+            with suppress(NotFoundError):  # its records are compressed, or missing
+                torn = self._torn(f"{key.removesuffix('_index')}_records")
+                return encode_index(torn.index) if torn is not None else None
+        return None
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         return b"".join(self.open_range(key, start, length))
@@ -215,21 +211,3 @@ class JavaFolder(DelegatingStore):
 
     def checksum(self, key: str) -> int | None:
         return self.inner.checksum(key) if self._torn(key) is None else None
-
-
-def _is_records(key: str) -> bool:
-    """Return whether `key` is an uncompressed records file in a folder at the root."""
-    _, _, name = key.partition("/")
-    found = layout.parse_segment(name)
-    return found is not None and found.kind != "index" and layout.compression_of(key) == "none"
-
-
-def _records_of(key: str) -> str | None:
-    """Return the records file of a segment index in a folder at the root."""
-    _, _, name = key.partition("/")
-    found = layout.parse_segment(name)
-    return f"{key.removesuffix('_index')}_records" if found is not None and found.kind == "index" else None
-
-
-def _if_empty(key: str) -> bytes:
-    return b"{}" if layout.parse_group_offsets(key.partition("/")[2]) is not None else b""

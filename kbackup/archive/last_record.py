@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -15,8 +14,8 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
+from kbackup.util.system import in_threads
 
-_THREADS = 16
 _DIGITS = 16
 FEW = 4
 """Records of a partition that are remembered: compaction may take the last one, and leave one before it."""
@@ -57,7 +56,6 @@ def read_last_records(
         tp = TopicPartition(segment.topic, segment.partition)
         if tp in partitions and (tp not in newest or segment.first > newest[tp].first):
             newest[tp] = segment
-
     return last_records(archive.store, newest)
 
 
@@ -75,5 +73,4 @@ def last_records(
             return error.message
         return few
 
-    with ThreadPoolExecutor(_THREADS, "kbackup-last") as pool:
-        return dict(zip(segments, pool.map(read, segments.values()), strict=True))
+    return dict(zip(segments, in_threads(read, segments.values()), strict=True))

@@ -1,4 +1,9 @@
-"""The lease of an archive: one writer holds it, renews it while it lives, and another may take over from a dead one."""
+"""The lease of an archive: one writer holds it, renews it while it lives, and another may take over from a dead one.
+
+lock.json is taken by put-if-absent, renewed and taken over by replace-if-match (`formats/archive.md` has the rules). A
+lease only keeps polite writers apart. What keeps an archive right when a holder sleeps past its lease and wakes up is
+that segments are write-once and that a later run closes every other (`catalog.operations.begin_run`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from msgspec.structs import replace
 
@@ -33,6 +38,14 @@ from kbackup.errors import (
 )
 from kbackup.store.base import Store
 from kbackup.util.times import now, rfc3339
+
+log = logging.getLogger(__name__)
+
+Pause = Callable[[float], bool | None]
+State = Literal["released", "dead", "alive"]
+COMMAND = "kbackup unlock"
+_TRIES = 5
+_POLL = 1.0  # s, between looks at a lease that is waited for
 
 
 def describe(lease: Lease) -> str:
@@ -77,29 +90,6 @@ def is_dead(lease: Lease) -> bool:
         return False
 
 
-# The lease of the one writer: lock.json, taken by put-if-absent, renewed and taken over by replace-if-match.
-#
-# A lease only keeps polite writers apart. What keeps an archive right when a holder sleeps past its lease and
-# wakes up is that segments are write-once and that a later run closes every other (`catalog.operations.begin_run`).
-
-
-log = logging.getLogger(__name__)
-
-Pause = Callable[[float], bool | None]
-_POLL = 1.0  # s, between looks at a lease that is waited for
-
-
-class _Deadline(NamedTuple):
-    """The end of a lease by two clocks: the time that others read, and a clock that nobody sets. The earlier one
-    counts."""
-
-    wall: datetime
-    monotonic: float
-
-    def passed(self) -> bool:
-        return datetime.now(UTC) > self.wall or time.monotonic() > self.monotonic
-
-
 class LeaseRanOutError(LeaseLostError):
     """The lease ran out, and no other writer is known to have taken it: a later renewal can succeed."""
 
@@ -119,7 +109,8 @@ class HeldLease:
         self._seconds = seconds
         self._stop = threading.Event()
         self._lost: LeaseLostError | None = None
-        self._deadline = _Deadline(datetime.now(UTC), time.monotonic())
+        self._until, self._until_monotonic = datetime.now(UTC), time.monotonic()
+        """The end by the clock that others read, and by one that nobody sets. The earlier one counts."""
         self._lease = Lease(
             owner=f"{uuid.uuid4().hex}@{own_mark()}".rstrip("@"),
             host=socket.gethostname(),
@@ -153,7 +144,7 @@ class HeldLease:
     def check(self) -> None:
         if self._lost is not None:
             raise self._lost
-        if self._deadline.passed():
+        if datetime.now(UTC) > self._until or time.monotonic() > self._until_monotonic:
             raise LeaseRanOutError(
                 "the lease of the archive ran out before it could be renewed",
                 "run again, whole segments are reused: the store did not answer for too long",
@@ -166,12 +157,7 @@ class HeldLease:
     def _release(self) -> None:
         lease = self._next(released=True)
         try:
-            try:
-                self._write(lease)
-            except (PreconditionError, NotFoundError):
-                if not self._is_ours(lease, time.monotonic()):
-                    self._lost = _taken_over()
-                    return
+            if not self._write_or_look(lease, time.monotonic()) and self._lost is None:
                 self._write(lease)
         except KbackupError as failed:
             # what was committed stands; the lease runs out by itself
@@ -180,6 +166,23 @@ class HeldLease:
     def _write(self, lease: Lease) -> None:
         """Replace our own version."""
         self._etag = self._store.replace(layout.LOCK, dump(lease), self._etag)
+
+    def _write_or_look(self, lease: Lease, began: float) -> bool:
+        """Replace our own version, and return whether that was answered. Where another version is there, it is ours if
+        an answer was lost, else the lease is lost. Raises the error of a store that does not answer."""
+        with suppress(PreconditionError, NotFoundError):
+            self._write(lease)
+            return True
+        with suppress(NotFoundError):
+            current, etag = read_lease(self._store)
+            if current.owner == lease.owner:
+                self._etag = etag
+                self._set_end(current, began)
+                return False
+        self._lost = LeaseLostError(
+            "the lease of the archive was taken over by another writer", "see 'kbackup list' for what it committed"
+        )
+        return False
 
     def _acquire(self) -> None:
         end: float | None = None
@@ -190,7 +193,10 @@ class HeldLease:
                 if self._pause is None:
                     raise
                 if end is None:
-                    end = self._end_of_wait()
+                    # when the present lease runs out; the clock that wrote `expires_at` may be wrong
+                    held = holder(self._store)
+                    until = datetime.fromisoformat(held.expires_at) - datetime.now(UTC) if held else timedelta(0)
+                    end = time.monotonic() + min(until.total_seconds(), self._seconds) + _POLL
                     log.warning("%s; waiting for the end of that lease", error.message)
                 left = end - time.monotonic()
                 if left <= 0 or self._pause(min(left, _POLL)):
@@ -199,20 +205,10 @@ class HeldLease:
     def _try_to_acquire(self) -> None:
         began = time.monotonic()
         lease = self._next()
-        self._deadline = self._deadline_of(lease, began)
-        try:
+        self._set_end(lease, began)
+        with suppress(AlreadyExistsError):
             self._etag = self._store.put_new(layout.LOCK, dump(lease))
-        except AlreadyExistsError:
-            self._take_over(lease)
-
-    def _end_of_wait(self) -> float:
-        """Return when the present lease runs out, by the monotonic clock. The clock that wrote `expires_at` may be
-        wrong."""
-        held = holder(self._store)
-        until = datetime.fromisoformat(held.expires_at) - datetime.now(UTC) if held else timedelta(0)
-        return time.monotonic() + min(until.total_seconds(), self._seconds) + _POLL
-
-    def _take_over(self, lease: Lease) -> None:
+            return
         try:
             held, self._etag = read_lease(self._store)
             if is_held(held):
@@ -238,36 +234,12 @@ class HeldLease:
                 self._lost.__cause__ = error
 
     def _renew(self) -> None:
-        """Renew the lease. `KbackupError` if the store can't be read."""
-        began = time.monotonic()
-        lease = self._next()
-        try:
-            self._write(lease)
-            self._deadline = self._deadline_of(lease, began)
-        except (PreconditionError, NotFoundError):
-            if not self._is_ours(lease, began):
-                self._lost = _taken_over()
+        began, lease = time.monotonic(), self._next()
+        if self._write_or_look(lease, began):
+            self._set_end(lease, began)
 
-    def _is_ours(self, lease: Lease, began: float) -> bool:
-        """Return whether a renewal whose answer was lost took effect. Raises the error of a store that does not
-        answer."""
-        try:
-            current, etag = read_lease(self._store)
-        except NotFoundError:
-            return False
-        if current.owner != lease.owner:
-            return False
-        self._etag, self._deadline = etag, self._deadline_of(current, began)
-        return True
-
-    def _deadline_of(self, lease: Lease, began: float) -> _Deadline:
-        return _Deadline(datetime.fromisoformat(lease.expires_at), began + self._seconds)
-
-
-def _taken_over() -> LeaseLostError:
-    return LeaseLostError(
-        "the lease of the archive was taken over by another writer", "see 'kbackup list' for what it committed"
-    )
+    def _set_end(self, lease: Lease, began: float) -> None:
+        self._until, self._until_monotonic = datetime.fromisoformat(lease.expires_at), began + self._seconds
 
 
 def read_lease(store: Store) -> tuple[Lease, str]:
@@ -288,15 +260,6 @@ def holder(store: Store) -> Lease | None:
     except NotFoundError:
         return None
     return lease if is_held(lease) else None
-
-
-# Looking at the lease of an archive and breaking it (`lease` holds one; `formats/archive.md` has the rules).
-
-
-COMMAND = "kbackup unlock"
-_TRIES = 5
-
-State = Literal["released", "dead", "alive"]
 
 
 @dataclass(frozen=True)
@@ -340,7 +303,16 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
     """
     owner = uuid.uuid4().hex
     for _ in range(_TRIES):
-        _check(store, seen, force)
+        if seen.state == "released":
+            raise RefusedError(
+                f"nobody holds the lease of archive {store.url}", "run the writer again; no lease has to be broken"
+            )
+        if seen.state == "alive" and not force:
+            raise LockedError(
+                f"archive {store.url} is locked by {describe(seen.lease)}",
+                "wait: a lease that is not renewed runs out by itself; --force takes it from a run that goes on, which "
+                "then stops with exit code 11 and without a restore point",
+            )
         lease = _replacement(seen, owner, seconds)
         try:
             store.replace(layout.LOCK, dump(lease), seen.etag)
@@ -353,19 +325,6 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
         else:
             return lease
     raise LockedError(f"archive {store.url} changes its lease at every look", "run it again")
-
-
-def _check(store: Store, seen: SeenLease, force: bool) -> None:
-    if seen.state == "released":
-        raise RefusedError(
-            f"nobody holds the lease of archive {store.url}", "run the writer again; no lease has to be broken"
-        )
-    if seen.state == "alive" and not force:
-        raise LockedError(
-            f"archive {store.url} is locked by {describe(seen.lease)}",
-            "wait: a lease that is not renewed runs out by itself; --force takes it from a run that goes on, which "
-            "then stops with exit code 11 and without a restore point",
-        )
 
 
 def _reread(store: Store, seen: SeenLease) -> SeenLease:

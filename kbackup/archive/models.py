@@ -10,7 +10,7 @@ import hashlib
 import re
 import threading
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -33,6 +33,9 @@ from kbackup.metadata.entities import (
     Znode,
 )
 from kbackup.util.text import ArchiveId
+
+if TYPE_CHECKING:
+    from kbackup.types import Incarnation, IncarnationPartition  # they need pyarrow, which takes long to import
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -338,6 +341,14 @@ class Manifest(Document, frozen=True, kw_only=True):
     totals: Totals
     captures: tuple[Capture, ...]
     topics: tuple[TopicState, ...] = ()
+
+    def incarnations(self) -> dict[Incarnation, TopicState]:
+        """Return the topics by name and incarnation."""
+        return {(t.name, t.incarnation): t for t in self.topics}
+
+    def partitions(self) -> dict[IncarnationPartition, PartitionState]:
+        """Return the partitions of all topics."""
+        return {(t.name, t.incarnation, p.partition): p for t in self.topics for p in t.partitions}
 
 
 def document_ref(key: str, data: bytes) -> DocumentRef:

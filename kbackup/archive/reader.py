@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,24 +18,13 @@ from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, read_info
 from kbackup.archive.models import ArchiveInfo, Capture, DocumentRef, Groups, Loss, Manifest, Metadata, TopicState, load
-from kbackup.archive.segments.table import (
-    PLACE,
-    SCHEMA,
-    Segment,
-    Starts,
-    from_batches,
-    in_order,
-    integers,
-    of_topics,
-    rows_where,
-    starts_of,
-    with_checked_key,
-)
+from kbackup.archive.segments import table as tables
+from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, from_batches, in_order, integers, with_checked_key
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition, TopicPartition
+from kbackup.util.system import in_threads
 
-_THREADS = 16
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 
 
@@ -78,25 +66,18 @@ class Archive:
             return state.newest
         number = state.labels.get(text, int(text) if _NUMBER.fullmatch(text) else 0)
         found = state.point(number)
-        if found is None:
-            raise self._unknown(text, number)
-        return found
-
-    def _unknown(self, text: str, number: int) -> UsageError:
+        if found is not None:
+            return found
         numbers = [point.number for point in self.restore_points]
-        if number in self.state.past_manifests:
+        if number in state.past_manifests:
             near = [max((n for n in numbers if n < number), default=0), min(n for n in numbers if n > number)]
             names = " and ".join(str(n) for n in near if n)
-            return UsageError(
+            raise UsageError(
                 f"restore point {number} was let go", f"select another one: the nearest is {names}; see 'kbackup list'"
             )
-        close = difflib.get_close_matches(text, self.state.labels, 1)
-        hint = (
-            f"did you mean {close[0]!r}?"
-            if close
-            else f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"
-        )
-        return UsageError(f"there is no restore point {text}", hint)
+        close = difflib.get_close_matches(text, state.labels, 1)
+        other = f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"
+        raise UsageError(f"there is no restore point {text}", f"did you mean {close[0]!r}?" if close else other)
 
     def manifest(self, point: Point | int) -> Manifest:
         """Return the manifest of a restore point of this archive."""
@@ -109,8 +90,7 @@ class Archive:
 
     def manifests(self, points: Sequence[Point]) -> list[Manifest]:
         """Return the manifests of `points`, read side by side."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self.manifest, points))
+        return in_threads(self.manifest, points)
 
     def _read_manifest(self, point: Point) -> Manifest:
         key = point.documents[0]
@@ -146,12 +126,13 @@ class Archive:
     def groups(self, point: Manifest | int) -> Groups:
         """Return the groups that were captured for a restore point, without kbackup's own, which older
         archives hold."""
-        groups = load(Groups, self.read_document(ref := self.capture(_number(point)).groups), ref.key)
+        number = point if isinstance(point, int) else point.number
+        groups = load(Groups, self.read_document(ref := self.capture(number).groups), ref.key)
         return replace(groups, groups=tuple(g for g in groups.groups if not layout.is_own_group(g.group)))
 
     def metadata(self, point: Manifest | int) -> Metadata:
         """Return the metadata that was captured for a restore point (`capture`)."""
-        ref = self.capture(_number(point)).metadata
+        ref = self.capture(point if isinstance(point, int) else point.number).metadata
         return load(Metadata, self.read_document(ref), ref.key)
 
     def losses(self, manifest: Manifest) -> list[Loss]:
@@ -161,19 +142,19 @@ class Archive:
     def losses_by_point(self, manifest: Manifest) -> list[tuple[int, Loss]]:
         """Return every loss that concerns a restore point, with the restore point from which on the records are
         missing; in order of these."""
-        numbers = {(t.name, t.incarnation) for t in manifest.topics}
+        own = manifest.incarnations()
         newest = {t.name: t.incarnation for t in manifest.topics}
         rows = [
             row
-            for row in self.state.losses.dicts()
-            if row["point"] <= manifest.number
+            for row in self.state.lost
+            if row.point <= manifest.number
             and (
-                (row["topic"], row["incarnation"]) in numbers
-                or (row["kind"] != "damaged" and row["incarnation"] < newest.get(row["topic"], 0))
+                (row.topic, row.incarnation) in own
+                or (row.kind != "damaged" and row.incarnation < newest.get(row.topic, 0))
             )
         ]
-        rows.sort(key=lambda row: (row["point"], row["topic"], row["partition"] or 0))
-        return [(row["point"], loss_of(row)) for row in rows]
+        rows.sort(key=lambda row: (row.point, row.topic, row.partition or 0))
+        return [(row.point, loss_of(row)) for row in rows]
 
     def table(self, last: int, columns: Sequence[str], after: int = 0) -> pa.Table:
         """`columns` (of `catalog.tables.SEGMENTS`) of the segments that restore points from `after` (exclusive) to
@@ -181,7 +162,7 @@ class Archive:
         rows = self.state.segments.above("point", after) if after else self.state.segments
         table = rows.read([*columns, *({"point"} - {*columns})])
         points = integers(table, "point")
-        return rows_where(table, (points > after) & (points <= last)).select(list(columns))
+        return tables.rows_where(table, (points > after) & (points <= last)).select(list(columns))
 
     def added(self, after: int, last: int) -> list[Segment]:
         """Return the segments that restore points from `after` (exclusive) to `last` added, in order."""
@@ -198,13 +179,13 @@ class Archive:
     def segments(self, manifest: Manifest, topics: Iterable[TopicState] | None = None) -> list[Segment]:
         """Return the segments of a restore point, for `topics` (default: all), in order of topic, partition, offset."""
         keys = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
-        table = of_topics(self.table(manifest.number, SCHEMA.names), {name for name, _ in keys})
+        table = tables.of_topics(self.table(manifest.number, SCHEMA.names), {name for name, _ in keys})
         found = from_batches(table.sort_by([(name, "ascending") for name in PLACE.names]).to_batches())
         return [with_checked_key(s) for s in found if (s.topic, s.incarnation) in keys]
 
-    def starts(self) -> Starts:
+    def starts(self) -> tables.Starts:
         """Return the first offsets of all segments by partition: partition indexes are made of them."""
-        return starts_of([self.state.segments.read(PLACE.names)])
+        return tables.starts_of([self.state.segments.read(PLACE.names)])
 
     def keys(self) -> set[str]:
         """Return the keys of every segment's records object."""
@@ -221,10 +202,6 @@ class Archive:
         self.committed = committed
         newest = committed.state.newest
         self._manifests = {n: m for n, m in self._manifests.items() if newest is not None and n == newest.number}
-
-
-def _number(point: Manifest | int) -> int:
-    return point if isinstance(point, int) else point.number
 
 
 def open_archive(store: Store) -> Archive:
@@ -275,9 +252,9 @@ def damaged(
 ) -> list[tuple[TopicPartition, str]]:
     """Return the selected partitions with records of restore points from `after` (exclusive) to `last` that were found
     missing or damaged, each with a sentence."""
-    rows = [row for row in archive.state.losses.dicts() if row["kind"] == "damaged"]
-    places = [(TopicPartition(row["topic"], row["partition"]), row) for row in rows]
-    return [(tp, row["message"]) for tp, row in places if after < row["point"] <= last and selected(tp)]
+    rows = [row for row in archive.state.damage if after < row.point <= last and row.partition is not None]
+    places = [(TopicPartition(row.topic, row.partition or 0), row.message) for row in rows]
+    return [(tp, message) for tp, message in places if selected(tp)]
 
 
 def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
@@ -286,8 +263,7 @@ def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
     ends: dict[IncarnationPartition, int] = {}
     points = [point for point in archive.restore_points if point.number <= number]
     if points:
-        topics = archive.manifest(points[-1]).topics
-        ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+        ends = {place: p.end for place, p in archive.manifest(points[-1]).partitions().items()}
     if not points or points[-1].number < number:
         for s in archive.added(0, number):
             place = s.incarnation_partition

@@ -1,24 +1,45 @@
-"""A writing run: an archive under the lease, opened by a fence. What another run closed commits nothing more."""
+"""A writing run: an archive under the lease, opened by a fence, which adds restore points. What another run closed
+commits nothing more."""
 
 from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import pyarrow as pa
+from msgspec.structs import asdict
+
+from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
-from kbackup.archive.catalog.operations import begin_run, end_run
-from kbackup.archive.catalog.state import State
+from kbackup.archive.catalog.operations import NewPoint, begin_run, end_run
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.derived import refresh_derived
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import ArchiveInfo, Document, DocumentRef, Metadata, document_ref, dump
+from kbackup.archive.models import (
+    ArchiveInfo,
+    Capture,
+    Document,
+    DocumentRef,
+    Groups,
+    Loss,
+    Manifest,
+    Metadata,
+    TopicState,
+    Totals,
+    document_ref,
+    dump,
+    load,
+)
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.secrets import as_archived
-from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
+from kbackup.archive.segments.table import Segment, in_order, to_batch
+from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError, NotFoundError, StoreError
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
 from kbackup.store.wrappers import GuardedStore
@@ -94,19 +115,13 @@ class WritingRun:
 
 
 def begin_writing(
-    store: Store,
-    lease: HeldLease,
-    kind: Kind,
-    isolation_level: IsolationLevel = "read_committed",
-    archive: Archive | None = None,
+    store: Store, lease: HeldLease, kind: Kind, isolation_level: IsolationLevel = "read_committed"
 ) -> WritingRun:
     """Fence off every other run, and write the derived files that an interrupted run left behind.
 
-    The archive must exist (`open_or_create`), and `lease` be held. A repair hands over the `archive` at the catalog
-    that it goes on from.
+    The archive must exist (`open_or_create`), and `lease` be held.
     """
-    if archive is None:
-        archive = open_archive(GuardedStore(store, lease.check))
+    archive = open_archive(GuardedStore(store, lease.check))
     writing = WritingRun(archive, store, lease, kind, archive.state.open_run is not None)
     opened = OpenRun(
         run=writing.run, command=kind, host=socket.gethostname(), started_at=now(), isolation_level=isolation_level
@@ -115,3 +130,103 @@ def begin_writing(
     writing.began = archive.state.number
     writing.refresh_derived()
     return writing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A manifest before its run and its checksum are filled in. `groups` and `captured_…` are counts."""
+
+    number: int
+    started_at: str
+    committed_at: str
+    topics: Sequence[TopicState]
+    segments: Sequence[Segment]
+    captures: Sequence[Capture]
+    groups: int
+    captured_topics: int
+    captured_partitions: int
+    cluster_id: str = ""
+    isolation_level: IsolationLevel = "read_committed"
+    origin: Literal["cluster", "folder", "tables", "repair"] = "cluster"
+    losses: Sequence[Loss] = ()
+    warnings: Sequence[str] = ()
+    not_known: Sequence[str] = ()
+
+
+def put_capture(writing: WritingRun, number: int, started_at: str, groups: Groups, metadata: Metadata) -> Capture:
+    """Create the documents of a capture for restore point `number`."""
+    return Capture(
+        number=number,
+        started_at=started_at,
+        groups=writing.put_document(number, layout.GROUPS, groups),
+        metadata=writing.put_document(number, layout.METADATA, metadata),
+    )
+
+
+def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]:
+    """Create the manifest of the next restore point of `writing`; return it as it is read back, and its rows."""
+    previous = writing.archive.state.newest
+    names = ("number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin")
+    lists = ("losses", "warnings", "not_known", "captures", "topics")
+    fields: dict[str, Any] = {name: getattr(draft, name) for name in names}
+    fields |= {name: tuple(getattr(draft, name)) for name in lists}
+    manifest = Manifest(
+        **fields,
+        archive_id=writing.archive.info.id,
+        run=writing.run,
+        previous=previous.number if previous is not None else None,
+        tool=f"kbackup {__version__}",
+        totals=Totals(
+            topics=draft.captured_topics,
+            partitions=draft.captured_partitions,
+            segments=len(draft.segments),
+            records=sum(s.count for s in draft.segments),
+            bytes=sum(s.bytes for s in draft.segments),
+            stored_bytes=sum(s.stored for s in draft.segments),
+            groups=draft.groups,
+        ),
+    )
+    ref = writing.put_document(draft.number, layout.MANIFEST, manifest)
+    manifest = load(Manifest, writing.store.get(ref.key), ref.key)
+    incarnations = {t.name: t.incarnation for t in manifest.topics}
+    return manifest, NewPoint(
+        point=point_of(manifest, ref),
+        segments=pa.Table.from_batches([to_batch(sorted(draft.segments, key=in_order))]),
+        incarnations={key: topic.id for key, topic in manifest.incarnations().items()},
+        losses=[(incarnations.get(loss.topic, 1), loss) for loss in manifest.losses],
+    )
+
+
+def point_of(manifest: Manifest, ref: DocumentRef) -> Point:
+    """Return the row of a manifest in the points table."""
+    documents = dict.fromkeys([ref.key, *(r.key for c in manifest.captures for r in (c.groups, c.metadata))])
+    return Point(
+        **asdict(manifest.totals),
+        number=manifest.number,
+        run=manifest.run,
+        origin=manifest.origin,
+        started_at=manifest.started_at,
+        committed_at=manifest.committed_at,
+        cluster_id=manifest.cluster_id,
+        isolation_level=manifest.isolation_level,
+        losses=len(manifest.losses),
+        warnings=len(manifest.warnings),
+        manifest=manifest.checksum,
+        documents=tuple(documents),
+    )
+
+
+def check_written(store: Store, segments: Sequence[Segment]) -> None:
+    """Raise `StoreError` if a directory lacks a segment that a task wrote: that one may have had another machine's
+    disk."""
+    for segment in () if store.address.server else segments:
+        try:
+            size = store.stat(segment.key).size
+        except NotFoundError:
+            size = None
+        if size != segment.stored:
+            has = "is not there" if size is None else f"has {size} bytes, not {segment.stored}"
+            raise StoreError(
+                f"{store.url} can't have a new restore point: {segment.key} {has}",
+                "see that every worker of Spark has the same directory there, and run the command again",
+            )

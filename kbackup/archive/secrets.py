@@ -7,7 +7,6 @@ of delegation tokens, and the values of sensitive configs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -31,8 +30,15 @@ _SENSITIVE = re.compile(
     re.IGNORECASE,
 )
 """Names of configs that hold secrets: Kafka's own passwords, and the usual names in plug-ins."""
+_SECRETS: dict[MetadataPartName, str] = {
+    "scram_users": SCRAM_SECRETS,
+    "delegation_tokens": TOKEN_SECRETS,
+    "broker_configs": BROKER_SECRETS,
+    "group_configs": GROUP_SECRETS,
+}
 
 E = TypeVar("E", bound=Entity)
+C = TypeVar("C", BrokerConfig, GroupConfig)
 
 
 def is_sensitive(config: str) -> bool:
@@ -47,27 +53,18 @@ def as_archived(metadata: Metadata, info: ArchiveInfo) -> Metadata:
 
 def without_secrets(metadata: Metadata) -> Metadata:
     """Return the document with null for every secret, each kind of secret named in `not_carried`."""
-    users = _emptied(metadata.scram_users, "salt", "stored_key", "server_key")
-    tokens = _emptied(metadata.delegation_tokens, "hmac")
-    brokers = _hidden(metadata.broker_configs)
-    groups = _hidden(metadata.group_configs)
-    lost: list[tuple[MetadataPartName, str]] = []
-    if users != metadata.scram_users:
-        lost.append(("scram_users", SCRAM_SECRETS))
-    if tokens != metadata.delegation_tokens:
-        lost.append(("delegation_tokens", TOKEN_SECRETS))
-    if brokers != metadata.broker_configs:
-        lost.append(("broker_configs", BROKER_SECRETS))
-    if groups != metadata.group_configs:
-        lost.append(("group_configs", GROUP_SECRETS))
-    return replace(
-        metadata,
-        scram_users=users,
-        delegation_tokens=tokens,
-        broker_configs=brokers,
-        group_configs=groups,
-        not_carried=(*metadata.not_carried, *_named(lost)),
+    bare: dict[MetadataPartName, tuple[Entity, ...] | None] = {
+        "scram_users": _emptied(metadata.scram_users, "salt", "stored_key", "server_key"),
+        "delegation_tokens": _emptied(metadata.delegation_tokens, "hmac"),
+        "broker_configs": _hidden(metadata.broker_configs),
+        "group_configs": _hidden(metadata.group_configs),
+    }
+    lost = tuple(
+        NotCarried(part=part, what=_SECRETS[part], reason="secret", why="the archive is not encrypted")
+        for part, entities in bare.items()
+        if entities != getattr(metadata, part)
     )
+    return replace(metadata, **bare, not_carried=(*metadata.not_carried, *lost))
 
 
 def _emptied(entities: tuple[E, ...] | None, *secrets: str) -> tuple[E, ...] | None:
@@ -76,15 +73,7 @@ def _emptied(entities: tuple[E, ...] | None, *secrets: str) -> tuple[E, ...] | N
     return tuple(replace(each, **dict.fromkeys(secrets)) for each in entities)
 
 
-C = TypeVar("C", BrokerConfig, GroupConfig)
-
-
 def _hidden(configs: tuple[C, ...] | None) -> tuple[C, ...] | None:
     if configs is None:
         return None
     return tuple(replace(each, value=None) if is_sensitive(each.name) else each for each in configs)
-
-
-def _named(secrets: Iterable[tuple[MetadataPartName, str]]) -> Iterator[NotCarried]:
-    for part, what in secrets:
-        yield NotCarried(part=part, what=what, reason="secret", why="the archive is not encrypted")

@@ -10,8 +10,7 @@ from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.adopt import adopt
-from kbackup.jobs.repair.job import repair
-from kbackup.jobs.repair.rebuild import RepairReport
+from kbackup.jobs.repair import RepairReport, repair
 from kbackup.util.text import human_duration, plural
 
 _MENDED = 20  # files that are named

@@ -20,8 +20,7 @@ from kbackup.cli.common.options import (
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
-from kbackup.jobs.verify.job import count_verification, verify
-from kbackup.jobs.verify.report import VerifyReport, record_verification
+from kbackup.jobs.verify import VerifyReport, count_verification, record_verification, verify
 from kbackup.util.text import human_duration, human_size, plural
 from kbackup.util.times import now
 

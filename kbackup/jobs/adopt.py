@@ -14,18 +14,17 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.java import Flaw, JavaFolder
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.new_point import new_point, put_manifest
 from kbackup.archive.query.java import empty_groups, is_java_archive, java_topics, missing_indexes
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.points import draft_of, groups_of_files, topic_states
 from kbackup.archive.repair.scan import Arranged, Damaged, ToScan, Whole, arrange
-from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.run import WritingRun, begin_writing, open_or_create, put_manifest
 from kbackup.archive.segments.salvage import MOST_PARTITIONS, read_unlisted
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import AlreadyExistsError, CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.formats.index import decode_partition_index
-from kbackup.jobs.repair.rebuild import RepairReport, read_back
+from kbackup.jobs.repair import RepairReport, read_back
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark
 from kbackup.store.base import Store, encryption_of
@@ -47,8 +46,7 @@ class ConvertWork:
             try:
                 segment, index, _, end = read_unlisted(self.store, item.target, item.key)
             except (CorruptError, NotFoundError) as error:
-                why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
-                yield Damaged(item.target, item.start, item.key, why)
+                yield item.damaged(error)
                 continue
             to = item.target
             key = layout.records_key(to.directory, to.partition, segment.first, to.compression)
@@ -105,18 +103,14 @@ def _check_address(store: Store) -> None:
         archive = None
     if archive is not None and archive.restore_points:
         raise RefusedError(f"{store.url} is an archive already", "see 'kbackup list'")
-    lost = next((e.key for e in store.list(layout.TOPICS) if _is_partition_index(e.key)), None)
+    places = ((e.key, layout.parse_topic_key(e.key)) for e in store.list(layout.TOPICS))
+    lost = next((key for key, place in places if place and layout.parse_partition_index(place[1]) is not None), None)
     if lost is not None:
         raise RefusedError(
             f"{store.url} is an archive that has lost its restore points: there is {lost}", "run 'kbackup repair'"
         )
     if not is_java_archive(store):
         raise NoArchiveError(f"there is no folder of the Java tool at {store.url}", "check the address")
-
-
-def _is_partition_index(key: str) -> bool:
-    place = layout.parse_topic_key(key)
-    return place is not None and layout.parse_partition_index(place[1]) is not None
 
 
 def _adopt(
@@ -126,21 +120,20 @@ def _adopt(
     with phases.step("list objects"):
         sizes = {entry.key: entry.size for entry in store.list()}
         items, partitions, scanned, warnings = _survey(store, sizes)
-    archive_id = ""
+    writing = None
     if lease is not None:
         open_or_create(store)
-    writing = begin_writing(store, lease, "adopt") if lease is not None else None
+        writing = begin_writing(store, lease, "adopt")
     with phases.step("read segments"):
         scanned += read_back(items, ConvertWork(folder, writing is not None), spark, listener)
     warnings += [text for each in scanned if isinstance(each, Whole) for text in each.warnings]
     chosen = arrange(scanned)
     if writing is not None:
         with phases.step("commit"):
-            archive_id = writing.archive.info.id
             _commit(writing, folder, sizes, {*partitions, *chosen.segments}, chosen, warnings)
     return RepairReport(
         store.url,
-        archive_id,
+        writing.archive.info.id if writing is not None else "",
         writing is not None,
         True,
         new_point=1 if writing is None else writing.next_point - 1,
@@ -165,9 +158,8 @@ def _commit(
     groups = groups_of_files(folder, sizes, {place[:2] for place in places}, root="")
     topics = topic_states(writing.next_point, places, chosen.segments, {}, {}, groups)
     segments = [s for some in chosen.segments.values() for s in some]
-    draft = draft_of(writing, "folder", topics, segments, groups, chosen.losses, warnings)
-    manifest, ref = put_manifest(writing, draft)
-    new = new_point(manifest, ref, segments)
+    draft = draft_of(writing, writing.next_point, topics, segments, groups, chosen.losses, warnings)
+    manifest, new = put_manifest(writing, replace(draft, origin="folder"))
     writing.commit(
         lambda state: end_run(add_point(state, writing.run, new), writing.run),
         "adopt",

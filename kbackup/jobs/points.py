@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.commit import Author, commit, list_catalogs
 from kbackup.archive.catalog.documents import Kind
 from kbackup.archive.catalog.operations import label_point, pin_points, release_points
 from kbackup.archive.catalog.state import HistoryRow, State
@@ -17,7 +16,6 @@ from kbackup.errors import UsageError
 from kbackup.store.base import Store
 from kbackup.util.times import now
 
-_Operation = Callable[[State], State]
 _RESERVED = ("latest", "all", "source", "target")
 """Words that commands take where a restore point can stand."""
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}\Z")
@@ -85,27 +83,21 @@ def check_label(label: str) -> None:
         )
 
 
-def _commit(archive: Archive, operation: _Operation, kind: Kind, summary: str) -> bool:
+def _commit(archive: Archive, operation: Callable[[State], State], kind: Kind, summary: str) -> bool:
     before = archive.state.number
     archive.move(commit(archive.store, archive.committed, operation, Author(kind, "", summary)))
     return archive.state.number > before
 
 
-# The history of an archive: one row a catalog, oldest first.
-
-
 def history(archive: Archive, limit: int | None = None, newest: int | None = None) -> list[HistoryRow]:
-    """Return the newest `limit` rows, or all: of existing catalogs, and before them rows that sweeps recorded.
+    """Return the newest `limit` rows of the history, or all, oldest first: of existing catalogs, and before them rows
+    that sweeps recorded.
 
     `newest` is the number of the last catalog that counts, by default the archive's."""
-    store, last = archive.store, archive.state.number if newest is None else newest
-    numbers = [
-        number
-        for entry in store.list(layout.CATALOG)
-        if (number := layout.parse_catalog_key(entry.key)) is not None and number <= last
-    ]
-    rows = (HistoryRow(**row) for row in archive.state.history.dicts())
+    last = archive.state.number if newest is None else newest
+    numbers = {number for number in list_catalogs(archive.store) if number <= last}
+    rows = (HistoryRow(*row) for row in archive.state.history.rows(*HistoryRow._fields))
     recorded = {row.catalog: row for row in rows if row.catalog <= last}
-    due = sorted(set(numbers) - recorded.keys())[-limit if limit is not None else 0 :]
-    every = sorted([*recorded.values(), *read_history(store, archive.info.id, due)])
+    due = sorted(numbers - recorded.keys())[-limit if limit is not None else 0 :]
+    every = sorted([*recorded.values(), *read_history(archive.store, archive.info.id, due)])
     return every if limit is None else every[-limit:]

@@ -1,9 +1,10 @@
-"""Let restore points go by a policy with restic's rules, and records by age; and take it back."""
+"""The expire job: restore points go by a policy with restic's rules, records by age, and orphans are deleted after the
+grace time; and the job that takes an expiration back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from kbackup.archive.catalog.sweep import (
     last_expiration,
 )
 from kbackup.archive.derived import refresh_under_lease
-from kbackup.archive.models import Manifest, Metadata, TopicState
+from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
@@ -49,18 +50,13 @@ class Policy:
     yearly: int = 0
     within: timedelta | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        return self == Policy()
-
 
 class DatedPoint(NamedTuple):
     number: int
     at: datetime
 
 
-_Bucket = Callable[[DatedPoint], object]
-_BUCKETS: dict[str, _Bucket] = {
+_BUCKETS: dict[str, Callable[[DatedPoint], object]] = {
     "last": lambda m: m.number,
     "daily": lambda m: m.at.date(),
     "weekly": lambda m: m.at.isocalendar()[:2],
@@ -82,7 +78,7 @@ def reasons(policy: Policy, moments: Sequence[DatedPoint], now: datetime) -> dic
     kept: dict[int, list[str]] = {}
     if not moments:
         return kept
-    if policy.is_empty:
+    if policy == Policy():
         return {m.number: ["no policy"] for m in moments}
     newest, oldest = moments[-1], moments[0]
     for m in reversed(moments):
@@ -98,9 +94,6 @@ def reasons(policy: Policy, moments: Sequence[DatedPoint], now: datetime) -> dic
                 before, remaining = bucket, remaining - 1
     kept.setdefault(newest.number, ["newest"])
     return kept
-
-
-# The options of an expiration, and what the job reports.
 
 
 @dataclass(frozen=True)
@@ -173,9 +166,6 @@ class ExpiryUndoReport:
     restore_points: tuple[int, ...]
 
 
-# Plan an expiration: restore points that go by policy, and records that go by age.
-
-
 @dataclass(frozen=True, eq=False)
 class ExpirationPlan:
     """Planned expiration: expired restore points, new log starts, states before and after, and each point's fate."""
@@ -188,10 +178,6 @@ class ExpirationPlan:
     cutoff: int | None
     spared: tuple[str, ...]
     mirrors: tuple[str, ...]
-
-    @property
-    def expires(self) -> bool:
-        return self.after is not self.before
 
 
 def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> ExpirationPlan:
@@ -213,7 +199,8 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> 
         cutoff = _cutoff(newest, expiry.older_than)
         spared = frozenset(_spared(archive, after))
         starts = old_starts(after, cutoff, spared, holds)
-        mirrors |= _needed(holds, after, cutoff, spared)
+        without = old_starts(after, cutoff, spared) if holds else {}
+        mirrors |= {hold.name for hold in holds if old_starts(after, cutoff, spared, [hold]) != without}
         after = expire_records(after, starts)
     before_records, after_records = records_by_point(state), records_by_point(after)
     if before_records[newest.number] and not after_records[newest.number]:
@@ -231,17 +218,10 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> 
         )
         for p in points
     )
-    return ExpirationPlan(
-        expired_points, starts, state, after, fates, cutoff, _names(spared, after), tuple(sorted(mirrors))
+    spared_names = tuple(
+        name if after.highest[name] == number else f"{name} (incarnation {number})" for name, number in sorted(spared)
     )
-
-
-def _needed(holds: Sequence[Hold], after: State, cutoff: int, spared: frozenset[Incarnation]) -> set[str]:
-    """Return the names of the holds without which more records would expire."""
-    if not holds:
-        return set()
-    without = old_starts(after, cutoff, spared)
-    return {hold.name for hold in holds if old_starts(after, cutoff, spared, [hold]) != without}
+    return ExpirationPlan(expired_points, starts, state, after, fates, cutoff, spared_names, tuple(sorted(mirrors)))
 
 
 def _cutoff(newest: Manifest, older_than: timedelta) -> int:
@@ -259,36 +239,17 @@ def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:
     states: dict[Incarnation, TopicState] = {}
     last = after.last_points()
     for number in sorted(set(last.values())):
-        topics = {(t.name, t.incarnation): t for t in archive.manifest(number).topics}
+        topics = archive.manifest(number).incarnations()
         states |= {key: topics[key] for key, end in last.items() if end == number}
     for number in {topic.captured for topic in states.values()}:
         metadata = archive.metadata(number)
-        configs = {t.name: t.configs for t in metadata.topics}
+        of_brokers = [c.value for c in metadata.broker_configs or () if c.name == "log.cleanup.policy" and c.value]
+        default = next((value for value in of_brokers if "compact" in value), "delete")
+        policies = {t.name: t.configs.get("cleanup.policy") or default for t in metadata.topics}
         for key, topic in states.items():
-            if topic.captured == number and _is_spared(configs.get(topic.name), metadata):
+            policy = policies.get(topic.name, "compact")
+            if topic.captured == number and "compact" in policy and "delete" not in policy:
                 yield key
-
-
-def _is_spared(configs: Mapping[str, str] | None, metadata: Metadata) -> bool:
-    if configs is None:
-        return True
-    policy = configs.get("cleanup.policy") or _default_policy(metadata)
-    return "compact" in policy and "delete" not in policy
-
-
-def _default_policy(metadata: Metadata) -> str:
-    values = [c.value for c in metadata.broker_configs or () if c.name == "log.cleanup.policy" and c.value]
-    return next((value for value in values if "compact" in value), "delete")
-
-
-def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:
-    highest = after.highest
-    return tuple(
-        name if highest[name] == number else f"{name} (incarnation {number})" for name, number in sorted(spared)
-    )
-
-
-# The expire job: restore points go by policy, records by age, and orphans are deleted after the grace time.
 
 
 def expire(
@@ -302,25 +263,18 @@ def expire(
     with phases.step("choose"):
         live = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
         plan = plan_expiration(archive, expiry, live)
+    number = archive.state.number + 1 if plan.after is not plan.before else None
     if not confirm:
-        return _report(archive, expiry, plan, archive.state.number + 1 if plan.expires else None, None, phases)
-    number = None
-    if plan.expires:
+        return _report(archive, expiry, plan, number, Orphans(0, ()), {}, phases)
+    if number is not None:
         with phases.step("expire"):
             number = _commit(archive, plan)
-    swept = _sweep(archive, expiry.grace, lease_seconds, phases)
-    return _report(archive, expiry, plan, number, swept, phases)
+    orphans, failed = _sweep(archive, expiry.grace, lease_seconds, phases)
+    return replace(_report(archive, expiry, plan, number, orphans, failed, phases), confirmed=True)
 
 
-@dataclass(frozen=True)
-class _Swept:
-    """The orphans that were to be deleted, and by key why one of them could not."""
-
-    orphans: Orphans
-    failed: dict[str, str]
-
-
-def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Phases) -> _Swept:
+def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Phases) -> tuple[Orphans, dict[str, str]]:
+    """Delete orphans; return those that were to be deleted, and by key why one of them could not."""
     store = archive.store
     with phases.step("find orphans"):
         cutoff = store_time(store, layout.SCRATCH.rstrip("/")) - grace.total_seconds()
@@ -332,7 +286,7 @@ def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Pha
         refresh_under_lease(archive, "kbackup expire", lease_seconds)
     with phases.step("delete orphans"):
         failed = {each.key: each.error.message for each in delete_orphans(store, orphans)}
-    return _Swept(orphans, failed)
+    return orphans, failed
 
 
 def _commit(archive: Archive, plan: ExpirationPlan) -> int:
@@ -347,45 +301,42 @@ def _commit(archive: Archive, plan: ExpirationPlan) -> int:
 
 
 def _report(
-    archive: Archive, expiry: Expiry, plan: ExpirationPlan, number: int | None, swept: _Swept | None, phases: Phases
+    archive: Archive,
+    expiry: Expiry,
+    plan: ExpirationPlan,
+    number: int | None,
+    orphans: Orphans,
+    failed: dict[str, str],
+    phases: Phases,
 ) -> ExpireReport:
-    """`number` is the catalog of the expiration, or would be; `swept` is None of a dry run."""
+    """`number` is the catalog of the expiration, or would be."""
     before, after = (_sums(state) for state in (plan.before, plan.after))
-    confirmed = swept is not None
-    swept = swept or _Swept(Orphans(0, ()), {})
-    deleted = [each for each in swept.orphans.objects if each.key not in swept.failed]
+    deleted = [each for each in orphans.objects if each.key not in failed]
     return ExpireReport(
         archive=archive.store.url,
-        confirmed=confirmed,
+        confirmed=False,
         expiration=number,
         restore_points=plan.fates,
-        records=before.records - after.records,
-        segments=before.segments - after.segments,
-        bytes=before.bytes - after.bytes,
+        segments=before[0] - after[0],
+        records=before[1] - after[1],
+        bytes=before[2] - after[2],
         before=time_text(plan.cutoff) if plan.cutoff is not None else None,
         spared=plan.spared,
         mirrors=plan.mirrors,
         deleted_from=rfc3339(datetime.now(UTC) + expiry.grace) if number is not None else None,
         deleted=len(deleted),
         deleted_bytes=sum(each.size for each in deleted),
-        unreadable=swept.orphans.unreadable,
-        failed=swept.failed,
+        unreadable=orphans.unreadable,
+        failed=failed,
         seconds=phases.seconds,
     )
 
 
-class _Sums(NamedTuple):
-    """Of all segments; `bytes` are of the records objects and the indexes."""
-
-    segments: int
-    records: int
-    bytes: int
-
-
-def _sums(state: State) -> _Sums:
+def _sums(state: State) -> tuple[int, int, int]:
+    """Return the number of all segments, of their records, and of the bytes of records objects and indexes."""
     table = state.segments.read(["count", "stored"])
     counts, stored = integers(table, "count"), integers(table, "stored")
-    return _Sums(len(counts), int(counts.sum()), int((stored + 1 + ENTRY * counts).sum()))
+    return len(counts), int(counts.sum()), int((stored + 1 + ENTRY * counts).sum())
 
 
 def undo(store: Store, lease_seconds: float) -> ExpiryUndoReport:

@@ -46,7 +46,7 @@ NEEDED = (
     "kbackup.jobs.backup.task",
     "kbackup.jobs.restore.task",
     "kbackup.jobs.mirror.apply.slots",
-    "kbackup.jobs.verify.job",
+    "kbackup.jobs.verify",
     "kbackup.store.file",
     "kbackup.store.s3",
 )

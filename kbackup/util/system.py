@@ -13,13 +13,24 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from kbackup.types import Bytes
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int = 16) -> list[Result]:
+    """Return the results of `function` for all items, in order, which threads work on side by side."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, items))
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:

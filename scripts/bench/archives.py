@@ -18,9 +18,8 @@ from kbackup.archive.catalog.state import Life, Point, State
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Metadata, PartitionState, TopicState
-from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.run import Draft, WritingRun, begin_writing, open_or_create, put_manifest
 from kbackup.archive.segments.table import Segment, to_batch
 from kbackup.config.models import Backup
 from kbackup.metadata.entities import TopicMetadata
@@ -214,8 +213,7 @@ def _commit_point(
         captured_topics=1,
         captured_partitions=len(states),
     )
-    manifest, ref = put_manifest(writing, draft)
-    new = new_point(manifest, ref, added)
+    _, new = put_manifest(writing, draft)
     writing.commit(lambda state: add_point(state, writing.run, new), "backup", f"restore point {number}")
 
 

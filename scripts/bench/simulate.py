@@ -25,8 +25,7 @@ from typing import Any, cast
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, dump
-from kbackup.archive.new_point import check_written
-from kbackup.archive.run import begin_writing, open_or_create
+from kbackup.archive.run import begin_writing, check_written, open_or_create
 from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup, Restore

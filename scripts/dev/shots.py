@@ -25,8 +25,7 @@ from kbackup.cli.common.options import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.jobs.points import label, pin
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.verify.job import verify
-from kbackup.jobs.verify.report import record_verification
+from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import Znode
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store

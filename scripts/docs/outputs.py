@@ -35,12 +35,12 @@ from kbackup.jobs.mirror.dry_run import DryRun
 from kbackup.jobs.mirror.positions import Translation
 from kbackup.jobs.mirror.status import FlowOverview
 from kbackup.jobs.points import LabelReport, PinReport
-from kbackup.jobs.repair.rebuild import RepairReport
+from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.retention import ExpireReport, ExpiryUndoReport
 from kbackup.jobs.settings.write import SettingsUndone
 from kbackup.jobs.status import ArchiveStatus
-from kbackup.jobs.verify.report import VerifyReport
+from kbackup.jobs.verify import VerifyReport
 
 
 class LeaseFields(TypedDict):

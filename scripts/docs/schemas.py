@@ -18,7 +18,7 @@ from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.write import SettingsBefore
-from kbackup.jobs.verify.report import Verification
+from kbackup.jobs.verify import Verification
 
 DOCUMENTS: dict[str, type[Document]] = {
     "archive": models.ArchiveInfo,

@@ -24,7 +24,7 @@ from kbackup.jobs.copy import copy_archive
 from kbackup.jobs.mirror.flow import write_status
 from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.store.base import Store
 from tests.faults.conftest import Counting, backup_arguments, free_lease
 from tests.faults.dying import Wish

@@ -37,6 +37,7 @@ from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
+from kbackup.jobs import verify as verify_job
 from kbackup.jobs.points import label, pin, release
 from kbackup.jobs.replay import read_range
 from kbackup.jobs.restore.job import finished_report
@@ -44,7 +45,6 @@ from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.restore.preflight import check_segments
 from kbackup.jobs.restore.report import make_report, planned
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.verify import job as verify_job
 from kbackup.kafka.kernel_protocol import runs_of
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import ProgressSender

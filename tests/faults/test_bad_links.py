@@ -14,7 +14,7 @@ import pytest
 
 from kbackup.errors import ClusterError, StoreError, UnreachableError
 from kbackup.jobs.backup.job import backup
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.store import Store, open_store
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker

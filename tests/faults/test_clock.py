@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, Counting, outwait_lease
 from tests.faults.shop import Shop, check_archive, sell

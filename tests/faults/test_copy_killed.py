@@ -11,7 +11,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
 from scripts.dev.s3 import Minio

@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kbackup.archive import layout
-from kbackup.jobs.verify.job import verify
-from kbackup.jobs.verify.report import VerifyReport
+from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from kbackup.archive import layout
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.restored import assert_restored

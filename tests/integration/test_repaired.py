@@ -47,7 +47,7 @@ def test_restore_points_that_were_lost(
     broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A manifest first, then everything but the topics' folders; compressed segments, and tasks on Spark."""
-    monkeypatch.setattr("kbackup.jobs.repair.rebuild.HERE_BYTES", 0)
+    monkeypatch.setattr("kbackup.jobs.repair.HERE_BYTES", 0)
     only = ["-t", topic_name, "-g", topic_name, "--compression", "zstd"]
     broker.create_topic(topic_name, partitions=2)
     produce(broker, topic_name, 0, range(100))

@@ -17,7 +17,7 @@ from kbackup.config.models import Backup, Restore
 from kbackup.errors import DeniedError, UnreachableError
 from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.jobs.restore.job import restore
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.backed_up import BackedUp, back_up, on_session

@@ -9,14 +9,12 @@ from typing import Literal
 
 import pyarrow as pa
 
-from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, Group, GroupOffset, Groups, Loss, Metadata, PartitionState, TopicState
-from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Metadata, PartitionState, TopicState
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import begin_writing, open_or_create
+from kbackup.archive.run import Draft, begin_writing, open_or_create, put_capture, put_manifest
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.formats.record import encode
@@ -190,12 +188,7 @@ def commit_point(
         head = writing.archive.head
         older = {t.captured for t in topics} - {number}
         document = Groups(captured_at=at, groups=tuple(groups), not_carried=dict(not_carried))
-        own = Capture(
-            number=number,
-            started_at=at,
-            groups=writing.put_document(number, layout.GROUPS, document),
-            metadata=writing.put_document(number, layout.METADATA, metadata),
-        )
+        own = put_capture(writing, number, at, document, metadata)
         draft = Draft(
             number=number,
             started_at=at,
@@ -210,8 +203,7 @@ def commit_point(
             captured_topics=len(captured),
             captured_partitions=sum(len(t.partitions) for t in captured),
         )
-        manifest, ref = put_manifest(writing, draft)
-        new = new_point(manifest, ref, segments)
+        _, new = put_manifest(writing, draft)
 
         def operation(state: State) -> State:
             state = replace(state, next_point=max(number, state.next_point))

@@ -13,7 +13,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.copy import CopyReport, copy_archive
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.crypt.keyring import KEYS

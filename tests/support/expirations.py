@@ -14,7 +14,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.retention import ExpireReport, Expiry, Policy, expire
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Buffer, Store
 from tests.support.faulty_store import FaultyStore

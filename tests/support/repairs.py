@@ -16,10 +16,8 @@ from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import SegmentTarget
-from kbackup.jobs.repair.job import repair
-from kbackup.jobs.repair.rebuild import RepairReport
-from kbackup.jobs.verify.job import verify
-from kbackup.jobs.verify.report import VerifyReport
+from kbackup.jobs.repair import RepairReport, repair
+from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write

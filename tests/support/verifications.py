@@ -12,8 +12,7 @@ import pyarrow as pa
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment, to_batch
-from kbackup.jobs.verify.job import verify
-from kbackup.jobs.verify.report import VerifyReport
+from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 

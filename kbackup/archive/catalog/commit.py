@@ -1,4 +1,11 @@
-"""Commit a new catalog, and open the newest one."""
+"""Commit a new catalog, and open the newest one.
+
+`catalog/<number>.json` is created last, after all that it refers to, and with create-if-absent: of two writers one
+commits and the other looks again. A table is named for its catalog and for one attempt, so no name is created twice.
+
+A sweep deletes old catalogs, so a run that slept can create one whose number was given long ago. Therefore each commit
+looks for later catalogs afterwards: where they don't follow from the created one, nothing was committed.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +29,10 @@ from kbackup.errors import AlreadyExistsError, CorruptError, LeaseLostError, Not
 from kbackup.store.base import Store
 from kbackup.util.times import now
 
-_COPIED = "take the right one from a bucket version: this one was copied from elsewhere"
-
-
 log = logging.getLogger(__name__)
 
+_COPIED = "take the right one from a bucket version: this one was copied from elsewhere"
+_ATTEMPTS = 100
 FAR = 1000
 """How far a catalog's number may be beyond the newest readable catalog: numbers are given one by one, and the hint lags
 by a few."""
@@ -40,31 +46,31 @@ class Committed:
     catalog: Catalog | None
 
 
+def list_catalogs(store: Store, first: int = 0) -> list[int]:
+    """Return the numbers of the catalogs that are there, from `first` on, rising."""
+    entries = store.list(layout.CATALOG, layout.catalog_key(first - 1) if first > 1 else "")
+    return sorted(n for entry in entries if (n := layout.parse_catalog_key(entry.key)) is not None)
+
+
 def open_newest(store: Store, archive_id: str) -> Committed:
-    """Return the newest catalog. `CorruptError` if a catalog that existed is missing."""
-    hint = _latest(store, archive_id)
-    start = layout.catalog_key(hint - 1) if hint > 1 else ""
-    numbers = [
-        number
-        for entry in store.list(layout.CATALOG, start)
-        if (number := layout.parse_catalog_key(entry.key)) is not None
-    ]
-    newest = max(numbers, default=0)
-    if newest < hint:
+    """Return the newest catalog. `CorruptError` if a catalog that existed is missing.
+
+    An unreadable one whose number nobody can have given is named and passed over: whoever may write can put one there.
+    """
+    hint = 0
+    with suppress(NotFoundError):
+        latest = load(Latest, store.get(layout.LATEST), layout.LATEST)
+        check_archive(layout.LATEST, latest.archive_id, archive_id)
+        hint = latest.number
+    numbers = list_catalogs(store, hint)
+    if max(numbers, default=0) < hint:
         raise CorruptError(f"file {layout.catalog_key(hint)} is missing, {layout.LATEST} names it", REPAIR)
-    if not newest:
+    if not any(numbers):
         return Committed(State(archive_id), None)
-    catalog = _read_newest(store, sorted(numbers), hint, archive_id)
-    return Committed(state_of(store, catalog), catalog)
-
-
-def _read_newest(store: Store, numbers: list[int], hint: int, archive_id: str) -> Catalog:
-    """Read the newest of the catalogs that a listing has. An unreadable one whose number nobody can have given is
-    named and passed over: whoever may write can put one there."""
     while True:
         number = numbers.pop()
         try:
-            return read_catalog(store, number, archive_id)
+            return open_catalog(store, number, archive_id)
         except CorruptError as error:
             if not numbers or not far_numbers([number], max(hint, numbers[-1])):
                 raise
@@ -80,26 +86,15 @@ def far_numbers(numbers: Iterable[int], newest: int, most: int = FAR) -> set[int
 def open_later(store: Store, base: Committed) -> Committed:
     """Return the newest catalog after `base`, or `base` itself if it is still the newest, for one LIST. Chunks of
     tables that both have are not read again."""
+    number, archive_id = base.state.number, base.state.archive_id
     if base.catalog is not None:
-        start = layout.catalog_key(base.state.number - 1) if base.state.number > 1 else ""
-        numbers = [layout.parse_catalog_key(entry.key) for entry in store.list(layout.CATALOG, start)]
-        later = [number for number in numbers if number is not None]
-        later = sorted({*later} - far_numbers(later, base.state.number))
-        if later == [base.state.number]:
+        numbers = list_catalogs(store, number)
+        later = sorted({*numbers} - far_numbers(numbers, number))
+        if later == [number]:
             return base
-        if base.state.number in later:
-            catalog = read_catalog(store, max(later), base.state.archive_id)
-            return Committed(state_of(store, catalog, base.state), catalog)
-    return open_newest(store, base.state.archive_id)
-
-
-def _latest(store: Store, archive_id: str) -> int:
-    try:
-        latest = load(Latest, store.get(layout.LATEST), layout.LATEST)
-    except NotFoundError:
-        return 0
-    check_archive(layout.LATEST, latest.archive_id, archive_id)
-    return latest.number
+        if number in later:
+            return open_catalog(store, later[-1], archive_id, base.state)
+    return open_newest(store, archive_id)
 
 
 def read_catalog(store: Store, number: int, archive_id: str) -> Catalog:
@@ -108,6 +103,12 @@ def read_catalog(store: Store, number: int, archive_id: str) -> Catalog:
     catalog = load(Catalog, store.get(key), key)
     check_catalog(catalog, number, archive_id)
     return catalog
+
+
+def open_catalog(store: Store, number: int, archive_id: str, known: State | None = None) -> Committed:
+    """Read a catalog and return its state; errors as for `read_catalog`. Chunks of a `known` state are taken over."""
+    catalog = read_catalog(store, number, archive_id)
+    return Committed(state_of(store, catalog, known), catalog)
 
 
 def check_catalog(catalog: Catalog, number: int, archive_id: str) -> None:
@@ -145,19 +146,6 @@ def state_of(store: Store, catalog: Catalog, known: State | None = None) -> Stat
     )
 
 
-# Opening the newest catalog, and the commit: the creation of the next one.
-#
-# `catalog/<number>.json` is created last, after all that it refers to, and with create-if-absent: of two writers one
-# commits and the other looks again. A table is named for its catalog and for one attempt, so no name is created
-# twice.
-#
-# A sweep deletes old catalogs, so a run that slept can create one whose number was given long ago. Therefore each
-# commit looks for later catalogs afterwards: where they don't follow from the created one, nothing was committed.
-
-
-_ATTEMPTS = 100
-
-
 @dataclass(frozen=True)
 class Author:
     """The author of a commit: the kind of the operation, the run that makes it, and a sentence for the log."""
@@ -173,45 +161,32 @@ def commit(store: Store, base: Committed, operation: Callable[[State], State], a
     `operation` may run more than once, on newer states. Where it returns the state itself nothing is written. Raises
     what `operation` raises, and `OutcomeUnknownError` if the store does not tell whether the catalog was created.
     """
-    token = uuid.uuid4().hex
     for _ in range(_ATTEMPTS):
-        state = operation(base.state)
+        state, token = operation(base.state), uuid.uuid4().hex
         if state is base.state:
             return base
-        made = _write(store, base, state, author, token) or _made_by(store, base.state, token)
+        made = _write(store, base, state, author, token)
         if made is not None and _stands(store, made):
             _hint(store, made.state)
             return made
         base = open_newest(store, base.state.archive_id)
-        token = uuid.uuid4().hex
     raise StoreError(f"archive {store.url} changed during each of {_ATTEMPTS} commits", "run the command again")
 
 
 def _write(store: Store, base: Committed, state: State, author: Author, token: str) -> Committed | None:
-    """Create the next catalog and return it; None if its number is taken."""
-    number = base.state.number + 1
-    names = count()
-
-    def name() -> str:
-        return layout.table_key(number, token, next(names))
-
+    """Create the next catalog and return it, also where the answer was lost on the way; None if its number is taken."""
+    number, previous = base.state.number + 1, base.catalog
+    names = (layout.table_key(number, token, index) for index in count())
     rows: dict[str, Any] = {}
     refs = {}
     for table in SCHEMAS:
-        rows[table], refs[table] = write_rows(store, getattr(state, table), name)
-    previous = base.catalog
+        rows[table], refs[table] = write_rows(store, getattr(state, table), names)
+    by = f"{socket.gethostname()} pid {os.getpid()}"
     catalog = Catalog(
         archive_id=state.archive_id,
         number=number,
         previous=Link(number=previous.number, checksum=previous.checksum) if previous is not None else None,
-        operation=Operation(
-            kind=author.kind,
-            token=token,
-            run=author.run,
-            by=f"{socket.gethostname()} pid {os.getpid()}",
-            at=now(),
-            summary=author.summary,
-        ),
+        operation=Operation(kind=author.kind, token=token, run=author.run, by=by, at=now(), summary=author.summary),
         next_point=state.next_point,
         swept=state.swept,
         reinstated=state.reinstated,
@@ -222,44 +197,35 @@ def _write(store: Store, base: Committed, state: State, author: Author, token: s
         labels=tuple(Label(name=name, point=point) for name, point in sorted(state.labels.items())),
         tables=Tables(**refs),
     )
-    data = dump(catalog)
+    key, data = layout.catalog_key(number), dump(catalog)
     try:
-        store.put_new(layout.catalog_key(number), data)
+        store.put_new(key, data)
+        return Committed(replace(state, number=number, **rows), load(Catalog, data, key))
     except AlreadyExistsError:
-        return None
-    return Committed(replace(state, number=number, **rows), load(Catalog, data, layout.catalog_key(number)))
-
-
-def _made_by(store: Store, base: State, token: str) -> Committed | None:
-    """Return the catalog after `base` if attempt `token` created it and the answer was lost on the way; else None."""
-    try:
-        catalog = read_catalog(store, base.number + 1, base.archive_id)
-    except NotFoundError:  # swept since
-        return None
-    return Committed(state_of(store, catalog), catalog) if catalog.operation.token == token else None
+        with suppress(NotFoundError):  # swept since
+            found = open_catalog(store, number, state.archive_id)
+            if found.catalog is not None and found.catalog.operation.token == token:
+                return found
+    return None
 
 
 def _stands(store: Store, made: Committed) -> bool:
     """Return whether the newest catalog is the one just created, or follows from it."""
     catalog = made.catalog
     assert catalog is not None  # noqa: S101 (it was just created)
-    key = layout.catalog_key(catalog.number)
-    later = [n for entry in store.list(layout.CATALOG, key) if (n := layout.parse_catalog_key(entry.key))]
+    later = list_catalogs(store, catalog.number + 1)
     if not later:
         return True
-    if min(later) == catalog.number + 1:
+    if later[0] == catalog.number + 1:
         with suppress(NotFoundError):  # a sweep deleted it just now
-            link = read_catalog(store, min(later), catalog.archive_id).previous
+            link = read_catalog(store, later[0], catalog.archive_id).previous
             return link is not None and link.checksum == catalog.checksum
     newest = open_newest(store, catalog.archive_id)
     if newest.catalog is not None and newest.catalog.checksum == catalog.checksum:
         return True
-    recorded = newest.state.history.dicts()
     made_by = catalog.operation
-    return any(
-        (row["catalog"], row["run"], row["by"], row["at"]) == (catalog.number, made_by.run, made_by.by, made_by.at)
-        for row in recorded
-    )
+    entry = (catalog.number, made_by.run, made_by.by, made_by.at)
+    return entry in newest.state.history.rows("catalog", "run", "by", "at")
 
 
 def _hint(store: Store, state: State) -> None:

@@ -6,7 +6,7 @@ closed, `RefusedError` and `UsageError` for what the state does not permit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import OpenRun
-from kbackup.archive.catalog.state import Life, LostRange, Point, State
+from kbackup.archive.catalog.state import Life, LostRange, Point, State, highest_incarnations
 from kbackup.archive.models import Loss
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
@@ -33,8 +33,7 @@ class NewPoint:
 
 def begin_run(state: State, run: OpenRun) -> State:
     """Open `run` and close every other: the fence."""
-    levels = state.isolation_levels | {run.isolation_level}
-    return replace(state, open_run=run, isolation_levels=levels)
+    return replace(state, open_run=run, isolation_levels=state.isolation_levels | {run.isolation_level})
 
 
 def end_run(state: State, run: str) -> State:
@@ -101,29 +100,25 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
 def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> Any:
     """Return the incarnations after restore point `number`, which has the `present` ones: other living incarnations
     ended before it."""
-    ended = [key for key, life in state.lives.items() if _is_open(life) and key not in present]
-    new = [key for key in sorted(present) if key not in state.lives]
-    known = {key: state.lives[key] for key in present if key in state.lives}
-    begun = [key for key, life in known.items() if life.first is None or life.retired]
-    if not ended and not begun:
-        return state.incarnations.append([Life(*key, present[key], number, None, False) for key in new])
-    lives = dict(state.lives)
+    lives = state.lives
+    new = {key: Life(*key, present[key], number, None, False) for key in sorted(present) if key not in lives}
+    begun = [key for key in present if key in lives and (lives[key].first is None or lives[key].retired)]
     before = state.newest.number if state.newest is not None else number - 1
-    lives |= {key: lives[key]._replace(last=before) for key in ended}
-    lives |= {key: Life(*key, present[key], number, None, False) for key in [*begun, *new]}
-    return state.incarnations.replace(drop_superseded(lives.values()))
-
-
-def _is_open(life: Life) -> bool:
-    return life.first is not None and life.last is None and not life.retired
+    ended = {
+        key: life._replace(last=before)
+        for key, life in lives.items()
+        if life.first is not None and life.last is None and not life.retired and key not in present
+    }
+    if not ended and not begun:
+        return state.incarnations.append(list(new.values()))
+    started = {key: Life(*key, present[key], number, None, False) for key in begun}
+    return state.incarnations.replace(drop_superseded({**lives, **ended, **started, **new}.values()))
 
 
 def drop_superseded(lives: Iterable[Life]) -> list[Life]:
     """Drop rows that nothing needs: reserved or retired numbers below the highest of their topic."""
     every = list(lives)
-    highest: dict[str, int] = {}
-    for life in every:
-        highest[life.topic] = max(life.incarnation, highest.get(life.topic, 0))
+    highest = highest_incarnations(life[:2] for life in every)
     return [
         life
         for life in every
@@ -131,28 +126,26 @@ def drop_superseded(lives: Iterable[Life]) -> list[Life]:
     ]
 
 
-def loss_row(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
+def loss_row(number: int, incarnation: int, loss: Loss) -> LostRange:
     """Return a row of the losses table: a loss that restore point `number` found."""
-    return LostRange(point=number, incarnation=incarnation, **asdict(loss))._asdict()
+    return LostRange(point=number, incarnation=incarnation, **asdict(loss))
 
 
-def loss_of(row: Mapping[str, Any]) -> Loss:
+def loss_of(row: LostRange) -> Loss:
     """Return the loss of a row of the losses table."""
-    return Loss(**{name: row[name] for name in Loss.__struct_fields__})
+    return Loss(**{name: getattr(row, name) for name in Loss.__struct_fields__})
 
 
-def pin_points(state: State, numbers: Iterable[int], at: str) -> State:
+def pin_points(state: State, numbers: Collection[int], at: str) -> State:
     """Pin restore points; those that are pinned keep their time."""
-    wanted = set(numbers)
-    check_listed(state, wanted)
-    new = {number: at for number in wanted if number not in state.pins}
+    check_listed(state, numbers)
+    new = {number: at for number in numbers if number not in state.pins}
     return replace(state, pins={**state.pins, **new}) if new else state
 
 
-def release_points(state: State, numbers: Iterable[int]) -> State:
-    wanted = set(numbers)
-    check_listed(state, wanted)
-    pins = {number: at for number, at in state.pins.items() if number not in wanted}
+def release_points(state: State, numbers: Collection[int]) -> State:
+    check_listed(state, numbers)
+    pins = {number: at for number, at in state.pins.items() if number not in numbers}
     return replace(state, pins=pins) if len(pins) < len(state.pins) else state
 
 
@@ -171,8 +164,7 @@ def check_listed(state: State, numbers: Iterable[int]) -> None:
     """Raise `UsageError` for the first of `numbers` that is no restore point."""
     for number in sorted(set(numbers)):
         if state.point(number) is None:
-            gone = number in state.past_manifests
-            why = "was let go" if gone else "does not exist"
+            why = "was let go" if number in state.past_manifests else "does not exist"
             raise UsageError(f"restore point {number} {why}", "see 'kbackup list'")
 
 

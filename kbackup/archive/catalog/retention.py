@@ -1,19 +1,15 @@
-"""Let restore points and records go, and take them back within the grace period. Pure."""
+"""Let restore points and records go, take them back within the grace period, and note damage. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import Hold, Life, LogStart, LostRange, PastPoint, Point, State, mask
-from kbackup.archive.catalog.tables import SEGMENTS, Rows
+from kbackup.archive.catalog.state import Hold, LogStart, LostRange, PastPoint, State, highest_incarnations
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -30,13 +26,15 @@ def expire_points(state: State, numbers: Iterable[int]) -> State:
     newest = state.restore_points[-1].number
     if newest in going:
         raise RefusedError(f"restore point {newest} is the newest one", "keep the newest restore point")
-    return drop_points(state, going)
+    return lose_points(state, going)
 
 
-def drop_points(state: State, numbers: Collection[int]) -> State:
+def lose_points(state: State, numbers: Collection[int]) -> State:
     """Return `state` without restore points, their pins and labels, and what no other restore point has. The numbers
     are not given again."""
     gone = [PastPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
+    if not gone:
+        return state
     return drop_unreferenced(
         replace(
             state,
@@ -50,44 +48,25 @@ def drop_points(state: State, numbers: Collection[int]) -> State:
 
 def drop_unreferenced(state: State) -> State:
     """Return `state` without the rows that concern no restore point: segments, losses and log starts of incarnations
-    that have ended."""
+    that have ended.
+
+    A segment is in all restore points from the one that added it to the last one of its incarnation. A loss concerns
+    restore points with its incarnation, or with a later one of the topic, which shows that the loss is older.
+    """
     last = state.last_points()
-    lives = [
+    highest = highest_incarnations(last)
+    kept = drop_superseded(
         life if life.first is None or key in last else life._replace(retired=True) for key, life in state.lives.items()
-    ]
-    kept = drop_superseded(lives)
+    )
     if kept != list(state.lives.values()):
         state = replace(state, incarnations=state.incarnations.replace(kept))
+    key = ("topic", "incarnation")
     return replace(
         state,
-        segments=state.segments.where(_had(state, last)),
-        losses=state.losses.where(_concern(state.losses, last)),
-        log_starts=state.log_starts.where(_of(state.log_starts, last)),
+        segments=state.segments.where(lambda *row: row[2] <= last.get(row[:2], 0), *key, "point"),
+        losses=state.losses.where(lambda topic, incarnation: incarnation <= highest.get(topic, 0), *key),
+        log_starts=state.log_starts.where(lambda *incarnation: incarnation in last, *key),
     )
-
-
-def _had(state: State, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
-    """Return for each segment whether any restore point has it: bool[segments]. A segment is in all restore points from
-    the one that added it to the last one of its incarnation."""
-    topics, incarnations, points = state.segments.columns("topic", "incarnation", "point")
-    keys = zip(topics, incarnations, strict=True)
-    return mask(point <= last.get(key, 0) for key, point in zip(keys, points, strict=True))
-
-
-def _concern(losses: Rows, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
-    """Return for each loss whether a restore point has its incarnation, or a later one of the topic: bool[losses]. A
-    later incarnation shows that the loss is older."""
-    highest: dict[str, int] = {}
-    for topic, incarnation in last:
-        highest[topic] = max(incarnation, highest.get(topic, 0))
-    return mask(
-        incarnation <= highest.get(topic, 0)
-        for topic, incarnation in zip(*losses.columns("topic", "incarnation"), strict=True)
-    )
-
-
-def _of(rows: Rows, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
-    return mask(key in last for key in zip(*rows.columns("topic", "incarnation"), strict=True))
 
 
 def old_starts(
@@ -95,8 +74,7 @@ def old_starts(
 ) -> dict[IncarnationPartition, int]:
     """Return new log starts that expire records from before `cutoff` (ms since the epoch), by whole segments from the
     start of each partition. Segments of pinned restore points, of `holds` and of incarnations `spared` stay."""
-    last, pinned = state.last_points(), sorted(state.pins)
-    lives = state.lives
+    last, lives, pinned = state.last_points(), state.lives, sorted(state.pins)
     names = ["topic", "incarnation", "partition", "first", "last", "max_timestamp", "point"]
     table = state.segments.read(names).sort_by([(name, "ascending") for name in names[:4]])
     starts: dict[IncarnationPartition, int] = {}
@@ -112,29 +90,27 @@ def old_starts(
         )
         if newest is None or newest >= cutoff or held:
             stopped.add(key)
-            continue
-        starts[key] = end + 1
+        else:
+            starts[key] = end + 1
     return starts
 
 
 def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> State:
     """Raise log starts: segments that end below them go. A segment that a pinned restore point has must not."""
-    names = ["topic", "incarnation", "partition", "last", "count", "bytes", "point"]
+    place = ("topic", "incarnation", "partition")
     sums: dict[IncarnationPartition, list[int]] = defaultdict(lambda: [0, 0])
-    keep: list[bool] = []
     last, pinned = state.last_points(), sorted(state.pins)
-    for topic, incarnation, partition, end, count, size, point in zip(*state.segments.columns(*names), strict=True):
-        key = (topic, incarnation, partition)
-        goes = end < starts.get(key, 0)
-        keep.append(not goes)
-        if goes:
-            if any(point <= pin <= last[topic, incarnation] for pin in pinned):
-                raise RefusedError(
-                    f"{topic}-{partition}: a pinned restore point has records below offset {starts[key]}",
-                    "release the restore point first",
-                )
-            sums[key][0] += count
-            sums[key][1] += size
+    for *_key, end, count, size, point in state.segments.rows(*place, "last", "count", "bytes", "point"):
+        key = (_key[0], _key[1], _key[2])
+        if end >= starts.get(key, 0):
+            continue
+        if any(point <= pin <= last[key[:2]] for pin in pinned):
+            raise RefusedError(
+                f"{key[0]}-{key[2]}: a pinned restore point has records below offset {starts[key]}",
+                "release the restore point first",
+            )
+        sums[key][0] += count
+        sums[key][1] += size
     if not sums:
         return state
     rows = dict(state.starts)
@@ -143,7 +119,7 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
         rows[key] = LogStart(*key, max(old.start, starts[key]), old.records + records, old.bytes + size)
     return replace(
         state,
-        segments=state.segments.where(np.array(keep, np.bool_)),
+        segments=state.segments.where(lambda *row: row[3] >= starts.get(row[:3], 0), *place, "last"),
         log_starts=state.log_starts.replace([row for _, row in sorted(rows.items())]),
     )
 
@@ -162,83 +138,20 @@ def records_by_point(state: State) -> dict[int, int]:
     return dict(zip(numbers.tolist(), np.cumsum(sums)[:-1].tolist(), strict=True))
 
 
-# Operations that follow from damage, or from objects that were found. Pure.
-
-
-_DAMAGE = ("topic", "incarnation", "partition", "first", "last", "point")
-
-
 def lose_segments(state: State, damaged: Mapping[str, str]) -> State:
     """Move segments that are missing or damaged to the losses. `damaged` maps keys of records objects to reasons."""
+    names = ("key", "topic", "incarnation", "partition", "first", "last", "point")
     losses = [
         LostRange(
             *(point, topic, incarnation, partition, "damaged", first, last + 1),
             message=f"offsets {first} to {last} of {topic}-{partition}: {damaged[key]}",
         )
-        for key, topic, incarnation, partition, first, last, point in zip(
-            *state.segments.columns("key", *_DAMAGE), strict=True
-        )
+        for key, topic, incarnation, partition, first, last, point in state.segments.rows(*names)
         if key in damaged
     ]
     if not losses:
         return state
     return replace(state, segments=state.segments.without("key", damaged), losses=state.losses.append(losses))
-
-
-def lose_points(state: State, numbers: Collection[int]) -> State:
-    """Let restore points go whose manifest is lost. The numbers stay given."""
-    listed = any(point.number in numbers for point in state.restore_points)
-    return drop_points(state, numbers) if listed else state
-
-
-def rebuild(
-    state: State,
-    points: Sequence[Point],
-    lives: Sequence[Life],
-    segments: pa.Table,
-    losses: Sequence[dict[str, Any]] = (),
-) -> State:
-    """Return `state` with the restore points, incarnations and segments that it lacks; `segments` has the schema
-    `tables.SEGMENTS`."""
-    known = {point.number for point in state.restore_points}
-    fresh = Rows(SEGMENTS).append(segments).without("key", set(state.segments.columns("key")[0]))
-    new = [point for point in points if point.number not in known]
-    numbers = {point.number for point in new}
-    merged = _merged(state, lives, max(numbers, default=0))
-    return replace(
-        state,
-        reinstated=state.number + 1,
-        next_point=max([state.next_point, *(number + 1 for number in numbers)]),
-        points=state.points.append(new),
-        past=state.past.without("number", numbers),
-        incarnations=state.incarnations.replace([life for _, life in sorted(merged.items())]),
-        segments=state.segments.append(fresh.read()),
-        losses=state.losses.append(list(losses)),
-    )
-
-
-def _later(last: int | None, other: int | None) -> int | None:
-    return None if last is None else max(last, other or last)
-
-
-def _merged(state: State, lives: Sequence[Life], upto: int) -> dict[Incarnation, Life]:
-    """Return the incarnations of `state` and of restore points up to `upto` that come back to it, which
-    have `lives`."""
-    newest = state.newest.number if state.newest is not None else 0
-    merged = dict(state.lives)
-    for life in lives:
-        key = (life.topic, life.incarnation)
-        known = state.lives.get(key)
-        if known is None or known.first is None or known.retired:
-            ended = upto if life.last is None and upto < newest else life.last
-            merged[key] = life._replace(last=ended)
-        elif life.first is not None:
-            last = life.last if upto > newest else _later(known.last, life.last)
-            merged[key] = known._replace(first=min(known.first, life.first), last=last)
-    return merged
-
-
-# Operations that take an expiration back, and that mark what can't be taken back. Pure.
 
 
 def undo_expiration(state: State, before: State, after: State) -> State:
@@ -263,7 +176,6 @@ def undo_expiration(state: State, before: State, after: State) -> State:
     lives = {**state.lives, **{key: life for key, life in before.lives.items() if key not in last}}
     lives |= {key: life for key, life in state.lives.items() if not life.retired}
     known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
-    losses = {tuple(row.values()) for row in after.losses.dicts()}
     labels = {name: number for name, number in before.labels.items() if number in numbers}
     return replace(
         state,
@@ -272,7 +184,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         points=state.points.append([p for p in before.restore_points if p.number in numbers]),
         past=state.past.without("number", numbers),
         segments=state.segments.append(before.segments.without("key", known).read()),
-        losses=state.losses.append([row for row in before.losses.dicts() if tuple(row.values()) not in losses]),
+        losses=state.losses.append([loss for loss in before.lost if loss not in after.lost]),
         incarnations=state.incarnations.replace(drop_superseded(lives.values())),
         log_starts=before.log_starts,
     )

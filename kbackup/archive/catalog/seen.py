@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import far_numbers
+from kbackup.archive.catalog.commit import far_numbers, list_catalogs
 from kbackup.archive.catalog.documents import Catalog, Link
 from kbackup.archive.models import load
 from kbackup.errors import CorruptError, MismatchError, NotFoundError, WrongKeyError
@@ -34,7 +35,8 @@ class SeenCatalog:
     def check(self, accept_rollback: bool) -> None:
         """Raise `MismatchError` if the newest catalog is older than the one read before, or that one was replaced.
         One LIST, and a GET for each of the two catalogs."""
-        seen, numbers = self._read(), self._numbers()
+        seen = self._read()
+        numbers = self._numbers(seen.number)
         newest = self._newest(numbers, seen.number)
         is_damaged = seen.number in numbers and newest.number < seen.number  # the command names it, and repair mends it
         if newest.number < seen.number and not is_damaged and not accept_rollback:
@@ -53,30 +55,25 @@ class SeenCatalog:
                 "pass --accept-rollback to go on with the archive as it is",
             )
         if not is_damaged:
-            self._keep(newest)
+            self._keep(newest, seen)
 
     def remember(self) -> None:
         """Keep the newest catalog, which this command may have committed. One LIST, one GET."""
-        self._keep(self._newest(self._numbers(), self._read().number))
+        seen = self._read()
+        self._keep(self._newest(self._numbers(seen.number), seen.number), seen)
 
-    def _numbers(self) -> list[int]:
+    def _numbers(self, seen: int) -> list[int]:
         """List the catalogs from the one that was seen on, or all where none of them follows it closely."""
-        seen = self._read().number
-        listed = self._listed(layout.catalog_key(seen - 1) if seen > 1 else "")
-        return self._listed("") if seen > 1 and not {*listed} - far_numbers(listed, seen) else listed
-
-    def _listed(self, start: str) -> list[int]:
-        keys = (entry.key for entry in self._store.list(layout.CATALOG, start))
-        return sorted(number for key in keys if (number := layout.parse_catalog_key(key)) is not None)
+        numbers = list_catalogs(self._store, seen)
+        return list_catalogs(self._store) if seen > 1 and not {*numbers} - far_numbers(numbers, seen) else numbers
 
     def _load(self, number: int) -> Link | None:
         """Return a catalog's number and checksum; None if it can't be read, which the command reports."""
         key = layout.catalog_key(number)
-        try:
+        with suppress(NotFoundError, CorruptError, WrongKeyError):
             catalog = load(Catalog, self._store.get(key), key)
-        except (NotFoundError, CorruptError, WrongKeyError):
-            return None
-        return Link(number=number, checksum=catalog.checksum) if catalog.number == number else None
+            return Link(number=number, checksum=catalog.checksum) if catalog.number == number else None
+        return None
 
     def _newest(self, numbers: list[int], seen: int) -> Link:
         """Return the newest catalog that can be read: anybody who may write can put an object under a number. Without
@@ -87,9 +84,14 @@ class SeenCatalog:
                 return found
         return Link(number=max(near or numbers, default=0), checksum="")
 
-    def _keep(self, newest: Link) -> None:
-        if newest != self._read() and (newest.checksum or not newest.number):
-            self._write(newest)
+    def _keep(self, newest: Link, seen: Link) -> None:
+        if newest == seen or (newest.number and not newest.checksum):
+            return
+        document = {"archive": self._store.url, "catalog": newest.number, "checksum": newest.checksum}
+        try:
+            write_own(self._file, json.dumps(document).encode() + b"\n")
+        except OSError as error:
+            log.info("the newest catalog can't be kept in %s: %s", self._file.parent, error.strerror)
 
     def _read(self) -> Link:
         """Return the newest catalog that was seen; number 0 if none is kept or readable."""
@@ -97,14 +99,4 @@ class SeenCatalog:
             document = json.loads(read_own(self._file))
             return Link(number=int(document["catalog"]), checksum=str(document.get("checksum", "")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return _NONE
-
-    def _write(self, seen: Link) -> None:
-        document = {"archive": self._store.url, "catalog": seen.number, "checksum": seen.checksum}
-        try:
-            write_own(self._file, json.dumps(document).encode() + b"\n")
-        except OSError as error:
-            log.info("the newest catalog can't be kept in %s: %s", self._file.parent, error.strerror)
-
-
-_NONE = Link(number=0, checksum="")
+            return Link(number=0, checksum="")

@@ -1,6 +1,6 @@
 """The state of an archive as a value: restore points, segments, and the runs that hold them. Pure: no store, no clock.
 
-Operations (`operations`, `retention`, `recovery`) make one state from another; `commit` writes a state.
+Operations (`operations`, `retention`, `copies`) make one state from another; `commit` writes a state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
@@ -82,6 +81,11 @@ class LostRange(NamedTuple):
     start: int | None
     end: int | None
     message: str
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Partition, offsets and kind, to compare losses by."""
+        return self.topic, self.incarnation, self.partition, self.start, self.end, self.kind
 
 
 class PastPoint(NamedTuple):
@@ -155,34 +159,38 @@ class State:
 
     @cached_property
     def lives(self) -> Mapping[Incarnation, Life]:
-        columns = self.incarnations.columns(*Life._fields)
-        return {(life.topic, life.incarnation): life for life in map(Life._make, zip(*columns, strict=True))}
+        return {(row[0], row[1]): Life(*row) for row in self.incarnations.rows(*Life._fields)}
 
     @cached_property
     def highest(self) -> Mapping[str, int]:
         """Return, by topic, the highest incarnation number that was ever given."""
-        found: dict[str, int] = {}
-        for topic, incarnation in self.lives:
-            found[topic] = max(incarnation, found.get(topic, 0))
-        return found
+        return highest_incarnations(self.lives)
 
     @cached_property
     def starts(self) -> Mapping[IncarnationPartition, LogStart]:
-        columns = self.log_starts.columns(*LogStart._fields)
-        starts = map(LogStart._make, zip(*columns, strict=True))
-        return {(start.topic, start.incarnation, start.partition): start for start in starts}
+        return {row[:3]: LogStart(*row) for row in self.log_starts.rows(*LogStart._fields)}
+
+    @cached_property
+    def lost(self) -> tuple[LostRange, ...]:
+        """Every loss."""
+        return tuple(LostRange(*row) for row in self.losses.rows(*LostRange._fields))
+
+    @property
+    def damage(self) -> list[LostRange]:
+        """The losses by damage, which each have a partition."""
+        return [loss for loss in self.lost if loss.kind == "damaged"]
 
     @cached_property
     def past_manifests(self) -> Mapping[int, str]:
         """Return, by number, the manifest's checksum of every restore point that was let go."""
-        return dict(zip(*self.past.columns("number", "manifest"), strict=True))
+        return dict(self.past.rows("number", "manifest"))
 
     @cached_property
     def lineage(self) -> frozenset[tuple[int, str]]:
         """Number and checksum of every manifest that is or was of a restore point. A number has several where a repair
         made its manifest anew."""
-        past = zip(*self.past.columns("number", "manifest"), strict=True)
-        return frozenset([*past, *((point.number, point.manifest) for point in self.restore_points)])
+        points = ((point.number, point.manifest) for point in self.restore_points)
+        return frozenset([*self.past.rows("number", "manifest"), *points])
 
     @property
     def let_go(self) -> int:
@@ -228,8 +236,9 @@ def _points(table: pa.Table) -> Iterator[Point]:
     return map(Point._make, zip(*columns, strict=True))
 
 
-def mask(flags: Iterable[bool]) -> npt.NDArray[np.bool_]:
-    return np.fromiter(flags, np.bool_)
+def highest_incarnations(incarnations: Iterable[Incarnation]) -> dict[str, int]:
+    """Return the highest incarnation of each topic."""
+    return dict(sorted(incarnations))
 
 
 # Records and restore points that must stay because somebody still has to read them. Pure.
@@ -250,12 +259,11 @@ class Hold:
     def holds(self, topic: str, incarnation: int, partition: int, last: int, point: int) -> bool:
         """Return whether records up to offset `last` of a partition, which restore point `point` added, have to
         stay."""
-        position = self.positions.get(topic)
         if point > self.restore_point:
             return True
-        if position is None:
+        if topic not in self.positions:
             return False
-        reading, following = position
+        reading, following = self.positions[topic]
         if incarnation != reading:
             return incarnation > reading
         return last >= (following[partition] if partition < len(following) else 0)
@@ -264,16 +272,11 @@ class Hold:
 def held_points(state: State, holds: Sequence[Hold]) -> dict[int, list[str]]:
     """Return the restore points that must stay, each with the names of its holds. A hold on an incarnation that has
     ended is on the last restore point that has it."""
-    names = ("topic", "incarnation", "partition", "last", "point")
     last_points = state.last_points()
     names_by_point: dict[int, list[str]] = {}
-    if not holds:
-        return names_by_point
-    for topic, incarnation, partition, last, point in zip(*state.segments.columns(*names), strict=True):
-        number = last_points.get((topic, incarnation), 0)
+    for row in state.segments.rows("topic", "incarnation", "partition", "last", "point") if holds else ():
+        number = last_points.get((row[0], row[1]), 0)
         for hold in holds:
-            if hold.name in names_by_point.get(number, ()):
-                continue
-            if hold.holds(topic, incarnation, partition, last, point):
+            if hold.name not in names_by_point.get(number, ()) and hold.holds(*row):
                 names_by_point.setdefault(number, []).append(hold.name)
     return names_by_point

@@ -1,26 +1,37 @@
-"""Find and delete orphans: objects that no catalog refers to and that no reader may still have open."""
+"""Find and delete orphans: objects that no catalog refers to and that no reader may still have open.
+
+A delete may reach the store late, after a pause of any length. Therefore a key is deleted only when nobody creates
+it again: catalogs and tables are named once, restore points have numbers that were given, and segments lie below
+the end (or the log start) of their partition, or belong to an incarnation that is over. What lies at or beyond an
+end belongs to the next backup.
+
+Few catalogs decide: the newest, and the oldest one that was the newest within the grace time, by the times of the
+store. Ends only grow, and what one of the catalogs between them dropped is in the oldest, or lies beyond its ends,
+or was brought back in between: the catalogs that brought rows back (`Catalog.reinstated`) decide as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from msgspec.structs import astuple
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest, read_catalog, state_of
+from kbackup.archive.catalog.commit import Author, Committed, commit, open_catalog, open_newest, read_catalog, state_of
 from kbackup.archive.catalog.documents import Catalog, TableRef
 from kbackup.archive.catalog.retention import mark_swept, undo_expiration
 from kbackup.archive.catalog.state import HistoryRow, State
+from kbackup.archive.identity import REPAIR
 from kbackup.archive.models import Manifest, load
 from kbackup.errors import CorruptError, NotFoundError, RefusedError
 from kbackup.store.base import Failed, ObjectInfo, Store
-from kbackup.types import Incarnation, IncarnationPartition
+from kbackup.types import IncarnationPartition
+from kbackup.util.system import in_threads
 
-_THREADS = 16
-_REPAIR = "take it from a bucket version or another copy of the archive, or run 'kbackup repair'"
+_AT_ONCE = 1000
 Ends = Mapping[IncarnationPartition, int]
 
 
@@ -34,10 +45,6 @@ class Orphans:
     upto: int
     objects: tuple[ObjectInfo, ...]
     unreadable: int | None = None
-
-    @property
-    def bytes(self) -> int:
-        return sum(each.size for each in self.objects)
 
 
 def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo], cutoff: float) -> Orphans:
@@ -57,42 +64,41 @@ def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo],
     first = max((number for number, each in listed.items() if each.modified <= cutoff), default=None)
     if first is None:
         return Orphans(0, ())
+
+    def read(number: int) -> Catalog | None:
+        with suppress(NotFoundError, CorruptError):
+            return read_catalog(store, number, state.archive_id)
+        return None
+
     window = sorted(number for number in listed if first <= number < state.number)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        catalogs = list(pool.map(lambda number: _readable(store, number, state.archive_id), window))
-    unreadable = [number for number, catalog in zip(window, catalogs, strict=True) if catalog is None]
-    read = [*filter(None, catalogs), *filter(None, [newest.catalog])]
+    catalogs = dict(zip(window, in_threads(read, window), strict=True))
+    unreadable = [number for number, catalog in catalogs.items() if catalog is None]
+    readable = [*filter(None, catalogs.values()), *filter(None, [newest.catalog])]
     replaced = [
         before.number
-        for before, after in pairwise(read)
-        if after.previous is not None
-        and after.previous.number == before.number
-        and after.previous.checksum != before.checksum
+        for before, after in pairwise(readable)
+        if (link := after.previous) is not None and link.number == before.number and link.checksum != before.checksum
     ]
     if unreadable or replaced:
         return Orphans(0, (), min(unreadable + replaced))
     deciding = [
         Committed(state_of(store, catalog), catalog)
-        for catalog in read[:-1]
+        for catalog in readable[:-1]
         if catalog.number in (first, catalog.reinstated)
     ]
     deciding.append(newest)
-    number = first
+    number, manifests = first, []
     try:
         for committed in deciding:
             number = committed.state.number
             referred_keys(committed)
-            _newest_manifest(store, committed)
+            manifests.append(_newest_manifest(store, committed))
     except (NotFoundError, CorruptError):
         return Orphans(0, (), number)
-    return _orphans(store, deciding, listed.values(), objects, cutoff)
-
-
-def _readable(store: Store, number: int, archive_id: str) -> Catalog | None:
-    try:
-        return read_catalog(store, number, archive_id)
-    except (NotFoundError, CorruptError):
-        return None
+    oldest = layout.catalog_key(first)
+    old = sorted(each for each in listed.values() if each.key < oldest and each.modified <= cutoff)
+    ends = [(deciding[at].state, _ends(deciding[at].state, manifests[at])) for at in (0, -1)]
+    return Orphans(first - 1, (*old, *_without_reference(deciding, ends, objects, cutoff)))
 
 
 def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
@@ -101,33 +107,33 @@ def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
         return None
     manifest = load(Manifest, store.get(point.documents[0]), point.documents[0])
     if manifest.checksum != point.manifest:
-        raise CorruptError(f"file {point.documents[0]} is not the manifest that the catalog names", _REPAIR)
+        raise CorruptError(f"file {point.documents[0]} is not the manifest that the catalog names", REPAIR)
     return manifest
 
 
-def _orphans(
-    store: Store,
-    deciding: Sequence[Committed],
-    catalogs: Iterable[ObjectInfo],
-    objects: Iterable[ObjectInfo],
-    cutoff: float,
-) -> Orphans:
-    """Return the objects that are orphans by the oldest and by the newest of the catalogs that decide, oldest first."""
-    first = deciding[0].state.number
+def _ends(state: State, manifest: Manifest | None) -> Ends:
+    """Return the ends of the partitions of living incarnations."""
+    ends = {place: p.end for place, p in manifest.partitions().items()} if manifest is not None else {}
+    for place, start in state.starts.items():
+        ends[place] = max(start.start, ends.get(place, 0))
+    return ends
+
+
+def _without_reference(
+    deciding: Sequence[Committed], ends: Sequence[tuple[State, Ends]], objects: Iterable[ObjectInfo], cutoff: float
+) -> list[ObjectInfo]:
+    """Return the objects, apart from catalogs, that are orphans by the oldest and by the newest of the catalogs that
+    decide."""
     referred = set[str]().union(*map(referred_keys, deciding))
-    filled = {place for committed in deciding for place in _filled(committed.state)}
-    ends = [(c.state, _ends(c.state, _newest_manifest(store, c))) for c in (deciding[0], deciding[-1])]
-    oldest = layout.catalog_key(first)
-    old = [each for each in catalogs if each.key < oldest and each.modified <= cutoff]
-    others = [
+    filled = {place for c in deciding for place in c.state.segments.rows("topic", "incarnation", "partition")}
+    return sorted(
         each
         for each in objects
         if each.modified <= cutoff
         and layout.parse_catalog_key(each.key) is None
         and each.key not in referred
         and all(_may_go(each.key, state, filled, end) for state, end in ends)
-    ]
-    return Orphans(first - 1, (*sorted(old), *sorted(others)))
+    )
 
 
 def referred_keys(committed: Committed) -> set[str]:
@@ -136,28 +142,12 @@ def referred_keys(committed: Committed) -> set[str]:
     keys = {ref.key for ref in table_refs(catalog)} if catalog is not None else set()
     keys.update(key for documents in state.points.columns("documents")[0] for key in documents)
     (segments,) = state.segments.columns("key")
-    keys.update(segments)
-    keys.update(map(layout.index_key_of, segments))
-    return keys
+    return keys.union(segments, map(layout.index_key_of, segments))
 
 
 def table_refs(catalog: Catalog) -> list[TableRef]:
     """Return the files of a catalog's tables."""
     return [ref for refs in astuple(catalog.tables) for ref in refs]
-
-
-def _ends(state: State, manifest: Manifest | None) -> Ends:
-    """Return the ends of the partitions of living incarnations."""
-    topics = manifest.topics if manifest is not None else ()
-    ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
-    for place, start in state.starts.items():
-        ends[place] = max(start.start, ends.get(place, 0))
-    return ends
-
-
-def _filled(state: State) -> set[IncarnationPartition]:
-    """Return the partitions that have segments."""
-    return set(zip(*state.segments.columns("topic", "incarnation", "partition"), strict=True))
 
 
 def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], ends: Ends) -> bool:
@@ -175,37 +165,15 @@ def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], en
     (topic, incarnation), name = place
     segment = layout.parse_segment(name)
     life = state.lives.get((topic, incarnation))
-    if incarnation < state.highest.get(topic, 0) or (life is not None and (life.retired or life.last is not None)):
-        return segment is not None or _is_unused(name, (topic, incarnation), filled)
+    is_over = incarnation < state.highest.get(topic, 0)
+    if is_over or (life is not None and (life.retired or life.last is not None)):
+        if segment is not None:
+            return True
+        partition = layout.parse_partition_index(name)
+        if partition is not None:
+            return (topic, incarnation, partition) not in filled
+        return layout.parse_group_offsets(name) is not None and all(p[:2] != place[0] for p in filled)
     return segment is not None and segment.start < ends.get((topic, incarnation, segment.partition), 0)
-
-
-def _is_unused(name: str, incarnation: Incarnation, filled: Collection[IncarnationPartition]) -> bool:
-    """Return whether a file is a derived one of a partition or topic without segments."""
-    partition = layout.parse_partition_index(name)
-    if partition is not None:
-        return (*incarnation, partition) not in filled
-    return layout.parse_group_offsets(name) is not None and all(p[:2] != incarnation for p in filled)
-
-
-def open_catalog(store: Store, number: int, archive_id: str) -> Committed:
-    catalog = read_catalog(store, number, archive_id)
-    return Committed(state_of(store, catalog), catalog)
-
-
-# The sweep: deleting objects that no catalog refers to which a reader may still have open.
-#
-# A delete may reach the store late, after a pause of any length. Therefore a key is deleted only when nobody creates
-# it again: catalogs and tables are named once, restore points have numbers that were given, and segments lie below
-# the end (or the log start) of their partition, or belong to an incarnation that is over. What lies at or beyond an
-# end belongs to the next backup.
-#
-# Few catalogs decide: the newest, and the oldest one that was the newest within the grace time, by the times of the
-# store. Ends only grow, and what one of the catalogs between them dropped is in the oldest, or lies beyond its ends,
-# or was brought back in between: the catalogs that brought rows back (`Catalog.reinstated`) decide as well.
-
-
-_AT_ONCE = 1000
 
 
 def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Author) -> Committed:
@@ -234,24 +202,19 @@ def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Auth
 def delete_orphans(store: Store, orphans: Orphans) -> list[Failed]:
     """Returns each object that could not be deleted: a later sweep tries again."""
     keys = [each.key for each in orphans.objects]
-    failed: list[Failed] = []
-    for at in range(0, len(keys), _AT_ONCE):
-        failed += store.delete(keys[at : at + _AT_ONCE])
-    return failed
+    return [failed for at in range(0, len(keys), _AT_ONCE) for failed in store.delete(keys[at : at + _AT_ONCE])]
 
 
 def read_history(store: Store, archive_id: str, numbers: Iterable[int]) -> list[HistoryRow]:
     """Return the rows of catalogs, in order; none for a catalog that a sweep has deleted."""
 
     def read(number: int) -> HistoryRow | None:
-        try:
+        with suppress(NotFoundError):
             made = read_catalog(store, number, archive_id).operation
-        except NotFoundError:
-            return None
-        return HistoryRow(number, made.kind, made.run, made.by, made.at, made.summary)
+            return HistoryRow(number, made.kind, made.run, made.by, made.at, made.summary)
+        return None
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return [row for row in pool.map(read, sorted(numbers)) if row is not None]
+    return [row for row in in_threads(read, sorted(numbers)) if row is not None]
 
 
 def last_expiration(store: Store, newest: Committed) -> int | None:
@@ -263,12 +226,9 @@ def last_expiration(store: Store, newest: Committed) -> int | None:
             kind = read_catalog(store, number, newest.state.archive_id).operation.kind
         except NotFoundError:
             return None
-        if kind == "undo":
-            undone += 1
-        elif kind == "expire":
-            if not undone:
-                return number
-            undone -= 1
+        if kind == "expire" and not undone:
+            return number
+        undone += {"undo": 1, "expire": -1}.get(kind, 0)
     return None
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -49,8 +48,7 @@ class Chunk:
 
     @cached_property
     def _data(self) -> bytes:
-        assert not isinstance(self.source, pa.Table)  # noqa: S101 (callers look first)
-        return self.source()
+        return self.source() if callable(self.source) else b""
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows, or some columns. `CorruptError` for a file that is missing or differs from its checksum in
@@ -103,15 +101,18 @@ class Rows:
         """Columns as Python values."""
         return [column.to_pylist() for column in self.read(names or None).columns]
 
+    def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of some columns as Python values."""
+        return zip(*self.columns(*names), strict=True)
+
     def dicts(self) -> list[dict[str, Any]]:
         """Return the rows as Python values: for tables that are small, or wanted whole."""
         return self.read().to_pylist()
 
     def append(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
-        if isinstance(rows, pa.Table):
-            table = rows
-        else:
-            dicts = [row if isinstance(row, dict) else row._asdict() for row in rows]
+        table = rows
+        if not isinstance(table, pa.Table):
+            dicts = [row if isinstance(row, dict) else row._asdict() for row in table]
             table = pa.Table.from_pylist(dicts, schema=self.schema)
         if not len(table):
             return self
@@ -126,12 +127,14 @@ class Rows:
         """Return all rows anew, as one chunk."""
         return Rows(self.schema).append(rows)
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Rows:
-        """Return the rows where `mask` (bool[rows], in order) is true. Chunks that lose no row stay as they are."""
+    def where(self, keep: Callable[..., bool], *names: str) -> Rows:
+        """Return the rows for which `keep` of their columns `names` is true. Chunks that lose no row stay as they
+        are."""
+        every = np.fromiter((keep(*row) for row in self.rows(*names)), np.bool_)
         chunks: list[Chunk] = []
         at = 0
         for chunk in self.chunks:
-            kept = mask[at : at + chunk.rows]
+            kept = every[at : at + chunk.rows]
             at += chunk.rows
             if kept.all():
                 chunks.append(chunk)
@@ -141,7 +144,7 @@ class Rows:
 
     def without(self, column: str, values: Collection[object]) -> Rows:
         """Return the rows whose `column` is none of `values`."""
-        return self.where(np.fromiter((value not in values for value in self.columns(column)[0]), np.bool_))
+        return self.where(lambda value: value not in values, column)
 
     def _chunk(self, table: pa.Table) -> Chunk:
         return Chunk(self.schema, len(table), table.cast(self.schema))
@@ -160,21 +163,18 @@ def read_ref(store: Store, ref: TableRef) -> bytes:
 
 def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef], known: Rows | None = None) -> Rows:
     """Return rows that are read from `store` when they are first needed; chunks of `known` rows are taken over."""
-    chunks = {chunk.ref: chunk for chunk in known.chunks} if known is not None else {}
-    return Rows(
-        schema, tuple(chunks.get(ref) or Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs)
-    )
+    there = {chunk.ref: chunk for chunk in known.chunks} if known is not None else {}
+    chunks = (there.get(ref) or Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs)
+    return Rows(schema, tuple(chunks))
 
 
-def write_rows(store: Store, rows: Rows, name: Callable[[], str]) -> tuple[Rows, tuple[TableRef, ...]]:
-    """Create a file for each chunk that has none, under the next `name`. Returns the rows with their references."""
-    chunks: list[Chunk] = []
-    for chunk in rows.chunks:
+def write_rows(store: Store, rows: Rows, names: Iterator[str]) -> tuple[Rows, tuple[TableRef, ...]]:
+    """Create a file for each chunk that has none, under the next name. Returns the rows with their references."""
+    chunks = [*rows.chunks]
+    for at, chunk in enumerate(chunks):
         if chunk.ref is None:
             data = encode(chunk.read())
-            ref = TableRef(key=name(), size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=chunk.rows)
+            ref = TableRef(key=next(names), size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=chunk.rows)
             store.put_new(ref.key, data)
-            chunks.append(Chunk(chunk.schema, chunk.rows, chunk.source, ref))
-        else:
-            chunks.append(chunk)
+            chunks[at] = Chunk(chunk.schema, chunk.rows, chunk.source, ref)
     return Rows(rows.schema, tuple(chunks)), tuple(chunk.ref for chunk in chunks if chunk.ref is not None)

@@ -118,11 +118,9 @@ def content_of(
         archive, [t for t in (topics if groups is None else groups) if _key(t) in chosen]
     )
     damaged = [
-        row
-        for row in archive.state.losses.dicts()
-        if row["kind"] == "damaged" and row["point"] <= manifest.number and (row["topic"], row["incarnation"]) in chosen
+        row for row in archive.state.damage if row.point <= manifest.number and (row.topic, row.incarnation) in chosen
     ]
-    damaged.sort(key=lambda row: (row["topic"], row["partition"], row["start"]))
+    damaged.sort(key=lambda row: (row.topic, row.partition, row.start))
     return Content(
         archive.info.id,
         manifest.number,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import loss_row
-from kbackup.archive.catalog.state import Life, LogStart, State
+from kbackup.archive.catalog.state import Life, LogStart, LostRange, State
 from kbackup.archive.catalog.tables import SEGMENTS
-from kbackup.archive.models import Loss, Manifest, PartitionState
+from kbackup.archive.models import Manifest, PartitionState
 from kbackup.archive.repair.base import Sizes
 from kbackup.archive.segments.table import Segment, in_order, to_batch
 from kbackup.errors import CorruptError, NotFoundError
@@ -23,6 +21,7 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
 
+Manifests = Mapping[int, Manifest]
 Starts = Mapping[IncarnationPartition, Sequence[int]]
 """The first offset of each segment that a partition index names."""
 
@@ -30,7 +29,7 @@ Starts = Mapping[IncarnationPartition, Sequence[int]]
 def attribute(
     segments: Iterable[Segment],
     state: State,
-    manifests: Mapping[int, Manifest],
+    manifests: Manifests,
     modified: Mapping[str, float] = MappingProxyType({}),
 ) -> pa.Table:
     """Return rows of `tables.SEGMENTS`: each segment with the restore point that added it. Segments are left out that
@@ -44,9 +43,8 @@ def attribute(
     lost = sorted(set(state.numbers.tolist()) - manifests.keys())
     damaged = damaged_ranges(state)
     taken: dict[IncarnationPartition, list[tuple[int, int, int]]] = defaultdict(list)
-    columns = state.segments.columns("topic", "incarnation", "partition", "first", "last", "point")
-    for topic, incarnation, partition, first, last, number in zip(*columns, strict=True):
-        taken[topic, incarnation, partition].append((first, last, number))
+    for *place, first, last, number in state.segments.rows(*SEGMENTS.names[:5], "point"):
+        taken[place[0], place[1], place[2]].append((first, last, number))
     for known in taken.values():
         known.sort()
     kept: list[tuple[Segment, list[int]]] = []
@@ -93,16 +91,13 @@ def _possible(
 
 
 def _chosen(
-    kept: Sequence[tuple[Segment, Sequence[int]]],
-    state: State,
-    manifests: Mapping[int, Manifest],
-    modified: Mapping[str, float],
+    kept: Sequence[tuple[Segment, Sequence[int]]], state: State, manifests: Manifests, modified: Mapping[str, float]
 ) -> list[int]:
     """Return for each segment one of the restore points that may have added it; 0 for a segment of an interrupted
     run."""
     chosen = [points[-1] for _, points in kept]
     counted = Counter(state.segments.columns("point")[0])
-    counted.update(row["point"] for row in state.losses.dicts() if row["kind"] == "damaged")
+    counted.update(loss.point for loss in state.damage)
     counted.update(points[0] for _, points in kept if len(points) == 1)
     unsure = {at for at, (_, points) in enumerate(kept) if len(points) > 1}
     for point in state.restore_points:
@@ -116,49 +111,45 @@ def _chosen(
     return chosen
 
 
-def _has_expired(state: State, manifests: Mapping[int, Manifest], number: int) -> bool:
+def _has_expired(state: State, manifests: Manifests, number: int) -> bool:
     """Return whether segments that restore point `number` added may have been let go."""
     before = manifests.get(max((n for n in manifests if n < number), default=0))
-    topics = before.topics if before is not None else ()
-    ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
-    return any(start.start > ends.get(place, 0) for place, start in state.starts.items())
+    partitions = before.partitions() if before is not None else {}
+    return any(
+        start.start > (partitions[place].end if place in partitions else 0) for place, start in state.starts.items()
+    )
 
 
-def partitions_of(manifests: Mapping[int, Manifest]) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:
+def partitions_of(manifests: Manifests) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:
     """Return the state of each partition at each restore point."""
     states: dict[IncarnationPartition, list[tuple[int, PartitionState]]] = defaultdict(list)
     for number, manifest in sorted(manifests.items()):
-        for topic in manifest.topics:
-            for p in topic.partitions:
-                states[topic.name, topic.incarnation, p.partition].append((number, p))
+        for place, partition in manifest.partitions().items():
+            states[place].append((number, partition))
     return states
 
 
 def damaged_ranges(state: State) -> dict[IncarnationPartition, list[tuple[int, int]]]:
     """Return, by partition, the first and last offsets of losses by damage."""
     found: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
-    for row in state.losses.dicts():
-        if row["kind"] == "damaged" and row["start"] is not None and row["end"] is not None:
-            found[row["topic"], row["incarnation"], row["partition"]].append((row["start"], row["end"] - 1))
+    for loss in state.damage:
+        if loss.partition is not None and loss.start is not None and loss.end is not None:
+            found[loss.topic, loss.incarnation, loss.partition].append((loss.start, loss.end - 1))
     return found
 
 
-def unreached(
-    segments: Iterable[Segment], state: State, manifests: Mapping[int, Manifest], named: Starts
-) -> list[Segment]:
+def unreached(segments: Iterable[Segment], state: State, manifests: Manifests, named: Starts) -> list[Segment]:
     """Return the whole segments behind the end of every restore point, without overlaps, in order. Of known
     incarnations only segments that a partition index names: it was written after a commit. Other segments are of an
     interrupted run, and the next backup salvages them."""
-    partitions = partitions_of(manifests)
-    known = {(t.name, t.incarnation) for m in manifests.values() for t in m.topics}
+    known = {key for manifest in manifests.values() for key in manifest.incarnations()}
     known |= {topic_key for topic_key, life in state.lives.items() if life.first is None and not life.retired}
-    reached = {key: max(p.end for _, p in states) for key, states in partitions.items()}
+    reached = {key: max(p.end for _, p in states) for key, states in partitions_of(manifests).items()}
     unlisted: list[Segment] = []
     for segment in sorted(segments, key=by_preference):
         key = segment.incarnation_partition
-        if key[:2] in known and segment.first not in named.get(key, ()):
-            continue
-        if segment.first >= reached.get(key, 0):
+        is_named = key[:2] not in known or segment.first in named.get(key, ())
+        if is_named and segment.first >= reached.get(key, 0):
             unlisted.append(segment)
             reached[key] = segment.last + 1
     return unlisted
@@ -168,24 +159,14 @@ def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list
     """Divide segments into new restore points, each with one incarnation of a topic, former incarnations first.
     `newest` maps topics to their incarnation in the newest restore point."""
     every: dict[str, set[int]] = defaultdict(set)
-    for name, incarnation in newest.items():
+    for name, incarnation in [*newest.items(), *((s.topic, s.incarnation) for s in segments)]:
         every[name].add(incarnation)
-    for segment in segments:
-        every[segment.topic].add(segment.incarnation)
-    ranks = {
-        (name, incarnation): rank
-        for name, numbers in every.items()
-        for rank, incarnation in enumerate(sorted(numbers, reverse=True))
-    }
     ranked: dict[int, list[Segment]] = defaultdict(list)
     for segment in segments:
-        ranked[ranks[segment.topic, segment.incarnation]].append(segment)
+        ranked[sum(other > segment.incarnation for other in every[segment.topic])].append(segment)
     if ranked:  # the newest incarnations have a restore point, also without segments
         ranked.setdefault(0, [])
     return [ranked[rank] for rank in sorted(ranked, reverse=True)]
-
-
-# Records that restore points promise and that no segment has.
 
 
 def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[int]]:
@@ -205,19 +186,17 @@ def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[
     return starts_by_partition
 
 
-def missing_segments(state: State, manifests: Mapping[int, Manifest], named: Starts) -> list[dict[str, Any]]:
-    """Return rows of `tables.LOSSES` for records that restore points promise and no segment has: segments that a
-    partition index names, and between two restore points fewer records than their manifests count."""
-    names = ("topic", "incarnation", "partition", "first", "last", "count", "point")
+def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[LostRange]:
+    """Return losses for records that restore points promise and no segment has: segments that a partition index names,
+    and between two restore points fewer records than their manifests count."""
     sums: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
     firsts: dict[IncarnationPartition, set[int]] = defaultdict(set)
-    columns = state.segments.columns(*names)
-    for topic, incarnation, partition, first, _, count, point in zip(*columns, strict=True):
-        row_key = (topic, incarnation, partition)
+    for *place, first, count, point in state.segments.rows(*SEGMENTS.names[:4], "count", "point"):
+        row_key = (place[0], place[1], place[2])
         sums[row_key].append((point, count))
         firsts[row_key].add(first)
     damaged = damaged_ranges(state)
-    rows: list[dict[str, Any]] = []
+    losses: list[LostRange] = []
     for key, states in partitions_of(manifests).items():
         start = state.starts[key].start if key in state.starts else 0
         holes = list(damaged.get(key, ()))
@@ -226,10 +205,10 @@ def missing_segments(state: State, manifests: Mapping[int, Manifest], named: Sta
         for first, end in zip(starts, [*starts[1:], last], strict=False):
             if first not in firsts[key] and not any(a <= first <= b for a, b in holes):
                 point = next(number for number, p in states if p.end > first)
-                rows.append(_hole(point, key, first, end, "the segment is missing or damaged"))
+                losses.append(_hole(point, key, first, end, "the segment is missing or damaged"))
                 holes.append((first, end - 1))
-        rows += _uncounted(key, states, state.starts.get(key), sums[key], holes)
-    return rows
+        losses += _uncounted(key, states, state.starts.get(key), sums[key], holes)
+    return losses
 
 
 def _uncounted(
@@ -238,7 +217,7 @@ def _uncounted(
     log_start: LogStart | None,
     sums: Sequence[tuple[int, int]],
     holes: Sequence[tuple[int, int]],
-) -> Iterable[dict[str, Any]]:
+) -> Iterator[LostRange]:
     start, let_go = (log_start.start, log_start.records) if log_start is not None else (0, 0)
     lacking = 0
     for number, p in states:
@@ -252,7 +231,6 @@ def _uncounted(
         lacking = max(lacking, missing)
 
 
-def _hole(point: int, key: IncarnationPartition, start: int, end: int, why: str) -> dict[str, Any]:
+def _hole(point: int, key: IncarnationPartition, start: int, end: int, why: str) -> LostRange:
     message = f"offsets {start} to {end - 1} of {key[0]}-{key[2]}: {why}"
-    loss = Loss(kind="damaged", topic=key[0], partition=key[2], start=start, end=end, message=message)
-    return loss_row(point, key[1], loss)
+    return LostRange(point, *key, "damaged", start, end, message)

@@ -1,24 +1,42 @@
-"""Restore points made of the segments that are there, where no catalog lists them or their manifest is lost. Pure."""
+"""Restore points made of the segments that are there, where no catalog lists them or their manifest is lost.
+
+A listed restore point stays where its manifest, groups or metadata are lost: a manifest follows from the catalog and
+from the restore points beside it. Lost groups and metadata are empty, and the manifest says that they are not known.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
 
+from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import drop_superseded, loss_row
-from kbackup.archive.catalog.state import Life, Point, State, mask
-from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Manifest, Metadata, PartitionState, TopicState
-from kbackup.archive.new_point import Draft, point_of, put_capture
+from kbackup.archive.catalog.operations import drop_superseded, loss_of, loss_row
+from kbackup.archive.catalog.state import Life, LostRange, PastPoint, Point, State
+from kbackup.archive.models import (
+    Capture,
+    Document,
+    DocumentRef,
+    Group,
+    GroupOffset,
+    Groups,
+    Loss,
+    Manifest,
+    Metadata,
+    PartitionState,
+    TopicState,
+    Totals,
+    load,
+)
 from kbackup.archive.repair.attribution import damaged_ranges
 from kbackup.archive.repair.base import Documents, RepairBase, Sizes
-from kbackup.archive.run import WritingRun
+from kbackup.archive.run import Draft, WritingRun, point_of, put_capture
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import decode_group_offsets
@@ -28,10 +46,21 @@ from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 
-Row = tuple[int, int, int, int, int, int]
-"""Restore point, partition, first and last offset, records, bytes of a segment or of a loss."""
+_LOST = "is lost or damaged"
+_SHOWN = 5
 Captured = Mapping[str, Sequence[tuple[int, TopicMetadata]]]
 """By name: each topic as metadata.json of a restore point has it, with the number of the restore point, in order."""
+
+
+class _Extent(NamedTuple):
+    """The offsets of a segment or of a loss, and what the restore point that added it has there."""
+
+    point: int
+    partition: int
+    first: int
+    last: int
+    records: int
+    bytes: int
 
 
 def captured_topics(documents: Documents) -> Captured:
@@ -42,9 +71,7 @@ def captured_topics(documents: Documents) -> Captured:
         if parsed is not None and isinstance(document, Metadata):
             for topic in document.topics:
                 topics[topic.name].append((parsed[0], topic))
-    for entries in topics.values():
-        entries.sort(key=lambda entry: entry[0])
-    return topics
+    return {name: sorted(entries, key=lambda entry: entry[0]) for name, entries in topics.items()}
 
 
 def topic_at(captured: Captured, name: str, topic_id: str, number: int) -> TopicMetadata | None:
@@ -58,6 +85,225 @@ def topic_at(captured: Captured, name: str, topic_id: str, number: int) -> Topic
     return earlier[-1] if earlier else next((topic for _, topic in entries), None)
 
 
+# Lost documents of listed restore points, made anew.
+
+
+@dataclass
+class Mender:
+    """Makes documents anew for `writing`, which has not committed yet. `manifests` has the readable ones by number,
+    `losses` describes what can't be recovered, and `made` has the keys of replaced documents."""
+
+    writing: WritingRun
+    documents: Documents
+    manifests: dict[int, Manifest]
+    losses: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+    _captures: dict[tuple[str, str, int], Capture] = field(default_factory=dict)
+
+    def mend(self, state: State) -> State:
+        """`state` with rows of restore points whose documents are all there. The manifests that they had stay known:
+        who follows the archive has seen them."""
+        extents = _extents(state)
+        new: dict[int, Point] = {}
+        for point in state.restore_points:
+            manifest = self.manifests.get(point.number)
+            notes: list[str] = []
+            if manifest is None:
+                manifest = self._manifest(state, point, extents)
+                notes.append("the manifest was lost: it is made of the catalog and of other restore points")
+                self.losses.append(f"restore point {point.number}: its manifest {_LOST}; made of the catalog")
+                self.made.append(point.documents[0])
+            captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
+            if not notes:
+                continue
+            made = msgspec.structs.replace(
+                manifest, run=self.writing.run, captures=tuple(captures), not_known=(*manifest.not_known, *notes)
+            )
+            ref = self.writing.put_document(point.number, layout.MANIFEST, made)
+            self.manifests[point.number] = load(Manifest, self.writing.store.get(ref.key), ref.key)
+            new[point.number] = point_of(self.manifests[point.number], ref)
+        if not new:
+            return state
+        return replace(
+            state,
+            points=state.points.replace([new.get(p.number, p) for p in state.restore_points]),
+            past=state.past.append([PastPoint(p.number, p.manifest) for p in state.restore_points if p.number in new]),
+        )
+
+    def _whole(self, number: int, capture: Capture, notes: list[str]) -> Capture:
+        """Return the capture with documents that are there, empty ones where they are lost."""
+        key = (capture.groups.key, capture.metadata.key, capture.number)
+        refs = (capture.groups, capture.metadata)
+        lost = [ref.key for ref in refs if self.documents.get(ref.key, (None, None))[1] != ref]
+        if not lost:
+            return capture
+        unknown = [_not_known(each, capture.number) for each in lost]
+        notes += unknown
+        if key not in self._captures:
+            at = capture.started_at
+            groups, metadata = (
+                ref if ref.key not in lost else self._put(number, f"{capture.number}-{name}", empty)
+                for ref, name, empty in (
+                    (capture.groups, layout.GROUPS, Groups(captured_at=at, groups=())),
+                    (capture.metadata, layout.METADATA, empty_metadata(at)),
+                )
+            )
+            self._captures[key] = Capture(number=capture.number, started_at=at, groups=groups, metadata=metadata)
+            self.losses += [f"restore point {capture.number}: {text}" for text in unknown]
+            self.made += lost
+        return self._captures[key]
+
+    def _put(self, number: int, name: str, document: Document) -> DocumentRef:
+        ref = self.writing.put_document(number, name, document)
+        self.documents[ref.key] = (document, ref)
+        return ref
+
+    def _manifest(self, state: State, point: Point, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest:
+        before = self.manifests.get(max((n for n in self.manifests if n < point.number), default=0))
+        after = self.manifests.get(min((n for n in self.manifests if n > point.number), default=0))
+        own = self._own_capture(point)
+        document, _ = self.documents.get(own.metadata.key, (None, None))
+        captured = {t.name for t in document.topics} if isinstance(document, Metadata) else None
+        every = captured_topics(self.documents)
+        beside = {key for m in (before, after) if m is not None for key in m.incarnations()}
+        topics: list[TopicState] = []
+        unsure: list[str] = []
+        for key, life in sorted(state.lives.items()):
+            if life.first is None or life.retired or not life.first <= point.number <= (life.last or point.number):
+                continue
+            known = topic_at(every, key[0], life.topic_id, point.number)
+            count = known.partitions if known is not None else 0
+            topics.append(_lost_topic(state, point, key, extents.get(key, ()), (before, after), captured, count))
+            if known is None and key not in beside:
+                unsure.append(key[0])
+        captures = {c.number: c for m in (after, before) if m is not None for c in m.captures}
+        captures[point.number] = own
+        losses = (loss for loss in state.lost if loss.point == point.number and loss.kind != "damaged")
+        return Manifest(
+            archive_id=state.archive_id,
+            number=point.number,
+            run=self.writing.run,
+            previous=max((n for n in state.numbers.tolist() if n < point.number), default=None),
+            origin="repair",
+            tool=f"kbackup {__version__}",
+            started_at=point.started_at,
+            committed_at=point.committed_at,
+            cluster_id=point.cluster_id,
+            isolation_level="read_uncommitted" if point.isolation_level == "read_uncommitted" else "read_committed",
+            losses=tuple(map(loss_of, losses)),
+            totals=Totals(**{name: getattr(point, name) for name in Totals.__struct_fields__}),
+            captures=tuple(captures[n] for n in sorted({point.number, *(t.captured for t in topics)})),
+            topics=tuple(topics),
+            not_known=(_partitions_not_known(unsure),) if unsure else (),
+        )
+
+    def _own_capture(self, point: Point) -> Capture:
+        """Return the capture of a restore point whose manifest is lost, by the documents that its row names."""
+
+        def newest(name: str, kind: type[Document]) -> DocumentRef:
+            keys = [key for key in point.documents if key.endswith(name)]
+            numbers = {key: parsed[0] for key in keys if (parsed := layout.parse_point_key(key)) is not None}
+            key = max(keys, key=lambda key: numbers.get(key, 0), default=f"points/{point.number:010d}-0/{name}")
+            document, ref = self.documents.get(key, (None, None))
+            if ref is not None and isinstance(document, kind):
+                return ref
+            return DocumentRef(key=key, size=0, sha256="")
+
+        groups, metadata = newest(layout.GROUPS, Groups), newest(layout.METADATA, Metadata)
+        return Capture(number=point.number, started_at=point.started_at, groups=groups, metadata=metadata)
+
+
+def empty_metadata(at: str) -> Metadata:
+    why = "the document was lost; kbackup repair made it anew"
+    unknown = NotCarried(part=None, what="cluster", reason="failed", why=why)
+    return Metadata(captured_at=at, cluster_id="", brokers=0, topics=(), not_carried=(unknown,))
+
+
+def _not_known(key: str, number: int) -> str:
+    what = "group offsets" if key.endswith(layout.GROUPS) else "configs and settings"
+    return f"{what} captured for restore point {number}: the document {_LOST}"
+
+
+def _extents(state: State) -> dict[Incarnation, list[_Extent]]:
+    extents: dict[Incarnation, list[_Extent]] = defaultdict(list)
+    names = ("point", "partition", "first", "last", "count", "bytes")
+    for topic, incarnation, *row in state.segments.rows("topic", "incarnation", *names):
+        extents[topic, incarnation].append(_Extent(*row))
+    for loss in state.lost:
+        if loss.partition is not None and loss.end is not None:
+            start = loss.start if loss.start is not None else loss.end
+            extent = _Extent(loss.point, loss.partition, start, loss.end - 1, 0, 0)
+            extents[loss.topic, loss.incarnation].append(extent)
+    return extents
+
+
+def _lost_topic(
+    state: State,
+    point: Point,
+    key: Incarnation,
+    extents: Sequence[_Extent],
+    beside: tuple[Manifest | None, Manifest | None],
+    captured: set[str] | None,
+    count: int,
+) -> TopicState:
+    """Return a topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0
+    where no document has it: a partition that never had a record has no row."""
+    before, after = (manifest.incarnations().get(key) if manifest is not None else None for manifest in beside)
+    if after is not None and after.captured <= point.number:  # it was captured then, and not since
+        is_own = after.captured == point.number
+        return msgspec.structs.replace(after, state="present") if is_own else after
+    own = [extent for extent in extents if extent.point <= point.number]
+    template = before if before is not None or count else after
+    numbers = {p.partition for p in (template.partitions if template is not None else ())}
+    numbers |= set(range(max([0 if numbers else 1, count, *(extent.partition + 1 for extent in own)])))
+    number = point.number
+    if before is not None and captured is not None and key[0] not in captured:
+        number = before.captured
+    return TopicState(
+        name=key[0],
+        id=state.lives[key].topic_id,
+        incarnation=key[1],
+        captured=number,
+        state=before.state if before is not None and number == before.captured else "present",
+        partitions=tuple(
+            _lost_partition(state, (*key, n), [e for e in own if e.partition == n], before, after)
+            for n in sorted(numbers)
+        ),
+    )
+
+
+def _lost_partition(
+    state: State,
+    key: IncarnationPartition,
+    extents: Sequence[_Extent],
+    before: TopicState | None,
+    after: TopicState | None,
+) -> PartitionState:
+    old, new = (
+        next((p for p in topic.partitions if p.partition == key[2]), None) if topic is not None else None
+        for topic in (before, after)
+    )
+    log_start = state.starts.get(key)
+    known = old or new
+    start = known.start if known is not None else min((extent.first for extent in extents), default=0)
+    end = max([start, old.end if old is not None else 0, *(extent.last + 1 for extent in extents)])
+    if log_start is not None and (new is None or new.end >= log_start.start):
+        end = max(end, log_start.start)
+    expired = log_start if log_start is not None and end >= log_start.start else None
+    return PartitionState(
+        partition=key[2],
+        start=start,
+        end=end,
+        log_start=known.log_start if known is not None else start,
+        log_end=max(end, old.log_end if old is not None else 0),
+        records=sum(extent.records for extent in extents) + (expired.records if expired is not None else 0),
+        bytes=sum(extent.bytes for extent in extents) + (expired.bytes if expired is not None else 0),
+    )
+
+
+# A restore point that is made of segments and group files alone: by an adoption, or where manifests are lost.
+
+
 def topic_states(
     number: int,
     partitions: Iterable[IncarnationPartition],
@@ -68,131 +314,41 @@ def topic_states(
 ) -> tuple[TopicState, ...]:
     """Return the topics of restore point `number` with all of `partitions`. A partition ends after its last segment, or
     where it ended `before`. Group offsets beyond that show that its log was longer."""
-    highest: dict[tuple[str, int], int] = {}
+    highest: dict[tuple[str, int], int] = defaultdict(int)
     for group in groups.groups:
         for o in group.offsets:
-            highest[o.topic, o.partition] = max(o.offset, highest.get((o.topic, o.partition), 0))
-    by_topic: dict[Incarnation, list[int]] = {}
-    for topic, incarnation, partition in sorted(partitions):
-        by_topic.setdefault((topic, incarnation), []).append(partition)
+            highest[o.topic, o.partition] = max(o.offset, highest[o.topic, o.partition])
+
+    def partition_state(topic: str, incarnation: int, partition: int) -> PartitionState:
+        place = (topic, incarnation, partition)
+        own = segments.get(place, ())
+        first = own[0].first if own else 0
+        old = before.get(place) or PartitionState(
+            partition=partition, start=first, end=first, log_start=first, log_end=0, records=0, bytes=0
+        )
+        end = max(own[-1].last + 1 if own else 0, old.end)
+        return PartitionState(
+            partition=partition,
+            start=old.start,
+            end=end,
+            log_start=old.log_start,
+            log_end=max(end, old.log_end, highest[topic, partition]),
+            records=old.records + sum(s.count for s in own),
+            bytes=old.bytes + sum(s.bytes for s in own),
+        )
+
+    counts = {(topic, incarnation): partition + 1 for topic, incarnation, partition in sorted(partitions)}
     return tuple(
         TopicState(
-            name=topic,
-            id=ids.get((topic, incarnation), ""),
-            incarnation=incarnation,
+            name=key[0],
+            id=ids.get(key, ""),
+            incarnation=key[1],
             captured=number,
             state="present",
-            partitions=tuple(
-                _new_partition(
-                    partition,
-                    segments.get((topic, incarnation, partition), ()),
-                    before.get((topic, incarnation, partition)),
-                    highest.get((topic, partition), 0),
-                )
-                for partition in range(max(numbers) + 1)
-            ),
+            partitions=tuple(partition_state(*key, partition) for partition in range(count)),
         )
-        for (topic, incarnation), numbers in by_topic.items()
+        for key, count in counts.items()
     )
-
-
-def _new_partition(
-    number: int, segments: Sequence[Segment], before: PartitionState | None, group: int
-) -> PartitionState:
-    first = segments[0].first if segments else 0
-    start = before.start if before is not None else first
-    end = max(segments[-1].last + 1 if segments else start, before.end if before is not None else 0)
-    return PartitionState(
-        partition=number,
-        start=start,
-        end=end,
-        log_start=before.log_start if before is not None else start,
-        log_end=max(end, before.log_end if before is not None else 0, group),
-        records=sum(s.count for s in segments) + (before.records if before is not None else 0),
-        bytes=sum(s.bytes for s in segments) + (before.bytes if before is not None else 0),
-    )
-
-
-def rows_by_incarnation(state: State) -> dict[Incarnation, list[Row]]:
-    rows: dict[Incarnation, list[Row]] = defaultdict(list)
-    names = ("topic", "incarnation", "point", "partition", "first", "last", "count", "bytes")
-    for topic, incarnation, *row in zip(*state.segments.columns(*names), strict=True):
-        rows[topic, incarnation].append((row[0], row[1], row[2], row[3], row[4], row[5]))
-    for loss in state.losses.dicts():
-        if loss["partition"] is not None and loss["end"] is not None:
-            key = (loss["topic"], loss["incarnation"])
-            start = loss["start"] if loss["start"] is not None else loss["end"]
-            rows[key].append((loss["point"], loss["partition"], start, loss["end"] - 1, 0, 0))
-    return rows
-
-
-def lost_topic(
-    state: State,
-    point: Point,
-    key: Incarnation,
-    rows: Sequence[Row],
-    beside: tuple[Manifest | None, Manifest | None],
-    captured: set[str] | None,
-    count: int,
-) -> TopicState:
-    """Return a topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0
-    where no document has it: a partition that never had a record has no row."""
-    before, after = (
-        next((t for t in m.topics if (t.name, t.incarnation) == key), None) if m is not None else None for m in beside
-    )
-    if after is not None and after.captured <= point.number:  # it was captured then, and not since
-        is_own = after.captured == point.number
-        return msgspec.structs.replace(after, state="present") if is_own else after
-    own = [row for row in rows if row[0] <= point.number]
-    template = before if before is not None or count else after
-    numbers = {p.partition for p in (template.partitions if template is not None else ())}
-    numbers |= set(range(max([0 if numbers else 1, count, *(row[1] + 1 for row in own)])))
-    number = point.number
-    if before is not None and captured is not None and key[0] not in captured:
-        number = before.captured
-    is_carried = before is not None and number == before.captured
-    return TopicState(
-        name=key[0],
-        id=state.lives[key].topic_id,
-        incarnation=key[1],
-        captured=number,
-        state=before.state if before is not None and is_carried else "present",
-        partitions=tuple(
-            _lost_partition(state, (*key, n), [r for r in own if r[1] == n], before, after) for n in sorted(numbers)
-        ),
-    )
-
-
-def _lost_partition(
-    state: State, key: IncarnationPartition, rows: Iterable[Row], before: TopicState | None, after: TopicState | None
-) -> PartitionState:
-    old, new = (
-        next((p for p in topic.partitions if p.partition == key[2]), None) if topic is not None else None
-        for topic in (before, after)
-    )
-    every = list(rows)
-    log_start = state.starts.get(key)
-    known = old or new
-    start = known.start if known is not None else min((row[2] for row in every), default=0)
-    end = max([start, old.end if old is not None else 0, *(row[3] + 1 for row in every)])
-    if log_start is not None and (new is None or new.end >= log_start.start):
-        end = max(end, log_start.start)
-    had_more = log_start is not None and end >= log_start.start
-    return PartitionState(
-        partition=key[2],
-        start=start,
-        end=end,
-        log_start=known.log_start if known is not None else start,
-        log_end=max(end, old.log_end if old is not None else 0),
-        records=sum(r[4] for r in every) + (log_start.records if log_start is not None and had_more else 0),
-        bytes=sum(r[5] for r in every) + (log_start.bytes if log_start is not None and had_more else 0),
-    )
-
-
-# A restore point that is made of segments and group files alone: by an adoption, or where manifests are lost.
-
-
-_SHOWN = 5
 
 
 def groups_of_files(
@@ -200,16 +356,15 @@ def groups_of_files(
 ) -> Groups:
     """Return the group offsets of `topics` from the group files among `keys`; damaged files are skipped."""
     folders = {layout.topic_dir(*topic, root): topic[0] for topic in topics}
-    offsets: dict[str, list[GroupOffset]] = {}
+    offsets: dict[str, list[GroupOffset]] = defaultdict(list)
     for key in sorted(keys):
         folder, _, name = key.rpartition("/")
-        partition = layout.parse_group_offsets(name)
-        topic = folders.get(f"{folder}/")
+        partition, topic = layout.parse_group_offsets(name), folders.get(f"{folder}/")
         if partition is None or topic is None:
             continue
         with suppress(CorruptError, NotFoundError):
             for group, offset in decode_group_offsets(store.get(key), key).items():
-                offsets.setdefault(group, []).append(GroupOffset(topic=topic, partition=partition, offset=offset))
+                offsets[group].append(GroupOffset(topic=topic, partition=partition, offset=offset))
     return Groups(
         captured_at=now(),
         groups=tuple(Group(group=name, type="", state="", offsets=tuple(o)) for name, o in sorted(offsets.items())),
@@ -229,10 +384,10 @@ def draft_behind(
 ) -> Draft:
     """Restore point `number` of `segments` behind `head`: their topics, with the partitions and configs that they had
     when they were `captured`. The `last` one has the other topics of `head` as well, as they are there."""
-    by_partition: dict[IncarnationPartition, list[Segment]] = {}
+    by_partition: dict[IncarnationPartition, list[Segment]] = defaultdict(list)
     for s in segments:
-        by_partition.setdefault(s.incarnation_partition, []).append(s)
-    old = {(t.name, t.incarnation): t for t in (head.topics if head is not None else ())}
+        by_partition[s.incarnation_partition].append(s)
+    old = head.incarnations() if head is not None else {}
     new = {place[:2] for place in by_partition}
     before = {(*key, p.partition): p for key in new & old.keys() for p in old[key].partitions}
     groups = groups_of_files(writing.store, keys, new)
@@ -247,10 +402,8 @@ def draft_behind(
     needed = {t.captured for t in carried}
     captures = [c for c in (head.captures if head is not None else ()) if c.number in needed]
     settings = [topic for topic in (*known.values(), *(t for _, t in empty)) if topic is not None]
-    draft = draft_of(
-        writing, "repair", made, segments, groups, cluster_id=head.cluster_id if head is not None else "",
-        number=number, settings=settings,
-    )  # fmt: skip
+    cluster_id = head.cluster_id if head is not None else ""
+    draft = draft_of(writing, number, made, segments, groups, cluster_id=cluster_id, settings=settings)
     return replace(
         draft,
         topics=sorted([*made, *carried], key=lambda t: t.name),
@@ -280,19 +433,17 @@ def _empty_topics(
 
 def draft_of(
     writing: WritingRun,
-    origin: str,
+    number: int,
     topics: Sequence[TopicState],
     segments: Sequence[Segment],
     groups: Groups,
     losses: Sequence[Loss] = (),
     warnings: Sequence[str] = (),
     cluster_id: str = "",
-    number: int = 0,
     settings: Sequence[TopicMetadata] = (),
 ) -> Draft:
-    """Restore point `number` (default: the next) of `writing`, with documents of its own; `settings` are the configs
-    that are known."""
-    number, at = number or writing.next_point, now()
+    """Restore point `number` of `writing`, with documents of its own; `settings` are the configs that are known."""
+    at = now()
     unknown = NotCarried(part=None, what="cluster", reason="failed", why="nothing tells of it")
     metadata = Metadata(
         captured_at=at, cluster_id=cluster_id, brokers=0, topics=tuple(settings), not_carried=(unknown,)
@@ -301,7 +452,7 @@ def draft_of(
         number=number,
         started_at=at,
         committed_at=at,
-        origin="folder" if origin == "folder" else "repair",
+        origin="repair",
         cluster_id=cluster_id,
         topics=topics,
         segments=segments,
@@ -320,18 +471,17 @@ def not_known(topics: Sequence[TopicState], known: Collection[str] = ()) -> list
     if not topics:
         return []
     names = [t.name for t in topics if t.name not in known]
+    nameless = [t.name for t in topics if not t.id]
     configs = f"configs and replication factor of {join_names(names, _SHOWN)}; " if names else ""
-    uncounted = [partitions_not_known(names)] if names else []
-    unknown = [
-        *uncounted,
+    return [
+        *([_partitions_not_known(names)] if names else []),
         f"{configs}group positions are those of the group files",
         "ACLs, users and settings of the cluster",
+        *([f"Kafka's ids of {join_names(nameless, _SHOWN)}"] if nameless else []),
     ]
-    nameless = [t.name for t in topics if not t.id]
-    return [*unknown, *([f"Kafka's ids of {join_names(nameless, _SHOWN)}"] if nameless else [])]
 
 
-def partitions_not_known(names: Collection[str]) -> str:
+def _partitions_not_known(names: Collection[str]) -> str:
     return f"partitions behind the last one with records of {join_names(sorted(names), _SHOWN)}"
 
 
@@ -371,11 +521,6 @@ def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[M
     return {manifest.number: (manifest, point) for manifest, point in points}
 
 
-def numbers_given(sizes: Sizes) -> int:
-    """Return the highest number of a restore point that any object under points/ has."""
-    return max((p[0] for key in sizes if (p := layout.parse_point_key(key)) is not None), default=0)
-
-
 def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> list[Life]:
     """Return the incarnations of the restore points, from their manifests, the table and the rows of segments. Numbers
     of folders and reservations stay taken.
@@ -384,15 +529,14 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     """
     newest = max(manifests, default=0)
     is_newest = state.newest is None or state.newest.number <= newest
-    topics = {(t.name, t.incarnation) for t in manifests[newest].topics} if newest else set()
+    topics = manifests[newest].incarnations() if newest else {}
     seen: dict[Incarnation, set[int]] = defaultdict(set)
     ids = {key: life.topic_id for key, life in state.lives.items()}
     for number, manifest in manifests.items():
-        for topic in manifest.topics:
-            seen[topic.name, topic.incarnation].add(number)
-            ids[topic.name, topic.incarnation] = topic.id
-    names = ("topic", "incarnation", "point")
-    for name, incarnation, point in set(zip(*state.segments.columns(*names), strict=True)):
+        for key, topic in manifest.incarnations().items():
+            seen[key].add(number)
+            ids[key] = topic.id
+    for name, incarnation, point in set(state.segments.rows("topic", "incarnation", "point")):
         seen[name, incarnation].add(point)
     for key, life in state.lives.items():
         seen[key] |= {number for number in (life.first, life.last) if number is not None and not life.retired}
@@ -412,43 +556,34 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     return drop_superseded(lives)
 
 
-def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[dict[str, Any]]:
-    """Return the rows of `tables.LOSSES` that manifests have and `state` lacks."""
-    known = {tuple(row.values()) for row in state.losses.dicts()}
-    rows: list[dict[str, Any]] = []
+def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LostRange]:
+    """Return the losses that manifests have and `state` lacks."""
+    losses: list[LostRange] = []
     for number, manifest in sorted(manifests.items()):
         incarnations = {t.name: t.incarnation for t in manifest.topics}
-        for loss in manifest.losses:
-            row = loss_row(number, incarnations.get(loss.topic, 1), loss)
-            if tuple(row.values()) not in known:
-                rows.append(row)
-    return rows
+        losses += [loss_row(number, incarnations.get(loss.topic, 1), loss) for loss in manifest.losses]
+    return [loss for loss in losses if loss not in state.lost]
 
 
 def without_let_go(state: State) -> State:
     """Return `state` without rows of segments before the log start or among the losses, which an older table still
     has."""
-    damaged = damaged_ranges(state)
-    columns = state.segments.columns("topic", "incarnation", "partition", "first", "last")
-    return replace(
-        state,
-        segments=state.segments.where(
-            mask(
-                (place not in state.starts or last >= state.starts[place].start)
-                and (first, last) not in damaged.get(place, ())
-                for *place_, first, last in zip(*columns, strict=True)
-                for place in [(place_[0], place_[1], place_[2])]
-            )
-        ),
-    )
+    starts, damaged = state.starts, damaged_ranges(state)
+
+    def stays(topic: str, incarnation: int, partition: int, first: int, last: int) -> bool:
+        place = (topic, incarnation, partition)
+        return (place not in starts or last >= starts[place].start) and (first, last) not in damaged.get(place, ())
+
+    names = ("topic", "incarnation", "partition", "first", "last")
+    return replace(state, segments=state.segments.where(stays, *names))
 
 
-def with_rows(state: State, lives: Sequence[Life], segments: pa.Table, losses: Sequence[dict[str, Any]]) -> State:
+def with_rows(state: State, lives: Sequence[Life], segments: pa.Table, losses: Sequence[LostRange]) -> State:
     return replace(
         state,
-        incarnations=state.incarnations.replace([life._asdict() for life in lives]),
+        incarnations=state.incarnations.replace(lives),
         segments=state.segments.append(segments),
-        losses=state.losses.append(list(losses)),
+        losses=state.losses.append(losses),
     )
 
 
@@ -460,5 +595,5 @@ def with_points(state: State, points: Iterable[Point], next_point: int) -> State
     return replace(
         state,
         next_point=max([state.next_point, next_point, *(p.number + 1 for p in every)]),
-        points=state.points.replace([p._asdict() | {"documents": list(p.documents)} for p in every]),
+        points=state.points.replace(every),
     )

@@ -25,6 +25,10 @@ class ToScan(NamedTuple):
     start: int
     row: Segment | None = None
 
+    def damaged(self, error: CorruptError | NotFoundError) -> Damaged:
+        why = error.message.removeprefix("file ").removeprefix(self.key).lstrip(": ")
+        return Damaged(self.target, self.start, self.key, why)
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -61,8 +65,7 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
     try:
         segment, data, state, end = read_unlisted(store, item.target, item.key)
     except (CorruptError, NotFoundError) as error:
-        why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
-        return Damaged(item.target, item.start, item.key, why)
+        return item.damaged(error)
     if not layout.is_records_key(item.key, item.target.directory, segment.partition, segment.first):
         return Damaged(item.target, item.start, item.key, f"begins with offset {segment.first}")
     if item.row is not None and segment.crc != item.row.crc:
@@ -70,9 +73,6 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
     if mend and state != "whole" and item.row is not None:
         store.put(layout.index_key_of(item.key), data)
     return Whole(segment, state, item.row is not None, end)
-
-
-# Segments that were read back, arranged by partition: which ones count, and what the others mean. Pure.
 
 
 @dataclass
@@ -95,8 +95,7 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
         if isinstance(each, Whole):
             whole.append(each)
         else:
-            key = each.target.incarnation_partition
-            holes.append((key, each.start, None, each.why))
+            holes.append((each.target.incarnation_partition, each.start, None, each.why))
             arranged.skipped.append((each.key, each.why))
     kept, overlapping = drop_overlaps(whole, lambda each: each.segment)
     arranged.skipped += [(each.segment.key, "overlaps another segment") for each in overlapping]
@@ -106,24 +105,12 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
         if each.end is not None:
             holes.append((key, each.segment.last + 1, each.end, "records are cut off where one ends"))
     for key, start, end, why in sorted(holes, key=lambda hole: (hole[0], hole[1])):
-        loss = _loss(key, start, end, why, arranged.segments.get(key, []))
-        if loss is not None:
-            arranged.losses.append(loss)
+        segments = arranged.segments.get(key, [])
+        if any(s.first <= start <= s.last for s in segments):
+            continue  # other segments have its records
+        stop = end if end is not None else min((s.first for s in segments if s.first > start), default=None)
+        upto = f"to {stop - 1}" if stop is not None else "and later ones"
+        message = f"offsets {start} {upto} of {key[0]}-{key[2]}: {why}"
+        loss = Loss(kind="damaged", topic=key[0], partition=key[2], start=start, end=stop, message=message)
+        arranged.losses.append(loss)
     return arranged
-
-
-def _loss(key: IncarnationPartition, start: int, end: int | None, why: str, segments: list[Segment]) -> Loss | None:
-    """Return the loss of a range; None where other segments have its records."""
-    if any(s.first <= start <= s.last for s in segments):
-        return None
-    following = min((s.first for s in segments if s.first > start), default=None)
-    stop = following if end is None else end
-    upto = f"to {stop - 1}" if stop is not None else "and later ones"
-    return Loss(
-        kind="damaged",
-        topic=key[0],
-        partition=key[2],
-        start=start,
-        end=stop,
-        message=f"offsets {start} {upto} of {key[0]}-{key[2]}: {why}",
-    )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from msgspec.structs import asdict, replace
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, far_numbers, state_of
+from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, far_numbers, list_catalogs, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.state import SCHEMAS, LogStart, Point, State
+from kbackup.archive.catalog.state import SCHEMAS, Point, State
 from kbackup.archive.catalog.sweep import referred_keys
-from kbackup.archive.catalog.tables import Chunk, open_rows, read_ref
+from kbackup.archive.catalog.tables import open_rows, read_ref
 from kbackup.archive.identity import ANOTHER_COPY, check_encryption
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, PartitionState, load
 from kbackup.archive.reader import Archive
@@ -23,6 +22,7 @@ from kbackup.archive.verify.findings import CHANGED, REBUILD, Findings, ToRead, 
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
+from kbackup.util.system import in_threads
 
 
 @dataclass
@@ -41,49 +41,52 @@ def check_vectors(
     `segments` are by the restore point that added them. Restore points that were let go count for later ones.
     """
     sums: dict[IncarnationPartition, _Sum] = defaultdict(_Sum)
-    damaged = {
-        (row["topic"], row["incarnation"], row["partition"]) for row in state.losses.dicts() if row["kind"] == "damaged"
-    }
+    damaged = {(loss.topic, loss.incarnation, loss.partition) for loss in state.damage}
     pending = sorted(segments)
     since = 0
     for number, manifest in sorted(manifests.items()):
-        states = _captured(manifest, since)
+        captured = {key for key, topic in manifest.incarnations().items() if since < topic.captured <= number}
+        states = {key: p for key, p in manifest.partitions().items() if key[:2] in captured}
         row = state.point(number)
-        manifest_key = row.documents[0] if row is not None else ""
         while pending and pending[0] <= number:
             for segment in sorted(segments[pending.pop(0)], key=in_order):
-                key = segment.incarnation_partition
-                _check_segment(segment, states.get(key), manifest, findings)
-                _add(segment, sums[key], findings)
+                _check_segment(segment, number, states.get(segment.incarnation_partition), sums, findings)
         for key, partition in states.items():
-            if key not in damaged:
-                _check_sum(key, partition, manifest_key, sums[key], state.starts.get(key), findings)
+            if key in damaged:
+                continue
+            # a manifest counts what was let go too: all of it, or all that it has where it ends before the log start
+            records, size, start = sums[key].records, sums[key].bytes, state.starts.get(key)
+            if start is not None and partition.end >= start.start:
+                records, size = records + start.records, size + start.bytes
+            elif start is not None and not records:
+                continue
+            if (partition.records, partition.bytes) != (records, size):
+                findings.add(
+                    row.documents[0] if row is not None else "",
+                    f"says that {key[0]}-{key[2]} has {partition.records} records in {partition.bytes} bytes, "
+                    f"its segments have {records} in {size}",
+                    CHANGED,
+                )
         since = number
 
 
-def _captured(manifest: Manifest, since: int) -> dict[IncarnationPartition, PartitionState]:
-    """Return the partitions that were captured after restore point `since`."""
-    return {
-        (t.name, t.incarnation, p.partition): p
-        for t in manifest.topics
-        if since < t.captured <= manifest.number
-        for p in t.partitions
-    }
-
-
-def _check_segment(segment: Segment, state: PartitionState | None, manifest: Manifest, findings: Findings) -> None:
-    if state is None:
-        return  # of an incarnation that was over by then
-    if segment.first < state.start or segment.last >= state.end:
+def _check_segment(
+    segment: Segment,
+    number: int,
+    state: PartitionState | None,
+    sums: Mapping[IncarnationPartition, _Sum],
+    findings: Findings,
+) -> None:
+    """Check a segment that restore point `number` added against the partition's `state`, and add it to `sums`. Without
+    a state it is of an incarnation that was over by then."""
+    if state is not None and (segment.first < state.start or segment.last >= state.end):
         findings.add(
             segment.key,
             f"holds offsets {segment.first} to {segment.last}, outside of {state.start} to {state.end - 1} "
-            f"that restore point {manifest.number} says were archived",
+            f"that restore point {number} says were archived",
             CHANGED,
         )
-
-
-def _add(segment: Segment, before: _Sum, findings: Findings) -> None:
+    before = sums[segment.incarnation_partition]
     if segment.first <= before.last:
         findings.add(segment.key, f"begins at offset {segment.first}, but {before.key} ends at {before.last}", CHANGED)
     before.records += segment.count
@@ -91,33 +94,8 @@ def _add(segment: Segment, before: _Sum, findings: Findings) -> None:
     before.last, before.key = segment.last, segment.key
 
 
-def _check_sum(
-    key: IncarnationPartition,
-    state: PartitionState,
-    manifest_key: str,
-    total: _Sum,
-    start: LogStart | None,
-    findings: Findings,
-) -> None:
-    """A manifest counts what was let go as well: all of it or, where it ends before the log start, all that it has."""
-    records, size = total.records, total.bytes
-    if start is not None and state.end >= start.start:
-        records, size = records + start.records, size + start.bytes
-    elif start is not None and not records:
-        return
-    if (state.records, state.bytes) != (records, size):
-        findings.add(
-            manifest_key,
-            f"says that {key[0]}-{key[2]} has {state.records} records in {state.bytes} bytes, "
-            f"its segments have {records} in {size}",
-            CHANGED,
-        )
-
-
 # Verification of catalogs and restore points: each document and table is read, and what is damaged is named.
 
-
-_THREADS = 16
 
 Sizes = Mapping[str, int]
 """Key -> size in bytes of every object of the store."""
@@ -161,8 +139,7 @@ def survey(store: Store, sizes: Sizes, findings: Findings) -> Survey:
     if newest is None:
         return result
     result.archive = archive = Archive(store, replace(info, id=newest.state.archive_id), newest)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        read = list(pool.map(lambda point: _manifest(archive, point, sizes, findings), result.points))
+    read = in_threads(lambda point: _manifest(archive, point, sizes, findings), result.points)
     result.manifests = {manifest.number: manifest for manifest, _ in read if manifest is not None}
     result.whole = result.whole and len(result.manifests) == len(result.points)
     result.documents_whole = all(whole for _, whole in read)
@@ -192,8 +169,7 @@ def _read_catalogs(store: Store, sizes: Sizes, result: Survey, findings: Finding
             pass  # swept since the listing
         return None
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        read_now = {n: c for n, c in zip(catalogs.numbers, pool.map(read, catalogs.numbers), strict=True) if c}
+    read_now = {n: c for n, c in zip(catalogs.numbers, in_threads(read, catalogs.numbers), strict=True) if c}
     owners = {catalog.archive_id for catalog in read_now.values()}
     catalogs.owner = result.archive_id
     if owners and result.archive_id not in owners:
@@ -262,26 +238,18 @@ def _newest_whole(store: Store, result: Survey, findings: Findings) -> Committed
     """Return the newest catalog with all its tables."""
     for number in sorted(result.catalogs, reverse=True):
         committed = Committed(state_of(store, result.catalogs[number]), result.catalogs[number])
-        damaged = [chunk for chunk in _chunks(committed.state) if not _is_whole(chunk, findings)]
+        damaged = False
+        for chunk in (chunk for rows in committed.state.tables().values() for chunk in rows.chunks):
+            try:
+                chunk.read()
+            except CorruptError as error:
+                findings.entries.add(of_error(chunk.ref.key if chunk.ref is not None else "", error))
+                damaged = True
         if not damaged:
             return committed
         result.whole = False
     result.whole = False
     return None
-
-
-def _chunks(state: State) -> list[Chunk]:
-    return [chunk for rows in state.tables().values() for chunk in rows.chunks]
-
-
-def _is_whole(chunk: Chunk, findings: Findings) -> bool:
-    try:
-        chunk.read()
-    except CorruptError as error:
-        key = chunk.ref.key if chunk.ref is not None else ""
-        findings.entries.add(of_error(key, error))
-        return False
-    return True
 
 
 def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
@@ -304,10 +272,9 @@ def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
             return [key for value in values for key in ([value] if isinstance(value, str) else value)]
         return []
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for keys_of_table in pool.map(read, [entry for key, entry in refs.items() if key not in keys]):
-            keys.update(keys_of_table)
-            keys.update(layout.index_key_of(key) for key in keys_of_table if key.startswith(layout.TOPICS))
+    for keys_of_table in in_threads(read, [entry for key, entry in refs.items() if key not in keys]):
+        keys.update(keys_of_table)
+        keys.update(layout.index_key_of(key) for key in keys_of_table if key.startswith(layout.TOPICS))
     return keys | refs.keys()
 
 
@@ -340,7 +307,6 @@ def _manifest(archive: Archive, point: Point, sizes: Sizes, findings: Findings) 
 # The objects that are there against those that restore points promise.
 
 
-_READERS = 32
 _ROOT = {layout.ARCHIVE, layout.LOCK, layout.LATEST, layout.DERIVED}
 _FOLDERS = (layout.RESTORES, layout.DRILLS, layout.VERIFICATIONS, layout.MIRRORS, layout.SCRATCH, layout.KEYS)
 INDEX_HINT = f"{ANOTHER_COPY}, or run kbackup repair --confirm: it follows from the records file beside it"
@@ -389,8 +355,7 @@ def check_stored_checksums(store: Store, items: Iterable[ToRead], findings: Find
                 findings.add(key, f"has checksum {kept:016x} in the store, not {due}", CHANGED)
         return True
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        return sum(not compared for compared in pool.map(compare, expected))
+    return sum(not compared for compared in in_threads(compare, expected, threads=32))
 
 
 def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings: Findings) -> None:
@@ -401,12 +366,8 @@ def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings:
         if key.startswith((layout.TOPICS, layout.POINTS, layout.TABLES)):
             more = "" if whole else " that can be read"
             findings.note(key, f"is an orphan: no catalog{more} refers to it", size)
-        elif not _is_ours(key):
+        elif key not in _ROOT and layout.parse_catalog_key(key) is None and not key.startswith(_FOLDERS):
             findings.note(key, "is not a file of an archive", size)
-
-
-def _is_ours(key: str) -> bool:
-    return key in _ROOT or layout.parse_catalog_key(key) is not None or key.startswith(_FOLDERS)
 
 
 # Partition indexes and group offset files against what follows from the catalog.
@@ -430,8 +391,7 @@ def check_derived(store: Store, files: dict[str, bytes], sizes: Sizes, deep: boo
                 findings.add(key, f"is not what follows from the {what} of its topic", REBUILD)
 
     if deep:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(compare, same))
+        in_threads(compare, same)
 
 
 def can_judge(store: Store, result: Survey) -> bool:
@@ -441,13 +401,10 @@ def can_judge(store: Store, result: Survey) -> bool:
         return False
     newest = result.archive.committed.catalog
     written_for = result.catalogs.get(result.derived_for or 0)
-    if written_for is None or _sources(written_for) != _sources(newest):
+    sources = ("points", "segments", "log_starts")
+    if written_for is None or any(
+        getattr(written_for.tables, name) != getattr(newest.tables, name) for name in sources
+    ):
         return False
-    listed = store.list(layout.CATALOG, layout.catalog_key(newest.number))
-    later = {number for entry in listed if (number := layout.parse_catalog_key(entry.key)) is not None}
+    later = set(list_catalogs(store, newest.number + 1))
     return later == far_numbers(later, newest.number)
-
-
-def _sources(catalog: Catalog) -> object:
-    """Return the tables that the derived files follow from."""
-    return catalog.tables.points, catalog.tables.segments, catalog.tables.log_starts

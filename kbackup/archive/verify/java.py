@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kbackup.archive import layout
 from kbackup.archive.identity import ANOTHER_COPY
 from kbackup.archive.java import Flaw, JavaFolder
-from kbackup.archive.layout import SegmentName
 from kbackup.archive.query.java import empty_groups, segment_of
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.verify.catalog import INDEX_HINT
 from kbackup.archive.verify.findings import Findings, ToRead
 from kbackup.formats.index import decode_group_offsets, decode_partition_index, encode_partition_index
 from kbackup.store.base import ObjectInfo, Store
+from kbackup.util.system import in_threads
 
-_THREADS = 16
 _WITHOUT_ENTRIES = 1  # bytes: the magic
 _MIXED = "is the folder a mix of two archives?"
 
@@ -50,16 +48,20 @@ def _tell(flaw: Flaw, findings: Findings) -> None:
         findings.note(flaw.key, flaw.defect, flaw.bytes)
 
 
-def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _Partition]:
-    partitions: dict[int, _Partition] = {}
+def _partitions(store: Store, topic: str, findings: Findings) -> dict[int, _Partition]:
+    partitions: dict[int, _Partition] = defaultdict(_Partition)
     for entry in store.list(f"{topic}/"):
         name = entry.key.removeprefix(f"{topic}/")
         segment = layout.parse_segment(name)
         number = layout.parse_partition_index(name)
         if segment is not None:
-            _add(partitions.setdefault(segment.partition, _Partition()), segment, entry, findings)
+            partition = partitions[segment.partition]
+            kind = partition.indexes if segment.kind == "index" else partition.records
+            twin = kind.setdefault(segment.start, entry)
+            if twin is not entry:
+                findings.add(entry.key, f"is there beside {twin.key}", _MIXED)
         elif number is not None:
-            partitions.setdefault(number, _Partition()).index = entry
+            partitions[number].index = entry
         elif layout.parse_group_offsets(name) is not None:
             if not entry.size:
                 _tell(empty_groups(entry.key), findings)
@@ -77,13 +79,6 @@ def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _P
     return partitions
 
 
-def _add(partition: _Partition, name: SegmentName, entry: ObjectInfo, findings: Findings) -> None:
-    kind = partition.indexes if name.kind == "index" else partition.records
-    twin = kind.setdefault(name.start, entry)
-    if twin is not entry:
-        findings.add(entry.key, f"is there beside {twin.key}", _MIXED)
-
-
 def _check_partition(
     store: JavaFolder, topic: str, number: int, partition: _Partition, findings: Findings
 ) -> list[ToRead]:
@@ -97,21 +92,7 @@ def _check_partition(
             return segment_of(store, topic, number, partition.records[start])
         return None
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        segments = [s for s in pool.map(describe, sorted(partition.records)) if s is not None]
-    _check_order(segments, findings)
-    _check_index(store, layout.partition_index_key(f"{topic}/", number), partition, findings)
-    return [ToRead(s, _size_fits(s, findings)) for s in segments]
-
-
-def _size_fits(segment: Segment, findings: Findings) -> bool:
-    if layout.compression_of(segment.key) == "none" and segment.stored != segment.bytes:
-        findings.add(segment.key, f"has {segment.stored} bytes, its index says {segment.bytes}", ANOTHER_COPY)
-        return False
-    return True
-
-
-def _check_order(segments: list[Segment], findings: Findings) -> None:
+    segments = [s for s in in_threads(describe, sorted(partition.records)) if s is not None]
     filled = sorted((s for s in segments if s.count), key=lambda s: s.first)
     for a, b in pairwise(filled):
         if b.first <= a.last:
@@ -120,12 +101,21 @@ def _check_order(segments: list[Segment], findings: Findings) -> None:
         name = layout.parse_segment(segment.key.rpartition("/")[2])
         if name is not None and segment.first < name.start:
             findings.add(segment.key, f"begins at offset {segment.first}, before its name says", _MIXED)
+    _check_index(store, layout.partition_index_key(f"{topic}/", number), partition, findings)
+    to_read: list[ToRead] = []
+    for segment in segments:
+        fits = layout.compression_of(segment.key) != "none" or segment.stored == segment.bytes
+        if not fits:
+            findings.add(segment.key, f"has {segment.stored} bytes, its index says {segment.bytes}", ANOTHER_COPY)
+        to_read.append(ToRead(segment, fits))
+    return to_read
 
 
 def _check_index(store: Store, key: str, partition: _Partition, findings: Findings) -> None:
     """The partition index names exactly the segments that are there."""
-    files = [*partition.records.values(), *partition.indexes.values()]
-    stems = {_stem(entry.key) for entry in files}
+    stems = {
+        layout.stem_of(e.key.removesuffix("_index")) for e in (*partition.records.values(), *partition.indexes.values())
+    }
     if partition.index is None:
         findings.note(key, "is missing: the partition's segments are read without it")
         return
@@ -146,9 +136,3 @@ def _check_index(store: Store, key: str, partition: _Partition, findings: Findin
         for name in sorted(entries.keys() & stems):
             if not name.endswith(f"_{entries[name].start_offset:010d}"):
                 findings.add(key, f"says that {name} starts at {entries[name].start_offset}", INDEX_HINT)
-
-
-def _stem(key: str) -> str:
-    """Return a segment's name without `_records` or `_index`."""
-    name = key.rpartition("/")[2]
-    return name.removesuffix(".zst").removesuffix("_records").removesuffix("_index")

@@ -17,9 +17,8 @@ from kbackup.archive.catalog.documents import IsolationLevel
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Manifest, Metadata, TopicState, Totals
-from kbackup.archive.new_point import Draft, check_written, new_point, put_manifest
 from kbackup.archive.query.selection import Selection, Selections
-from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.run import Draft, WritingRun, begin_writing, check_written, open_or_create, put_manifest
 from kbackup.archive.secrets import as_archived
 from kbackup.config.models import Backup
 from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedError
@@ -249,8 +248,7 @@ def commit(
         captured_topics=len(plan.topics),
         captured_partitions=sum(len(t.partitions) for t in plan.topics),
     )
-    manifest, ref = put_manifest(run, draft)
-    new = new_point(manifest, ref, draft.segments)
+    manifest, new = put_manifest(run, draft)
 
     def operation(state: State) -> State:
         added = operations.add_point(state, run.run, new)

@@ -18,9 +18,8 @@ from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Manifest, Metadata
-from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.run import WritingRun, open_or_create
+from kbackup.archive.run import Draft, WritingRun, open_or_create, put_manifest
 from kbackup.archive.secrets import as_archived
 from kbackup.config.models import Backup
 from kbackup.errors import RefusedError, UsageError
@@ -131,8 +130,7 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
         captured_topics=0,
         captured_partitions=0,
     )
-    manifest, ref = put_manifest(writing, draft)
-    new = new_point(manifest, ref, ())
+    manifest, new = put_manifest(writing, draft)
 
     def operation(state: State) -> State:
         added = add_point(state, writing.run, new)

@@ -19,7 +19,7 @@ from kbackup.web.view import GET, Number, Requested, list_page
 
 if TYPE_CHECKING:
     from kbackup.jobs.drill.report import DrillReport
-    from kbackup.jobs.verify.report import Verification
+    from kbackup.jobs.verify import Verification
 
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -51,7 +51,7 @@ T = TypeVar("T")
 def drills(request: Requested, page: Number = 1) -> HTMLResponse:
     """Show the stored drills, the newest first, whatever restore point the other pages show."""
     from kbackup.jobs.drill.report import list_drills, read_report
-    from kbackup.jobs.verify.report import Verification
+    from kbackup.jobs.verify import Verification
 
     state, store = request.cache.state, request.cache.store
 

@@ -68,8 +68,7 @@ from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.settings.plan import Changes, QuotaChange
 from kbackup.jobs.settings.write import SettingsCaptures
-from kbackup.jobs.verify.job import verify
-from kbackup.jobs.verify.report import record_verification
+from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store

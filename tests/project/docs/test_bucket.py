@@ -13,9 +13,9 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, NoArchiveError
-from kbackup.jobs.repair.job import repair
+from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store

@@ -18,9 +18,8 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.derived import refresh_derived
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import load
-from kbackup.archive.new_point import check_written
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.run import WritingRun, begin_writing, check_written, open_or_create
 from kbackup.errors import (
     AlreadyExistsError,
     LeaseLostError,
@@ -95,13 +94,14 @@ def test_a_later_run_closes_an_earlier_one_for_good(store: FaultyStore) -> None:
     assert open_archive(store).state.next_point == 2
 
 
-def test_commit_just_before_the_fence_stays(store: FaultyStore) -> None:
+def test_commit_just_before_the_fence_stays(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run that is fenced off commits just before the fence; the fence goes on from its catalog."""
     with writing(store) as first:
         stale = open_archive(store)
         first.commit(ending(first), "backup", "in time")
+        monkeypatch.setattr("kbackup.archive.run.open_archive", lambda _: stale)
         with HeldLease(store, "kbackup test", 60) as lease:
-            second = begin_writing(store, lease, "backup", archive=stale)
+            second = begin_writing(store, lease, "backup")
     assert second.archive.state.next_point == 2
     assert open_archive(store).state.number == stale.state.number == first.archive.state.number + 1
 

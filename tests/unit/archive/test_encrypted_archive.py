@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.verify import job
+from kbackup.jobs import verify as job
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.crypt import CryptStore

@@ -17,8 +17,8 @@ from kbackup.errors import LockedError, NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.adopt import adopt
 from kbackup.jobs.backup.job import check_identity
 from kbackup.jobs.capture import LiveTopic
-from kbackup.jobs.repair.rebuild import RepairReport
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.repair import RepairReport
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore

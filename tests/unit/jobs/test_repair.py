@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import kbackup.jobs.repair.rebuild as repair_job
+import kbackup.jobs.repair as repair_job
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog
 from kbackup.archive.catalog.operations import label_point
@@ -34,7 +34,7 @@ from kbackup.jobs.copy import copy_archive
 from kbackup.jobs.mirror.flow import write_status
 from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.status import archive_status
-from kbackup.jobs.verify.report import VerifyReport, record_verification
+from kbackup.jobs.verify import VerifyReport, record_verification
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
@@ -70,6 +70,8 @@ from tests.support.repairs import (
     without_segments,
 )
 
+pytestmark = pytest.mark.exhaustive(keep=2)
+
 
 @pytest.fixture(autouse=True)
 def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +97,8 @@ def store(made: MemoryStore) -> MemoryStore:
 # Repair of archives with any loss: every restore point has its whole records or reports the loss.
 
 
-@pytest.mark.exhaustive(keep=2)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-@pytest.mark.exhaustive(keep=2)
 def test_restore_points_have_whole_segments_or_losses(made: MemoryStore, data: st.DataObject) -> None:
     """Up to six objects of any kind. Where the newest catalog is whole no restore point goes, and none lacks a
     segment that is whole."""
@@ -118,10 +118,8 @@ def test_restore_points_have_whole_segments_or_losses(made: MemoryStore, data: s
     assert not done.lost or any(key.startswith(layout.CATALOG) or key.startswith(layout.TABLES) for key in hurt)
 
 
-@pytest.mark.exhaustive(keep=2)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-@pytest.mark.exhaustive(keep=2)
 def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data: st.DataObject) -> None:
     """Nearly all objects but records are gone: the newest restore point has them all, or the next backup finds them."""
     store = made.copy()
@@ -144,11 +142,9 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
         assert newest == before[LAST]
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("number", range(1, LAST + 1))
 @pytest.mark.parametrize("name", [layout.MANIFEST, layout.GROUPS, layout.METADATA])
 @pytest.mark.parametrize("how", ["gone", "flip"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int, name: str, how: str) -> None:
     before, points = listed_segments(store), {p.number: p for p in list_points(open_archive(store))}
     shown = {n: overview(store, str(n)) for n in before}
@@ -184,7 +180,6 @@ def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int,
         assert overview(store, str(number)).groups == shown[number].groups
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_all_manifests_are_made_of_the_catalog(store: MemoryStore) -> None:
     before = listed_segments(store)
     store.delete([e.key for e in store.list(layout.POINTS) if e.key.endswith(layout.MANIFEST)])
@@ -192,10 +187,7 @@ def test_all_manifests_are_made_of_the_catalog(store: MemoryStore) -> None:
     assert listed_segments(store) == before
 
 
-@pytest.mark.exhaustive(keep=2)
-@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("how", ["gone", "cut", "flip"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_lost_segment_costs_no_restore_point(store: MemoryStore, how: str) -> None:
     before = listed_segments(store)
     bad = f"{ORDERS}15_records"
@@ -210,16 +202,13 @@ def test_a_lost_segment_costs_no_restore_point(store: MemoryStore, how: str) -> 
     assert overview(store, "2").losses == (LOSS, *lacking(store, 2))
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_segments_are_compared_by_size_unless_all_are_read(store: MemoryStore) -> None:
     harm(store, f"{ORDERS}15_records", "flip")
     assert run(store, read_data=False).losses == ()
     assert len(run(store).losses) == 1
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("confirm", [False, True])
-@pytest.mark.exhaustive(keep=2)
 def test_a_damaged_lease_is_named_as_replaced(store: MemoryStore, confirm: bool) -> None:
     store.put(layout.LOCK, b"garbage")
     assert [mended.file for mended in run(store, confirm=confirm).mended] == [layout.LOCK]
@@ -241,9 +230,7 @@ def archive_with_empty_partitions() -> MemoryStore:
     return store
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("lost", ["manifest", "neighbour's manifest and metadata", "all documents"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_lost_manifest_comes_back_with_every_partition(lost: str) -> None:
     store = archive_with_empty_partitions()
     archive = open_archive(store)
@@ -267,7 +254,6 @@ def test_a_lost_manifest_comes_back_with_every_partition(lost: str) -> None:
         assert ends == {t.name: [(p.start, p.end) for p in t.partitions] for t in before.topics}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_new_restore_point_has_the_partitions_and_topics_that_were_captured() -> None:
     """Catalogs and manifests are lost; metadata.json is there."""
     store = archive_with_empty_partitions()
@@ -281,10 +267,7 @@ def test_a_new_restore_point_has_the_partitions_and_topics_that_were_captured() 
 # Repair of archives whose catalogs or tables are lost.
 
 
-@pytest.mark.exhaustive(keep=2)
-@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.exhaustive(keep=2)
 def test_lost_catalogs_cost_no_restore_point(store: MemoryStore, count: int) -> None:
     """The newest catalogs are gone: what their restore points added is found by their manifests."""
     before = listed_segments(store)
@@ -298,12 +281,9 @@ def test_lost_catalogs_cost_no_restore_point(store: MemoryStore, count: int) -> 
     assert any("lost or damaged catalogs after" in warning for warning in report.warnings)
 
 
-@pytest.mark.exhaustive(keep=2)
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("table", ["points", "incarnations", "segments", "losses", "past", "log_starts"])
 @pytest.mark.parametrize("how", ["gone", "flip"])
 @pytest.mark.parametrize("expired", [False, True])
-@pytest.mark.exhaustive(keep=2)
 def test_lost_tables_cost_nothing(store: MemoryStore, table: str, how: str, expired: bool) -> None:
     if expired:
         expire_some(store, {1, 2, 4})
@@ -335,10 +315,8 @@ def lose_table(store: MemoryStore, table: str) -> None:
         store.delete([ref.key for ref in refs if ref.key in all_objects(store)])
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("numbers", [{1}, {2, 3}, {4}, {3, 6}, {5, 6}, {1, 2, 3, 4, 5, 6}])
 @pytest.mark.parametrize("table", ["segments", "incarnations"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_lost_table_and_lost_manifests_cost_nothing(store: MemoryStore, numbers: set[int], table: str) -> None:
     """A restore point's row counts the segments that it added: they are the oldest objects that it may have added."""
     before = listed_segments(store)
@@ -350,9 +328,7 @@ def test_a_lost_table_and_lost_manifests_cost_nothing(store: MemoryStore, number
     assert sorted(loss.partition(":")[0] for loss in report.losses) == [f"restore point {n}" for n in numbers]
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("at", [0, 20, 50, 58, 62, 90])
-@pytest.mark.exhaustive(keep=2)
 def test_a_lost_table_and_a_damaged_partition_index_are_no_loss(store: MemoryStore, at: int) -> None:
     before, key = listed_segments(store), "topics/orders/index_partition_000"
     lose_table(store, "segments")
@@ -362,7 +338,6 @@ def test_a_lost_table_and_a_damaged_partition_index_are_no_loss(store: MemorySto
     assert listed_segments(store) == before
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_restore_point_whose_catalog_is_lost_without_a_trace_is_found(store: MemoryStore) -> None:
     """The archive looks as if its newest backup had died right before the commit: repair commits what is whole."""
     before = listed_segments(store)
@@ -374,9 +349,7 @@ def test_a_restore_point_whose_catalog_is_lost_without_a_trace_is_found(store: M
     assert (report.restored, report.losses) == ((LAST,), ())
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("retained", [(layout.POINTS, layout.TOPICS), (layout.TOPICS,)])
-@pytest.mark.exhaustive(keep=2)
 def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, retained: tuple[str, ...]) -> None:
     before, truth = listed_segments(store), records(store)
     store.delete([e.key for e in store.list() if not e.key.startswith(retained)])
@@ -402,7 +375,6 @@ def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, retain
 # Repair of archives where segments, indexes or manifests alone remain.
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_nothing_but_records_is_left(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     before, truth = listed_segments(store), records(store)
     indexed = store.copy()
@@ -423,7 +395,6 @@ def test_nothing_but_records_is_left(store: MemoryStore, monkeypatch: pytest.Mon
     assert {place: some for place, some in after[max(after)].items() if some} == before[LAST]
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_segment_that_a_partition_index_alone_names_is_a_loss(store: MemoryStore) -> None:
     store.delete([key for key in all_objects(store) if not key.startswith(layout.TOPICS)])
     store.delete([f"{ORDERS}08_records", f"{ORDERS}08_index"])
@@ -433,14 +404,12 @@ def test_a_segment_that_a_partition_index_alone_names_is_a_loss(store: MemorySto
     assert report.is_loss
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_the_loss_of_a_missing_segment_names_the_segment(store: MemoryStore) -> None:
     store.delete([f"{ORDERS}08_records"])
     report = repaired(store)
     assert [line.partition(": ")[2] for line in report.losses] == ["the segment is missing"]
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_records_that_a_manifest_counts_and_nothing_has_are_a_loss(store: MemoryStore) -> None:
     """Catalogs, a restore point's segments and the partition index are gone: its manifest still counts records."""
     store.delete([e.key for e in store.list() if e.key.startswith((layout.CATALOG, layout.TABLES))])
@@ -451,7 +420,6 @@ def test_records_that_a_manifest_counts_and_nothing_has_are_a_loss(store: Memory
     assert {n: len(lacking(store, n)) for n in listed_segments(store)} == {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 1}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_segments_in_a_partition_index_count_as_committed(store: MemoryStore) -> None:
     """The newest restore point has no catalog and no manifest left."""
     before = listed_segments(store)
@@ -461,7 +429,6 @@ def test_segments_in_a_partition_index_count_as_committed(store: MemoryStore) ->
     assert listed_segments(store) == before
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_records_that_end_before_their_index_does_are_cut_off(store: MemoryStore) -> None:
     index = decode_index(store.get(f"{ORDERS}15_index"), "index")
     data = store.get(f"{ORDERS}15_records")
@@ -470,7 +437,6 @@ def test_records_that_end_before_their_index_does_are_cut_off(store: MemoryStore
     assert ["offsets 15 to 23 of orders-0" in line for line in report.losses] == [True]
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_copy_takes_a_repaired_archive_as_it_is(store: MemoryStore) -> None:
     early = MemoryStore("memory://early")
     copy_archive(store, early, 60, Silent())
@@ -484,7 +450,6 @@ def test_a_copy_takes_a_repaired_archive_as_it_is(store: MemoryStore) -> None:
     assert any(f"{ORDERS}15_records" in keys for keys in listed_segments(early)[2].values()), "it has it still"
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_objects_that_come_back_later_change_nothing(store: MemoryStore) -> None:
     """A manifest out of a bucket's versions, a catalog that was being written, a segment that was lost."""
     lost = [key_of(store, 3, layout.MANIFEST), catalogs(store)[-1], f"{ORDERS}15_records"]
@@ -501,7 +466,6 @@ def test_objects_that_come_back_later_change_nothing(store: MemoryStore) -> None
 # Repair of archives whose records were expired.
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_expired_segments_are_not_losses(store: MemoryStore) -> None:
     """Files that derive from the rest are made anew."""
     expire_some(store, {1, 2, 4})
@@ -516,11 +480,8 @@ def test_expired_segments_are_not_losses(store: MemoryStore) -> None:
     assert listed_segments(store) == before
 
 
-@pytest.mark.exhaustive(keep=2)
-@pytest.mark.exhaustive
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-@pytest.mark.exhaustive(keep=2)
 def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: MemoryStore, data: st.DataObject) -> None:
     store = made.copy()
     expire_some(store, {1, 2, 4})
@@ -538,9 +499,6 @@ def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: MemoryStore
     assert all(set(newest[place]) >= set(some) for place, some in before[LAST].items() if some)
 
 
-@pytest.mark.exhaustive(keep=2)
-@pytest.mark.exhaustive(keep=1)
-@pytest.mark.exhaustive(keep=2)
 def test_a_repair_may_be_killed_after_an_expiration(made: MemoryStore) -> None:
     expired = made.copy()
     expire_some(expired, {1, 2, 4})
@@ -552,7 +510,6 @@ def test_a_repair_may_be_killed_after_an_expiration(made: MemoryStore) -> None:
         assert verified(store).findings == ()
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_lost_catalog_of_an_expiration_takes_nothing_that_is_left(store: MemoryStore) -> None:
     before = listed_segments(store)
     expire_some(store, {1, 2, 4}, None)
@@ -564,7 +521,6 @@ def test_a_lost_catalog_of_an_expiration_takes_nothing_that_is_left(store: Memor
     assert found == before, "nothing was swept: the expiration alone is lost"
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_names_that_no_writer_gives_are_left_alone(store: MemoryStore) -> None:
     truth = records(store)
     strange = [
@@ -594,10 +550,7 @@ def records_listed(store: Store) -> set[str]:
     return open_archive(store).keys()
 
 
-@pytest.mark.exhaustive(keep=2)
-@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("kind", ["documents", "catalogs", "all"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_repair_may_be_killed_anywhere(made: MemoryStore, kind: str) -> None:
     harmed = made.copy()
     lost = {
@@ -622,7 +575,6 @@ def test_a_repair_may_be_killed_anywhere(made: MemoryStore, kind: str) -> None:
         check_healed(store)
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_repair_is_not_committed_to_a_changed_archive(store: MemoryStore) -> None:
     class Rival(CrashStore):
         def _before(self, operation: Any, key: str) -> None:
@@ -638,7 +590,6 @@ def test_a_repair_is_not_committed_to_a_changed_archive(store: MemoryStore) -> N
     assert run(store).losses
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> None:
     inner = MemoryStore()
     (tmp_path / "key").write_text(generate_key())
@@ -661,9 +612,7 @@ def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> 
     } == truth.keys() - {bad}
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("how", ["gone", "cut"])
-@pytest.mark.exhaustive(keep=2)
 def test_the_index_of_an_orphan_is_left_alone(store: MemoryStore, how: str) -> None:
     """A later run may give a compressed segment the same name, and write the index."""
     orphan = write(store, SegmentTarget("more", 1, 0, 1 << 20, "none"), range(100, 105))[0]
@@ -676,7 +625,6 @@ def test_the_index_of_an_orphan_is_left_alone(store: MemoryStore, how: str) -> N
     assert contents(store).get(key) == before
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: MemoryStore, tmp_path: Path) -> None:
     harm(store, layout.ARCHIVE, "gone")
     (tmp_path / "key").write_text(generate_key())
@@ -684,7 +632,6 @@ def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: MemorySt
         run(CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"), layout.key_class))
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_repair_waits_for_no_writer(store: MemoryStore) -> None:
     with HeldLease(store, "kbackup backup", 60), pytest.raises(LockedError):
         run(store)
@@ -829,7 +776,6 @@ def newer(data: bytes, change: tuple[bytes, bytes]) -> bytes:
 NEWER = re.compile(rb'"version": \d+')
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("how", ["version", "member"])
 @pytest.mark.parametrize(
     "name",
@@ -844,7 +790,6 @@ NEWER = re.compile(rb'"version": \d+')
         layout.METADATA,
     ],
 )
-@pytest.mark.exhaustive(keep=2)
 def test_objects_of_a_newer_version_are_not_damage(store: MemoryStore, name: str, how: str) -> None:
     with HeldLease(store, "kbackup backup", 60):
         pass
@@ -867,15 +812,12 @@ def test_objects_of_a_newer_version_are_not_damage(store: MemoryStore, name: str
     assert store.get(key) == changed
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_there_must_be_something_of_an_archive() -> None:
     with pytest.raises(NoArchiveError):
         run(MemoryStore())
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("name", [layout.MANIFEST, layout.CATALOG, layout.TABLES])
-@pytest.mark.exhaustive(keep=2)
 def test_errors_of_readers_name_the_lost_object_and_the_repair(store: MemoryStore, name: str) -> None:
     catalog = open_archive(store).committed.catalog
     assert catalog is not None

@@ -22,8 +22,7 @@ from kbackup.archive.run import begin_writing
 from kbackup.archive.verify.findings import Findings
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.drill.report import store_report
-from kbackup.jobs.verify.job import check_drills, check_verifications
-from kbackup.jobs.verify.report import STORED_FINDINGS, Verification, record_verification
+from kbackup.jobs.verify import STORED_FINDINGS, Verification, check_drills, check_verifications, record_verification
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store import open_store
 from kbackup.store.base import Store
@@ -45,6 +44,8 @@ from tests.support.verifications import (
     swap,
     table_with,
 )
+
+pytestmark = pytest.mark.exhaustive(keep=2)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,6 @@ INDEX = f"{ORDERS}segment_partition_000_from_offset_0000000000_index"
 PACKED = "topics/clicks/segment_partition_000_from_offset_0000000000_records.zst"
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_whole_archive(root: Path) -> None:
     report = run(root)
     assert (report.findings, report.notes, report.restore_points) == ((), (), (1, 2))
@@ -93,9 +93,6 @@ def files_of(root: Path) -> list[str]:
     )
 
 
-@pytest.mark.exhaustive(keep=2)
-@pytest.mark.exhaustive(keep=1)
-@pytest.mark.exhaustive(keep=2)
 def test_every_file_when_it_is_missing_cut_or_flipped(root: Path, made: Path) -> None:
     """All files that the catalogs of the history and their restore points stand on, one after the other."""
     every = files_of(root)
@@ -110,16 +107,13 @@ def test_every_file_when_it_is_missing_cut_or_flipped(root: Path, made: Path) ->
     assert run(root).findings == ()
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("name", ["archive.json", "catalog/latest.json", "derived.json"])
 @pytest.mark.parametrize("damage", [cut, flip])
-@pytest.mark.exhaustive(keep=2)
 def test_files_that_are_checked_by_their_own_sum(root: Path, name: str, damage: Callable[[Path], None]) -> None:
     damage(root / name)
     assert list(findings_of(run(root, quick=True))) == [name]
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_all_findings_are_listed(root: Path) -> None:
     flip(root / SEGMENT)
     cut(root / INDEX)
@@ -134,14 +128,12 @@ def test_all_findings_are_listed(root: Path) -> None:
     assert "bytes, not" in messages[INDEX][0]
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_record_cut_short_is_named_by_its_position(root: Path) -> None:
     flip(root / SEGMENT, 30)
     (text,) = findings_of(run(root))[SEGMENT]
     assert text.startswith("at byte ")
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_segments_swapped_between_partitions(root: Path) -> None:
     swap(root / SEGMENT, root / OTHER)
     swap(root / INDEX, root / OTHER.replace("_records", "_index"))
@@ -149,14 +141,12 @@ def test_segments_swapped_between_partitions(root: Path) -> None:
     assert {SEGMENT, OTHER} <= set(messages)
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_replayed_manifest(root: Path) -> None:
     one, two = (f"{point_folder(root, number)}manifest.json" for number in (1, 2))
     shutil.copy(root / one, root / two)
     assert findings_of(run(root, quick=True)) == {two: ["is not the manifest that the catalog names"]}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_manifest_of_another_archive(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     make_archive(open_store(str(other)))
@@ -166,9 +156,7 @@ def test_a_manifest_of_another_archive(root: Path, tmp_path: Path) -> None:
     assert text.startswith("belongs to archive ")
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.exhaustive(keep=2)
 def test_a_missing_manifest(root: Path, number: int) -> None:
     key = f"{point_folder(root, number)}manifest.json"
     (root / key).unlink()
@@ -183,7 +171,6 @@ def catalogs(root: Path) -> list[str]:
     return sorted(f"catalog/{path.name}" for path in (root / "catalog").glob("0*.json"))
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_missing_catalog_in_the_history_and_at_its_end(root: Path, made: Path) -> None:
     for key in catalogs(root):
         (root / key).unlink()
@@ -195,7 +182,6 @@ def test_a_missing_catalog_in_the_history_and_at_its_end(root: Path, made: Path)
     assert list(findings_of(run(root, quick=True))) == catalogs(made)[-1:], "derived.json names it as well"
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_objects_of_a_lost_catalog_are_orphans(root: Path) -> None:
     (root / catalogs(root)[-1]).unlink()
     report = run(root, quick=True)
@@ -203,7 +189,6 @@ def test_objects_of_a_lost_catalog_are_orphans(root: Path) -> None:
     assert {n.what for n in report.notes if n.bytes} == {"is an orphan: no catalog that can be read refers to it"}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_replayed_catalog(root: Path) -> None:
     """Each says its own number, and the checksum of the one before it."""
     *_, before, newest = catalogs(root)
@@ -212,7 +197,6 @@ def test_a_replayed_catalog(root: Path) -> None:
     assert text.startswith("is of catalog ")
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_catalog_of_another_archive(root: Path, tmp_path: Path) -> None:
     make_archive(open_store(str(tmp_path / "other")))
     for key in catalogs(root)[1:3]:
@@ -229,14 +213,12 @@ def rewrite(root: Path, key: str, **changed: Any) -> None:
     (root / key).write_bytes(dump(Catalog(**fields | {"checksum": ""} | changed)))
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_catalog_that_the_next_one_does_not_follow(root: Path) -> None:
     key = catalogs(root)[1]
     rewrite(root, key, next_point=77)
     assert findings_of(run(root, quick=True)) == {key: ["is not the catalog that the next one follows"]}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_table_of_an_earlier_catalog(root: Path) -> None:
     """An undo needs it."""
     store = open_store(str(root))
@@ -251,7 +233,6 @@ def test_a_table_of_an_earlier_catalog(root: Path) -> None:
     assert findings_of(run(root, quick=True)) == {key: ["is missing, a catalog refers to it"]}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_repair_goes_on_from_an_earlier_catalog(root: Path) -> None:
     """Records that an adoption passed over are no damage any more."""
     key = catalogs(root)[-1]
@@ -262,7 +243,6 @@ def test_a_repair_goes_on_from_an_earlier_catalog(root: Path) -> None:
     assert (root / key).exists()
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_archive_json_of_another_archive(root: Path, made: Path, tmp_path: Path) -> None:
     other = make_archive(open_store(str(tmp_path / "other"))).info.id
     here = open_archive(open_store(str(root))).info.id
@@ -273,7 +253,6 @@ def test_archive_json_of_another_archive(root: Path, made: Path, tmp_path: Path)
     assert open_archive(open_store(str(root))).info.id == here
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_marks_of_another_archive(root: Path) -> None:
     (root / "catalog" / "latest.json").write_bytes(dump(Latest(archive_id="0" * 32, number=1)))
     (root / "derived.json").write_bytes(dump(Derived(archive_id="0" * 32, catalog=1)))
@@ -282,7 +261,6 @@ def test_marks_of_another_archive(root: Path) -> None:
     assert all(text.startswith("belongs to archive 0000") for (text,) in messages.values())
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_segments_that_overlap_lie_outside_or_do_not_add_up(root: Path, made: Path) -> None:
     archive = open_archive(open_store(str(root)))
     again = next(s for s in archive.added(0, 1) if s.topic == "orders" and s.partition == 0)
@@ -299,14 +277,12 @@ def test_segments_that_overlap_lie_outside_or_do_not_add_up(root: Path, made: Pa
     assert any("has last 39, its restore point says 99" in text for text in messages[key])
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_segment_that_is_named_elsewhere(root: Path) -> None:
     table_with(root, lambda table: [*table[:-1], replace(table[-1], key=OTHER)])
     messages = findings_of(run(root, quick=True))
     assert any("is named by the catalog where" in text for text in messages[OTHER])
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_timestamps_and_the_largest_record(root: Path) -> None:
     table_with(root, lambda t: [*t[:-1], replace(t[-1], min_timestamp=1, max_timestamp=2, largest=3)])
     (messages,) = findings_of(run(root)).values()
@@ -317,7 +293,6 @@ def test_timestamps_and_the_largest_record(root: Path) -> None:
 # The command `kbackup verify`.
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(root), "--quick", "-q"]) == 0
     assert "0 findings; 2 restore points" in capsys.readouterr().out
@@ -333,7 +308,6 @@ def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_the_commands_refusals(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(tmp_path / "nothing"), "--quick"]) == 10
     assert "hint: check the address" in capsys.readouterr().err
@@ -374,6 +348,7 @@ def copy_to_another(store: Store) -> None:
         store.put(key.replace(report().drill_id, "other"), store.get(key))
 
 
+@pytest.mark.exhaustive(keep=6)
 @pytest.mark.parametrize(
     ("change", "key", "message"),
     [
@@ -408,14 +383,12 @@ def java(tmp_path: Path) -> Path:
     return Path(shutil.copytree(JAVA / "archive", tmp_path / "java"))
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_folder_of_the_java_tool(java: Path) -> None:
     report = run(java)
     assert (report.findings, report.notes, report.read_records) == ((), (), 385)
     assert run(java, quick=True).findings == ()
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_damage_in_a_folder_of_the_java_tool(java: Path) -> None:
     orders = java / "orders.v1"
     stem = "segment_partition_000_from_offset_00000000"
@@ -438,7 +411,6 @@ def test_damage_in_a_folder_of_the_java_tool(java: Path) -> None:
     assert not named & {key for key in messages if "/index_" not in key}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_flaws_of_a_killed_sink_are_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = torn_folder(tmp_path / "java")
     for quick in (True, False):
@@ -451,7 +423,6 @@ def test_flaws_of_a_killed_sink_are_notes(tmp_path: Path, capsys: pytest.Capture
     assert f"note: {LAST}_records: has 13 bytes behind offset 130" in capsys.readouterr().err
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_records_against_their_index_in_a_folder_of_the_java_tool(java: Path) -> None:
     stem = "segment_partition_000_from_offset_0000000101"
     flip(java / "orders.v1" / f"{stem}_records", 8)
@@ -464,7 +435,6 @@ def test_records_against_their_index_in_a_folder_of_the_java_tool(java: Path) ->
 # Verification of archives with differences that are no damage, and of derived files.
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_unlisted_files_are_notes(root: Path) -> None:
     (root / ORDERS / "segment_partition_000_from_offset_0000000099_records").write_bytes(b"12345")
     (root / "notes.txt").write_bytes(b"123")
@@ -479,7 +449,6 @@ def test_unlisted_files_are_notes(root: Path) -> None:
     assert f"{point_folder(root, 2)}copy of manifest.json" in {n.file for n in report.notes}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_a_run_under_way_is_no_damage(root: Path) -> None:
     store = open_store(str(root))
     with HeldLease(store, "kbackup test", 60) as lease:
@@ -488,9 +457,7 @@ def test_a_run_under_way_is_no_damage(root: Path) -> None:
     assert (report.findings, report.notes) == ((), ())
 
 
-@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.exhaustive(keep=2)
 def test_derived_files_that_a_crash_left_behind_are_not_judged(root: Path, kept: bool) -> None:
     """No derived.json says for which catalog they were written, or it names a catalog with other segments."""
     if kept:
@@ -503,7 +470,6 @@ def test_derived_files_that_a_crash_left_behind_are_not_judged(root: Path, kept:
     assert [n.what for n in report.notes] == ["has derived files that could not be judged now"]
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_derived_files_are_judged_after_a_commit_that_does_not_touch_them(root: Path) -> None:
     assert cli.main(["keep", "1", "--archive", str(root)]) == 0
     key = f"{ORDERS}index_partition_000"
@@ -511,7 +477,6 @@ def test_derived_files_are_judged_after_a_commit_that_does_not_touch_them(root: 
     assert findings_of(run(root)) == {key: ["is missing"]}
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_one_restore_point_stands_on_those_before_it(root: Path) -> None:
     later = f"{ORDERS}segment_partition_000_from_offset_0000000015_records"
     (root / later).unlink()
@@ -523,7 +488,6 @@ def test_one_restore_point_stands_on_those_before_it(root: Path) -> None:
         run(root, "9")
 
 
-@pytest.mark.exhaustive(keep=2)
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(NoArchiveError):
         run(tmp_path / "nothing")

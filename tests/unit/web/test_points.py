@@ -21,7 +21,7 @@ from kbackup.jobs.metadata import merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.jobs.points import history
-from kbackup.jobs.verify.report import record_verification
+from kbackup.jobs.verify import record_verification
 from kbackup.metadata.entities import (
     BrokerConfig,
     ClientMetrics,

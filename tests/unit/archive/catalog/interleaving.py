@@ -146,16 +146,8 @@ class Scheduler:
 # Tokens, times and threads that make executions repeat.
 
 
-class _Pool:
-    def __init__(self, *_: object) -> None: ...
-
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def map(self, work: Callable[..., Any], *parts: Iterable[Any]) -> Iterator[Any]:
-        return iter([work(*each) for each in zip(*parts, strict=True)])
+def _one_by_one(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    return [function(item) for item in items]
 
 
 _files: dict[object, Any] = {}
@@ -210,9 +202,8 @@ def repeatable() -> Iterator[None]:
         mock.patch.object(run, "refresh_derived", _mark_derived),
         mock.patch.object(tables, "encode", _encode),
         mock.patch.object(tables, "decode_table", _decode),
-        mock.patch.object(reader, "ThreadPoolExecutor", _Pool),
-        mock.patch.object(sweep, "ThreadPoolExecutor", _Pool),
-        mock.patch.object(sweep, "ThreadPoolExecutor", _Pool),
+        mock.patch.object(reader, "in_threads", _one_by_one),
+        mock.patch.object(sweep, "in_threads", _one_by_one),
     ):
         yield
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit, read_catalog
+from kbackup.archive.catalog.commit import Author, commit, open_catalog, read_catalog
 from kbackup.archive.catalog.copies import follow_source
 from kbackup.archive.catalog.documents import Derived, Link, Origin
 from kbackup.archive.catalog.operations import add_point, end_run, may_salvage
@@ -21,14 +21,12 @@ from kbackup.archive.catalog.sweep import (
     delete_orphans,
     find_orphans,
     last_expiration,
-    open_catalog,
     referred_keys,
 )
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, Groups, Manifest, Metadata, PartitionState, TopicState, load
-from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.models import Groups, Manifest, Metadata, PartitionState, TopicState, load
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.run import Draft, WritingRun, begin_writing, open_or_create, put_capture, put_manifest
 from kbackup.archive.segments.read import crc_of
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import AlreadyExistsError, NotFoundError, RefusedError
@@ -94,14 +92,8 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
         at = segment.last + 1
     segments += write_segments(writing.plain, at, end, cut, since, salvage)
     number = writing.next_point
-    own = Capture(
-        number=number,
-        started_at=AT,
-        groups=writing.put_document(number, layout.GROUPS, Groups(captured_at=AT, groups=(), not_carried={})),
-        metadata=writing.put_document(
-            number, layout.METADATA, Metadata(captured_at=AT, cluster_id="c", brokers=1, topics=())
-        ),
-    )
+    metadata = Metadata(captured_at=AT, cluster_id="c", brokers=1, topics=())
+    own = put_capture(writing, number, AT, Groups(captured_at=AT, groups=(), not_carried={}), metadata)
     last = [*segments, *archive.segments(head)] if head is not None else segments
     partition = PartitionState(
         partition=0, start=0, end=end, log_start=0, log_end=end,
@@ -112,8 +104,7 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
         number=number, started_at=AT, committed_at=AT, topics=[topic], segments=segments, captures=[own],
         groups=0, captured_topics=1, captured_partitions=1,
     )  # fmt: skip
-    manifest, ref = put_manifest(writing, draft)
-    new = new_point(manifest, ref, segments)
+    _, new = put_manifest(writing, draft)
 
     def operation(state: State) -> State:
         return end_run(add_point(state, writing.run, new), writing.run)

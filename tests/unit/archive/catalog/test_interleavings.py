@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -133,9 +133,9 @@ def test_without_a_fence_two_runs_commit() -> None:
 def test_a_commit_before_its_tables_is_found() -> None:
     pending: list[tuple[str, bytes]] = []
 
-    def later(store: Store, rows: Rows, name: Callable[[], str]) -> tuple[Rows, tuple[TableRef, ...]]:
+    def later(store: Store, rows: Rows, names: Iterator[str]) -> tuple[Rows, tuple[TableRef, ...]]:
         written = MemoryStore()
-        result = write_rows(written, rows, name)
+        result = write_rows(written, rows, names)
         pending.extend((entry.key, written.get(entry.key)) for entry in written.list())
         return result
 
@@ -176,7 +176,7 @@ def test_a_hint_that_leads_is_found() -> None:
 def test_tables_named_by_their_content_are_found() -> None:
     """A run that died left a table; the next run writes the same bytes while a sweeper deletes what it left."""
 
-    def by_content(store: Store, rows: Rows, name: Callable[[], str]) -> tuple[Rows, tuple[TableRef, ...]]:
+    def by_content(store: Store, rows: Rows, names: Iterator[str]) -> tuple[Rows, tuple[TableRef, ...]]:
         chunks = []
         for chunk in rows.chunks:
             ref = chunk.ref

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -97,7 +96,6 @@ class Machine(RuleBasedStateMachine):
         self.living: dict[str, Incarnation] = {}
         self.numbers = 0
         self.undoable: list[tuple[State, State, Model, Model]] = []
-        self.lost: dict[int, tuple[Listed, State]] = {}
         self.copy = State(ARCHIVE)
         self.copied = Model()
         self.begin("read_committed")
@@ -223,14 +221,13 @@ class Machine(RuleBasedStateMachine):
         self.model.expired -= new.expired - old.expired
 
     @rule()
-    @precondition(lambda self: self.undoable or self.lost)
+    @precondition(lambda self: self.undoable)
     def mark_swept(self) -> None:
         self.step(retention.mark_swept(self.state, self.state.number - 1))
         for before, after, _, _ in self.undoable:
             with pytest.raises(RefusedError, match="deleted already"):
                 retention.undo_expiration(self.state, before, after)
         self.undoable = []
-        self.lost = {}
 
     @rule(data=st.data())
     @precondition(lambda self: self.model.points)
@@ -264,29 +261,11 @@ class Machine(RuleBasedStateMachine):
     def lose_a_point(self, data: st.DataObject) -> None:
         newest = max(self.model.points)
         number = data.draw(st.sampled_from([n for n in self.model.points if n != newest]))
-        self.lost[number] = (self.model.points.pop(number), self.state)
+        self.model.points.pop(number)
         self.step(retention.lose_points(self.state, [number]))
         for _, _, old, new in self.undoable:  # an undo takes back what its expiration let go, not this one
             old.points.pop(number, None)
             new.points.pop(number, None)
-
-    @rule(data=st.data())
-    @precondition(lambda self: self.lost)
-    def rebuild(self, data: st.DataObject) -> None:
-        """A lost restore point was found again, with its rows."""
-        number = data.draw(st.sampled_from(sorted(self.lost)))
-        listed, then = self.lost.pop(number)
-        keys = {key for key in listed.keys if key not in self.model.expired | self.model.damaged}
-        rows = then.segments.where(np.array([k in keys for k in then.segments.columns("key")[0]], np.bool_))
-        lives = [
-            life._replace(last=number if life.last is None else life.last)
-            for key, life in then.lives.items()
-            if key in listed.incarnations
-        ]
-        found = then.point(number)
-        assert found is not None
-        self.step(retention.rebuild(self.state, [found], lives, rows.read()))
-        self.model.points[number] = listed
 
     @rule(keep=st.booleans())
     @precondition(lambda self: self.model.points)

@@ -31,7 +31,7 @@ from kbackup.jobs.migrate.verify import MigrationVerifyReport, verify_migration
 from kbackup.jobs.points import history
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.kafka.metadata_log.codec import record
 from kbackup.kafka.metadata_log.image import MetadataImage, reading_of
 from kbackup.kafka.metadata_log.log import read_snapshot

@@ -24,9 +24,9 @@ from kbackup.errors import CorruptError, DeniedError, LeaseLostError, NoArchiveE
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.points import history as history_of
 from kbackup.jobs.points import label, pin, release
-from kbackup.jobs.repair.job import repair
+from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import undo
-from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Failed, ObjectInfo, Store
 from kbackup.store.probe import store_time

@@ -1,0 +1,487 @@
+"""The repair job: an archive that has lost files, as whole as it can be made from what is there.
+
+The newest whole catalog is the base. Restore points that it lacks come back where their documents are whole, damaged
+segments become losses, and what follows from the catalog is written anew. Nothing that is whole is deleted.
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Committed
+from kbackup.archive.catalog.documents import Catalog, Derived, Latest, OpenRun
+from kbackup.archive.catalog.retention import drop_unreferenced, lose_segments
+from kbackup.archive.catalog.state import PastPoint, State
+from kbackup.archive.derived import derived_files
+from kbackup.archive.identity import check_encryption
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import ArchiveInfo, Lease, Manifest, dump, load
+from kbackup.archive.query.java import is_java_archive
+from kbackup.archive.reader import Archive
+from kbackup.archive.repair import points
+from kbackup.archive.repair.attribution import attribute, by_rank, missing_segments, named_starts, unreached
+from kbackup.archive.repair.base import Documents, RepairBase, find_base, load_whole, read_documents, unless_damaged
+from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan, to_scan
+from kbackup.archive.run import WritingRun, put_manifest
+from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
+from kbackup.archive.verify.catalog import check_derived, check_present
+from kbackup.archive.verify.findings import Findings
+from kbackup.errors import NoArchiveError, NotFoundError, PreconditionError, RefusedError
+from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.spark.tasks import ProgressSender, pack, run_tasks
+from kbackup.store.base import Store, encryption_of
+from kbackup.store.crypt import CryptStore, stored
+from kbackup.store.wrappers import DryStore, GuardedStore
+from kbackup.types import IncarnationPartition
+from kbackup.util.system import in_threads
+from kbackup.util.times import now
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE_BYTES = 64 << 20
+"""So many bytes are read without Spark, which takes longer to start."""
+_TASK_BYTES = 64 << 20
+_TASK_OBJECTS = 256
+_THREADS = 4
+_SET_AGAIN = "set pins by 'kbackup keep', labels by 'kbackup label'"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mended:
+    """A file that was written again, and how."""
+
+    file: str
+    what: str
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """Report of the changes, or (not `confirmed`) of the planned changes.
+
+    `read_data`: every segment was read and its checksum compared, else only its size. `restored` restore points are
+    listed again, `lost` ones no longer; `new_point` is the newest of new restore points, of the whole segments of lost
+    ones. `losses` are segments and documents that are lost now, in words. `catalog` is the base, None if there was
+    none. An adoption counts the `segments` and `records` of its restore point.
+    """
+
+    archive: str
+    archive_id: str
+    confirmed: bool
+    read_data: bool
+    catalog: int | None = None
+    restored: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    mended: tuple[Mended, ...] = ()
+    new_point: int | None = None
+    losses: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    segments: int = 0
+    records: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_loss(self) -> bool:
+        return bool(self.lost or self.losses)
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.restored or self.lost or self.losses or self.mended or self.new_point)
+
+
+@dataclass
+class RepairJob:
+    """One repair. `store` checks the lease before each write, or keeps writes in memory (a dry run)."""
+
+    plain: Store
+    store: Store
+    confirm: bool
+    read_data: bool
+    spark: Callable[[], SparkSession]
+    listener: ProgressListener
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    modified: Mapping[str, float] = field(default_factory=dict)
+    unlisted: dict[str, Segment | None] = field(default_factory=dict)
+    """Records objects that no catalog lists, as they were read back; None for a damaged one."""
+    without_index: set[str] = field(default_factory=set)
+    """Keys of `unlisted` whose index is missing or damaged."""
+    mended: list[Mended] = field(default_factory=list)
+    restored: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    losses: list[str] = field(default_factory=list)
+    new_points: dict[int, Manifest] = field(default_factory=dict)
+
+
+def repair(
+    store: Store,
+    confirm: bool,
+    read_data: bool,
+    lease_seconds: float,
+    spark: Callable[[], SparkSession],
+    listener: ProgressListener,
+) -> RepairReport:
+    """Repair an archive; without `confirm` nothing is written. With `read_data` every segment is read back and held
+    against its checksum; else against its size. `NoArchiveError` if there is nothing of an archive."""
+    if not confirm:
+        dry = DryStore(store)
+        lease = HeldLease(dry, "kbackup repair", lease_seconds)  # not taken
+        return _repair(RepairJob(store, dry, confirm, read_data, spark, listener), lease)
+    _check_archive_there(store, [entry.key for entry in store.list()])
+    mended = _replace_corrupt_lease(store)
+    with HeldLease(store, "kbackup repair", lease_seconds) as lease:
+        guarded = GuardedStore(store, lease.check)
+        return _repair(RepairJob(store, guarded, confirm, read_data, spark, listener, mended=mended), lease)
+
+
+def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
+    phases = Phases(job.listener)
+    with phases.step("list objects"):
+        entries = list(job.store.list())
+        job.sizes = {entry.key: entry.size for entry in entries}
+        job.modified = {entry.key: entry.modified for entry in entries}
+        _check_archive_there(job.store, job.sizes)
+    with phases.step("restore points"):
+        if not job.confirm:
+            job.mended += _replace_corrupt_lease(job.store)
+        documents = read_documents(job.store, job.sizes)
+        info = _archive_info(job, documents)
+        base = find_base(job.store, job.sizes, info.id)
+        catalog = base.committed.catalog
+        job.mended += [Mended(key, "replaced: its rows come from elsewhere") for key in base.files]
+        passed_over = map(layout.catalog_key, base.lost) if catalog is not None else ()
+        job.mended += [Mended(key, "left behind: a new catalog follows") for key in passed_over]
+        job.mended += [Mended(key, "left out: nothing needs it any more") for key in base.past]
+    archive = Archive(job.store, info, base.committed)
+    writing = WritingRun(archive, job.plain, lease, "repair")
+    with phases.step("read segments"):
+        damaged = _damaged_segments(job, base.state)
+        state, manifests = _rebuild_state(job, base, documents, damaged)
+        after = lose_segments(state, damaged)
+        job.losses += [loss.message for loss in after.damage if loss not in base.state.lost]
+    with phases.step("commit"):
+        mender = points.Mender(writing, documents, manifests)
+        after = _add_new_points(job, writing, base, mender.mend(after), mender.manifests, documents)
+        job.losses += mender.losses
+        job.mended += [Mended(key, "made anew") for key in mender.made]
+        _commit(job, writing, base, after)
+        rows = {s.key: s for s in _segments(after) if s.key in job.without_index}
+        _scan_segments(
+            job, to_scan(job.sizes, rows, sorted(rows))
+        )  # writes the indexes of segments that are listed now
+        _refresh_derived_files(job, writing.archive)
+    return RepairReport(
+        job.store.url,
+        info.id,
+        job.confirm,
+        job.read_data,
+        catalog=catalog.number if catalog is not None else None,
+        restored=tuple(sorted(job.restored)),
+        lost=tuple(sorted(job.lost)),
+        new_point=max(job.new_points, default=None),
+        losses=tuple(job.losses),
+        warnings=_warnings(base, after),
+        mended=tuple(sorted(set(job.mended))),
+        segments=sum(manifest.totals.segments for manifest in job.new_points.values()),
+        records=sum(manifest.totals.records for manifest in job.new_points.values()),
+        seconds=phases.seconds,
+    )
+
+
+def _warnings(base: RepairBase, after: State) -> tuple[str, ...]:
+    catalog = base.committed.catalog
+    if catalog is not None and base.lost:
+        return (
+            f"lost or damaged catalogs after catalog {catalog.number}: {len(base.lost)}; pins and labels are as of "
+            f"catalog {catalog.number}; {_SET_AGAIN}",
+        )
+    if catalog is None and (after.restore_points or base.lost):
+        return (f"no catalog is left: pins, labels, log starts and the history are lost; {_SET_AGAIN}",)
+    return ()
+
+
+# archive.json and lock.json, where they are missing or damaged.
+
+
+def _check_archive_there(store: Store, keys: Sequence[str] | Mapping[str, int]) -> None:
+    folders = (layout.CATALOG, layout.POINTS, layout.TOPICS)
+    if not any(key == layout.ARCHIVE or key.startswith(folders) for key in keys):
+        hint = "it is a folder of the Java tool: run 'kbackup adopt'" if is_java_archive(store) else "check the address"
+        raise NoArchiveError(f"there is no archive at {store.url}", hint)
+
+
+def _replace_corrupt_lease(store: Store) -> list[Mended]:
+    """Replace a damaged lease, which nobody could take or give back, by a released one. `NewerError` for a lease that
+    a newer version wrote: it may be held."""
+    try:
+        data, etag = store.get_with_etag(layout.LOCK)
+    except NotFoundError:
+        return []
+    if unless_damaged(lambda: load(Lease, data, layout.LOCK)) is not None:
+        return []
+    free = Lease(
+        owner=uuid.uuid4().hex,
+        host="",
+        pid=0,
+        command="kbackup repair",
+        acquired_at=now(),
+        expires_at=now(),
+        released=True,
+    )
+    with suppress(PreconditionError, NotFoundError):  # somebody else saw to it: who holds it shows in taking it
+        store.replace(layout.LOCK, dump(free), etag)
+    return [Mended(layout.LOCK, "replaced by a lease that nobody holds")]
+
+
+def _archive_info(job: RepairJob, documents: Documents) -> ArchiveInfo:
+    """archive.json; where it is missing, damaged or another archive's it is written anew, under the id that everything
+    else has."""
+    info = load_whole(job.store, ArchiveInfo, layout.ARCHIVE)
+    ids = _ids_of_archive(job, documents)
+    if info is None:
+        sealed = next(stored(job.plain).list(layout.KEYS), None) is not None
+        encryption = CryptStore.encryption if sealed else None
+        check_encryption(job.store, ArchiveInfo(id="", created_at="", encryption=encryption))
+        archive_id = next(ids, uuid.uuid4().hex)
+        info = ArchiveInfo(id=archive_id, created_at=now(), encryption=encryption_of(job.store))
+    else:
+        check_encryption(job.store, info)
+        newest = next(ids, info.id)
+        if newest == info.id or info.id in ids:
+            return info
+        info = msgspec.structs.replace(info, id=newest)
+    job.mended.append(Mended(layout.ARCHIVE, "written anew"))
+    job.store.put(layout.ARCHIVE, dump(info))
+    return info
+
+
+def _ids_of_archive(job: RepairJob, documents: Documents) -> Iterator[str]:
+    """Yield the archive's id by its catalogs, the newest first, by what names a catalog, and by manifests."""
+    for key in sorted(job.sizes, reverse=True):
+        if layout.parse_catalog_key(key) is not None:
+            catalog = load_whole(job.store, Catalog, key)
+            if catalog is not None:
+                yield catalog.archive_id
+    latest = load_whole(job.store, Latest, layout.LATEST)
+    derived = load_whole(job.store, Derived, layout.DERIVED)
+    yield from (mark.archive_id for mark in (latest, derived) if mark is not None)
+    yield from (document.archive_id for document, _ in documents.values() if isinstance(document, Manifest))
+
+
+# Reading segments back: in this process where they are few, else on Spark.
+
+
+@dataclass(frozen=True)
+class ScanWork:
+    """A task: some records objects, each read whole; with `mend` a damaged index is written anew."""
+
+    store: Store
+    mend: bool
+
+    def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
+        for item in task:
+            found = scan(self.store, item, self.mend)
+            if isinstance(found, Whole):
+                progress.add(found.segment.count, found.segment.bytes)
+            yield found
+
+
+def read_back(
+    items: Sequence[ToScan],
+    work: Callable[[Sequence[ToScan], ProgressSender], Iterator[Whole | Damaged]],
+    spark: Callable[[], SparkSession],
+    listener: ProgressListener,
+) -> list[Whole | Damaged]:
+    """Return the results of `work` for all items: in this process where they are small, else on Spark."""
+    if sum(item.size for item in items) <= HERE_BYTES:
+        results = in_threads(lambda item: list(work([item], ProgressSender(None, 0))), items, _THREADS)
+        return [result for of_item in results for result in of_item]
+    tasks = pack(items, lambda item: item.size, _TASK_BYTES, _TASK_OBJECTS)
+    tasks.sort(key=lambda task: -sum(item.size for item in task))
+    expected = sum(item.row.count for item in items if item.row is not None)
+    return run_tasks(spark(), tasks, work, lambda records, size: listener.progress(records, size, expected))
+
+
+def _scan_segments(job: RepairJob, items: Sequence[ToScan]) -> list[Whole | Damaged]:
+    scanned = read_back(items, ScanWork(job.plain, job.confirm), job.spark, job.listener)
+    job.mended += [
+        Mended(layout.index_key_of(each.segment.key), "rebuilt")
+        for each in scanned
+        if isinstance(each, Whole) and each.index != "whole" and each.vouched
+    ]
+    return scanned
+
+
+def _damaged_segments(job: RepairJob, state: State) -> dict[str, str]:
+    """Return keys of records objects of the catalog that are missing or damaged, with the reason; indexes
+    are mended."""
+    rows = {s.key: s for s in _segments(state)}
+    findings = Findings()
+    present = check_present(rows.values(), job.sizes, findings)
+    wrong = {f.file: f.what for f in findings.entries}
+    damaged = {key: f"the segment {what}" for key, what in wrong.items() if key in rows}
+    readable = {item.segment.key for item in present if item.records}
+    broken = {key for key in readable if layout.index_key_of(key) in wrong}
+    for found in _scan_segments(job, to_scan(job.sizes, rows, sorted(readable if job.read_data else broken))):
+        if isinstance(found, Damaged):
+            damaged[found.key] = found.why
+    return damaged
+
+
+def _segments(state: State) -> list[Segment]:
+    return from_batches(state.segments.read(SCHEMA.names).to_batches())
+
+
+def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
+    """Return the whole segments that `state` does not list. Each is read once, and once more to write its index."""
+    known = set(state.segments.columns("key")[0])
+    keys = [key for key in job.sizes if key.startswith(layout.TOPICS) and key not in known]
+    items = [item for item in to_scan(job.sizes, {}, keys) if item.key not in job.unlisted]
+    for result in _scan_segments(job, items):
+        if isinstance(result, Whole):
+            job.unlisted[result.segment.key] = result.segment
+            if result.index != "whole":
+                job.without_index.add(result.segment.key)
+        else:
+            job.unlisted[result.key] = None
+    return [segment for key in keys if (segment := job.unlisted.get(key)) is not None]
+
+
+# The state that a repair commits: of catalogs, and of restore points and segments that no catalog lists.
+
+
+def _rebuild_state(
+    job: RepairJob, base: RepairBase, documents: Documents, damaged: Mapping[str, str]
+) -> tuple[State, dict[int, Manifest]]:
+    """Return the state of the base with restore points and segments that it lacks, where catalogs or tables are lost;
+    and the whole manifests by number. Behind a whole base only the restore point of the open run is listed, where its
+    manifest is whole (`points.unlisted_points`)."""
+    state = base.state
+    manifests = points.listed_manifests(state, documents)
+    unlisted = points.unlisted_points(base, documents)
+    if base.is_whole and not unlisted:
+        return state, manifests
+    manifests |= {number: manifest for number, (manifest, _) in unlisted.items()}
+    job.restored |= unlisted.keys()
+    given = {parsed[0] for key in job.sizes if (parsed := layout.parse_point_key(key)) is not None}
+    state = points.with_points(state, [point for _, point in unlisted.values()], max(given, default=0) + 1)
+    least = 0 if "points" in base.stale else base.state.next_point
+    job.lost |= {n for n in given if n >= least} - {*state.numbers.tolist(), *state.past_manifests}
+    past = [PastPoint(number, "") for number in sorted(job.lost - state.past_manifests.keys())]
+    state = replace(state, past=state.past.append(past))
+    if not state.isolation_levels:
+        state = replace(state, isolation_levels=frozenset(m.isolation_level for m in manifests.values()))
+    manifests = {number: manifests[number] for number in state.numbers.tolist() if number in manifests}
+    state = points.without_let_go(state)
+    rows = attribute(_unlisted_segments(job, state), state, manifests, job.modified)
+    lives = points.lives_of(state, manifests, job.sizes)
+    # losses of expired restore points concern later ones
+    whole = [document for document, _ in documents.values() if isinstance(document, Manifest)]
+    known = {m.number: m for m in whole if (m.number, m.checksum) in state.lineage}
+    state = points.with_rows(state, lives, rows, points.losses_of(state, known | manifests))
+    without = lose_segments(state, damaged)
+    missing = missing_segments(without, manifests, named_starts(job.store, job.sizes))
+    return replace(state, losses=state.losses.append(missing)), manifests
+
+
+def _add_new_points(
+    job: RepairJob,
+    writing: WritingRun,
+    base: RepairBase,
+    state: State,
+    manifests: dict[int, Manifest],
+    documents: Documents,
+) -> State:
+    """`state` with new restore points of whole segments whose own manifests are lost."""
+    writing.archive.move(Committed(state, base.committed.catalog))
+    if base.is_whole:
+        return state
+    listed, state = _segments(state), drop_unreferenced(state)
+    unlisted = _unlisted_segments(job, state)
+    committed: dict[IncarnationPartition, set[int]] = defaultdict(set)
+    for segment in [*listed, *(() if manifests else unlisted)]:
+        committed[segment.incarnation_partition].add(segment.first)
+    named = named_starts(job.store, job.sizes)
+    named |= {key: sorted({*firsts, *named.get(key, ())}) for key, firsts in committed.items()}
+    segments = unreached(unlisted, state, manifests, named)
+    head = manifests.get(max(manifests, default=0))
+    captured = points.captured_topics(documents)
+    ranks = by_rank(segments, {t.name: t.incarnation for t in (head.topics if head is not None else ())})
+    for at, of_rank in enumerate(ranks):
+        number, is_last = state.next_point, at == len(ranks) - 1
+        ids = {key: life.topic_id for key, life in state.lives.items()}
+        draft = points.draft_behind(writing, head, of_rank, ids, job.sizes, captured, number, last=is_last)
+        manifest, new = put_manifest(writing, draft)
+        job.new_points[number] = manifests[number] = manifest
+        rows = attribute(of_rank, state, {number: manifest})
+        state = points.with_points(state, [new.point], number + 1)
+        lives = points.lives_of(replace(state, segments=state.segments.append(rows)), manifests, job.sizes)
+        state = points.with_rows(state, lives, rows, ())
+        missing = missing_segments(state, manifests, named)
+        job.losses += [loss.message for loss in missing]
+        job.losses.append(f"restore points without a manifest: restore point {number} has their whole segments")
+        state = replace(state, losses=state.losses.append(missing))
+        writing.archive.move(Committed(state, base.committed.catalog))
+    return state
+
+
+def _commit(job: RepairJob, writing: WritingRun, base: RepairBase, after: State) -> None:
+    """Commit the state and close every other run, in one catalog; nothing is undone to one before it. A run that was
+    open, or whose catalogs are lost, may have left segments: the repair's own stays open, and the next backup takes
+    them over."""
+    latest = load_whole(job.store, Latest, layout.LATEST)
+    if base.committed.catalog is None and not base.lost and not after.restore_points:
+        return
+    if after is base.state and not base.lost and not base.past and base.committed.catalog is not None:
+        if latest is None or latest.archive_id != after.archive_id:
+            job.store.put(layout.LATEST, dump(Latest(archive_id=after.archive_id, number=after.number)))
+            job.mended.append(Mended(layout.LATEST, "written anew"))
+        return
+    run = OpenRun(
+        run=writing.run,
+        command="repair",
+        host=socket.gethostname(),
+        started_at=now(),
+        isolation_level="read_uncommitted" if after.isolation_levels == {"read_uncommitted"} else "read_committed",
+    )
+    may_have_orphans = base.state.open_run is not None or not base.is_whole
+
+    def operation(state: State) -> State:
+        if state.number != base.state.number:
+            raise RefusedError("the archive was changed during the repair", "run 'kbackup repair' again")
+        open_run = run if may_have_orphans else None
+        return replace(after, number=state.number, swept=state.number, open_run=open_run)
+
+    counts = {
+        "losses": len(job.losses),
+        "restore points listed again": len(job.restored),
+        "new restore points": len(job.new_points),
+    }
+    summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    writing.archive.move(base.committed)
+    writing.commit(operation, "repair", summary or "the state of an earlier catalog")
+
+
+def _refresh_derived_files(job: RepairJob, archive: Archive) -> None:
+    """Write the derived files that are not what follows from the catalog."""
+    if archive.state.newest is None:
+        return
+    files, findings = derived_files(archive), Findings()
+    check_derived(job.store, files, job.sizes, True, findings)
+    stale = sorted(f.file for f in findings.entries)
+    for key in stale:
+        job.store.put(key, files[key])
+    mark = load_whole(job.store, Derived, layout.DERIVED)
+    if mark is None:
+        stale.append(layout.DERIVED)
+    job.mended += [Mended(key, "written anew") for key in stale]
+    if mark is None or mark.catalog != archive.state.number:
+        job.store.put(layout.DERIVED, dump(Derived(archive_id=archive.info.id, catalog=archive.state.number)))
