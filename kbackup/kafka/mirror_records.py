@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -71,8 +70,7 @@ class Heartbeat(NamedTuple):
         return _encode(HEARTBEAT.value, VERSION, self.timestamp)
 
     @classmethod
-    def decode(cls, key: bytes, value: bytes) -> Heartbeat:
-        """Decode a heartbeat; `UndecodableError` for other bytes."""
+    def decode(cls, key: bytes, value: bytes) -> Self:
         source, target = decode_key(HEARTBEAT, key).values()
         return cls(source, target, decode_value(HEARTBEAT, value)["timestamp"])
 
@@ -96,11 +94,10 @@ class Checkpoint(NamedTuple):
         return _encode(CHECKPOINT.value, VERSION, self.upstream, self.offset, self.metadata)
 
     @classmethod
-    def decode(cls, key: bytes, value: bytes) -> Checkpoint:
-        """Decode a checkpoint; `UndecodableError` for other bytes."""
-        group, topic, partition = decode_key(CHECKPOINT, key).values()
-        _, upstream, offset, metadata = decode_value(CHECKPOINT, value).values()
-        return cls(group, TopicPartition(topic, partition), upstream, offset, metadata)
+    def decode(cls, key: bytes, value: bytes) -> Self:
+        group, *tp = decode_key(CHECKPOINT, key).values()
+        _, *rest = decode_value(CHECKPOINT, value).values()
+        return cls(group, TopicPartition(*tp), *rest)
 
 
 class OffsetSync(NamedTuple):
@@ -119,14 +116,12 @@ class OffsetSync(NamedTuple):
         return _encode(OFFSET_SYNC.value, self.upstream, self.offset)
 
     @classmethod
-    def decode(cls, key: bytes, value: bytes) -> OffsetSync:
-        """Decode an offset sync; `UndecodableError` for other bytes."""
-        topic, partition = decode_key(OFFSET_SYNC, key).values()
-        upstream, offset = decode_value(OFFSET_SYNC, value).values()
-        return cls(TopicPartition(topic, partition), upstream, offset)
+    def decode(cls, key: bytes, value: bytes) -> Self:
+        return cls(TopicPartition(*decode_key(OFFSET_SYNC, key).values()), *decode_value(OFFSET_SYNC, value).values())
 
 
 MirrorRecord = Heartbeat | Checkpoint | OffsetSync
+"""`decode` raises `UndecodableError` for other bytes."""
 
 
 def fits(text: str) -> bool:
@@ -148,15 +143,14 @@ def decode_value(record: RecordFields, data: bytes) -> dict[str, Any]:
 
 
 def _encode(fields: Fields, *values: str | int) -> bytes:
-    return b"".join(
-        _string(value) if isinstance(value, str) else struct.pack(_NUMBERS[kind], value)
-        for kind, value in zip(fields.values(), values, strict=True)
-    )
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
+    parts: list[bytes] = []
+    for kind, value in zip(fields.values(), values, strict=True):
+        if isinstance(value, str):
+            data = value.encode()
+            parts += struct.pack(">h", len(data)), data
+        else:
+            parts.append(struct.pack(_NUMBERS[kind], value))
+    return b"".join(parts)
 
 
 def _decode(fields: Fields, data: bytes, name: str) -> dict[str, Any]:
@@ -185,19 +179,17 @@ def _decode(fields: Fields, data: bytes, name: str) -> dict[str, Any]:
 # MirrorMaker 2's internal records as JSON, by the names of their topics.
 
 
-def fields_of(topic: str) -> RecordFields | None:
-    """Return what the records of an internal topic consist of, whatever the separator in its name; None for any other
-    topic."""
+def decoder_of(topic: str, part: str) -> Decoder | None:
+    """Return the decoder for the `key` or the `value` of an internal topic's records, whatever the separator in its
+    name; None for any other topic."""
+    fields: RecordFields | None = None
     if topic.endswith("internal"):
         if topic.startswith("mm2-offset-syncs"):
-            return OFFSET_SYNC
-        return CHECKPOINT if "checkpoints" in topic else None
-    return HEARTBEAT if topic.endswith("heartbeats") else None
-
-
-def decoder_of(topic: str, part: str) -> Decoder | None:
-    """Return the decoder for the `key` or the `value` of an internal topic's records; None for any other topic."""
-    fields = fields_of(topic)
+            fields = OFFSET_SYNC
+        elif "checkpoints" in topic:
+            fields = CHECKPOINT
+    elif topic.endswith("heartbeats"):
+        fields = HEARTBEAT
     return partial(_made, fields, part) if fields is not None else None
 
 
@@ -282,9 +274,7 @@ class RecordWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def write(self, topic: str, records: Iterable[MirrorRecord], timestamp: int | None = None) -> int:
@@ -327,28 +317,22 @@ class RecordWriter:
 
     def _send(self, topic: str, records: Iterable[MirrorRecord], timestamp: int) -> tuple[int, int]:
         """Return how many records were produced, and how many of them nothing was heard of."""
-        producer = self._producer = self._producer or self._connection.producer(self._tuning())
+        if self._producer is None:
+            tuning = {"enable.idempotence": True, "message.timeout.ms": int(self._timeout * 1000)}
+            self._producer = self._connection.producer(tuning)
+        producer = self._producer
         self._failed.clear()
         count = 0
-        for record in records:
-            self._produce(producer, topic, record, timestamp)
-            count += 1
+        for count, record in enumerate(records, start=1):  # noqa: B007 (counts)
+            while True:
+                try:
+                    producer.produce(topic, record.value, record.key, 0, timestamp=timestamp, on_delivery=self._note)
+                except BufferError:
+                    producer.poll(0.1)
+                else:
+                    producer.poll(0)
+                    break
         return count, producer.flush(self._timeout + _SLACK)
-
-    def _tuning(self) -> dict[str, object]:
-        return {"enable.idempotence": True, "message.timeout.ms": int(self._timeout * 1000)}
-
-    def _produce(self, producer: Producer, topic: str, record: MirrorRecord, timestamp: int) -> None:
-        while True:
-            try:
-                producer.produce(
-                    topic, record.value, record.key, partition=0, timestamp=timestamp, on_delivery=self._note
-                )
-            except BufferError:
-                producer.poll(0.1)
-            else:
-                producer.poll(0)
-                return
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

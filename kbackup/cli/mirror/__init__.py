@@ -26,15 +26,10 @@ class _Mirror(LazySubcommands):
         return super().resolve_command(ctx, args if args[0] in SUBCOMMANDS else [_DEFAULT, *args])
 
 
+# each subcommand is a module here
 @click.group("mirror", cls=_Mirror, package=__package__, subcommands=SUBCOMMANDS)
 def command() -> None:
     """Mirror topics, groups, configs and ACLs between clusters through an archive.
 
     'kbackup mirror mm2.properties' is short for 'kbackup mirror run mm2.properties'.
     """
-
-
-# `kbackup mirror`: mirror clusters through an archive. Each subcommand is a module here.
-
-
-__all__ = ["command"]

@@ -21,22 +21,22 @@ from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves.apply import ApplyHalf, ApplyReport, RoundReport
-from kbackup.jobs.mirror.halves.take import MirrorSource, TakeHalf, mirror_selections, rhythm_of, sources_of
-from kbackup.jobs.mirror.properties import MirrorProperties
+from kbackup.jobs.mirror.halves.take import (
+    MirrorSource,
+    TakeHalf,
+    mirror_selections,
+    rhythm_of,
+    run_together,
+    sources_of,
+)
+from kbackup.jobs.mirror.properties import MirrorProperties, load_flows
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics.registry import Silent, counted
 from kbackup.metrics.server import Health, JointHealth, Server
 from kbackup.util.text import human_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kbackup.config.models import Follow
-    from kbackup.jobs.backup.follow import FollowReport
-    from kbackup.jobs.mirror.flow import Flow
-    from kbackup.jobs.mirror.halves.apply import ApplyHalf, ApplyReport
-    from kbackup.jobs.mirror.halves.take import TakeHalf
-    from kbackup.jobs.mirror.properties import MirrorProperties
     from kbackup.spark.session import SparkSession
 
 
@@ -66,25 +66,20 @@ def _show(run: DryRun, reporter: Reporter) -> None:
         ("topic", "remote topic", "partitions", "target"),
         [(t.source, t.remote, t.partitions, _change(run, t.remote)) for t in run.topics],
     )
-    if run.internal:
-        reporter.line()
-        reporter.table(
-            ("internal topic", "cluster", "half", "state"),
-            [(t.topic, t.cluster, t.half, _STATES[t.exists]) for t in run.internal],
-        )
-    if run.skipped:
-        reporter.line()
-        reporter.table(("not mirrored", "why"), [(s.topic, s.reason) for s in run.skipped])
-    if run.configs:
-        reporter.line()
-        reporter.table(
-            ("remote topic", "config", "becomes"),
-            [
-                (topic, name, "the default" if value is None else value)
-                for topic, changes in run.configs.items()
-                for name, value in changes.items()
-            ],
-        )
+    internal = [(t.topic, t.cluster, t.half, _STATES[t.exists]) for t in run.internal]
+    configs = [
+        (topic, name, "the default" if value is None else value)
+        for topic, changes in (run.configs or {}).items()
+        for name, value in changes.items()
+    ]
+    for head, rows in (
+        (("internal topic", "cluster", "half", "state"), internal),
+        (("not mirrored", "why"), [(s.topic, s.reason) for s in run.skipped]),
+        (("remote topic", "config", "becomes"), configs),
+    ):
+        if rows:
+            reporter.line()
+            reporter.table(head, rows)
     if run.acls:
         reporter.line(f"{plural(len(run.acls), 'ACL')} would be created:")
         for acl in run.acls:
@@ -101,9 +96,6 @@ def _change(run: DryRun, remote: str) -> str:
     if remote in run.created:
         return _STATES[False]
     return "gets partitions" if remote in run.grown else _STATES[True]
-
-
-# Print the rounds of a mirror's halves on stderr while they run, and their totals at the end.
 
 
 class TakeRoundReporter(RoundReporter):
@@ -133,32 +125,31 @@ class ApplyRoundReporter(RoundReporter):
         self._reporter.warning(text)
 
     def applied(self, flow: Flow, report: RoundReport) -> None:
+        applied, name = report.applied, f"flow {flow.name}"
         for topic in report.created:
-            self._reporter.note(f"flow {flow.name}: created topic {topic}")
+            self._reporter.note(f"{name}: created topic {topic}")
         for topic, partitions in report.grown.items():
-            self._reporter.note(f"flow {flow.name}: topic {topic} has {plural(partitions, 'partition')} now")
-        messages = [*(r.message for r in report.applied.recreated), *(r.message for r in report.applied.too_late)]
-        incidents = tuple(f"flow {flow.name}: {message}" for message in messages)
+            self._reporter.note(f"{name}: topic {topic} has {plural(partitions, 'partition')} now")
+        messages = [*(r.message for r in applied.recreated), *(r.message for r in applied.too_late)]
+        incidents = tuple(f"{name}: {message}" for message in messages)
         for text in incidents:
             self._reporter.warning(text)
         if incidents:
             self._notify_loss(incidents, report)
-        for deleted in report.applied.deleted:
-            self._reporter.warning(f"flow {flow.name}: {deleted.message}")
-        self._warn_of_refusals(flow, report)
-        if report.applied.records:
-            self._reporter.note(
-                f"flow {flow.name}: restore point {report.restore_point} applied, "
-                f"{plural(report.applied.records, 'record')}, {human_size(report.applied.bytes)}"
-            )
-
-    def _warn_of_refusals(self, flow: Flow, report: RoundReport) -> None:
-        """Print each refusal once, until it ends. A round reports only the subjects that it set."""
-        for subject in report.refused:
+        for deleted in applied.deleted:
+            self._reporter.warning(f"{name}: {deleted.message}")
+        for (
+            subject
+        ) in report.refused:  # each refusal once, until it ends; a round reports only the subjects that it set
             refused = frozenset(report.refusals(subject))
             for text in sorted(refused - self._refused.get(subject, frozenset())):
-                self._reporter.warning(f"flow {flow.name}: {text}")
+                self._reporter.warning(f"{name}: {text}")
             self._refused[subject] = refused
+        if applied.records:
+            self._reporter.note(
+                f"{name}: restore point {report.restore_point} applied, {plural(applied.records, 'record')}, "
+                f"{human_size(applied.bytes)}"
+            )
 
 
 def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]) -> bool:
@@ -174,9 +165,6 @@ def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]
         frame.reporter.line(f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {summary}")
     frame.reporter.document({"halves": reports})
     return is_loss
-
-
-# Make the halves of a mirror from the command line and the configuration.
 
 
 @dataclass
@@ -216,14 +204,12 @@ class Building:
         sources = sources_of(members) if take else []
         halves: dict[str, TakeHalf | ApplyHalf] = {}
         for alias in self.properties.clusters:
-            for source in sources:
-                if source.alias == alias:
-                    name = f"take {alias} into {source.archive}"
-                    halves[name] = self._take(source, name)
-            for flow in members:
-                if apply and flow.source == alias:
-                    name = f"apply {flow.name}"
-                    halves[name] = self._apply(flow, name)
+            for source in (source for source in sources if source.alias == alias):
+                name = f"take {alias} into {source.archive}"
+                halves[name] = self._take(source, name)
+            for flow in (flow for flow in members if apply and flow.source == alias):
+                name = f"apply {flow.name}"
+                halves[name] = self._apply(flow, name)
         return halves
 
     def _health_of(self, half: str) -> Health | None:
@@ -253,9 +239,6 @@ class Building:
         finish = self.last is not self.stop
         with counted.of_archive(store.url):
             return ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)
-
-
-# `kbackup mirror FILE`: run both halves of a mirror, or one of them.
 
 
 @click.command("run")
@@ -290,8 +273,6 @@ def command(
     """
     if take and apply:
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")
-    from kbackup.jobs.mirror.properties import load_flows
-
     properties = load_flows(file, archive=frame.config.archive)
     flows = properties.selected(names)
     for note in properties.notes:
@@ -299,8 +280,6 @@ def command(
     for warning in properties.warnings:
         frame.reporter.warning(warning)
     if dry_run:
-        pass
-
         return show_dry_runs(frame, properties, flows, take=not apply, apply=not take)
     return _run(frame, properties, flows, once=once, take=not apply, apply=not take)
 
@@ -308,23 +287,16 @@ def command(
 def _run(
     frame: Frame, properties: MirrorProperties, flows: tuple[Flow, ...], *, once: bool, take: bool, apply: bool
 ) -> int:
-    pass
-    pass
-
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
         spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))
         last = stack.enter_context(closing(Stop())) if take and apply else stop
-        building = Building(frame, properties, spark, stop, last, stack)
-        halves = building.halves(flows, take=take, apply=apply)
+        halves = Building(frame, properties, spark, stop, last, stack).halves(flows, take=take, apply=apply)
         if once:
             stop.ask()
             last.ask()
             reports = {name: _counted(half)() for name, half in halves.items()}
         else:
-            from kbackup.jobs.mirror.halves.apply import ApplyHalf
-            from kbackup.jobs.mirror.halves.take import TakeHalf, run_together
-
             stack.enter_context(stop_at_signals(stop))
             takes = {name: _counted(half) for name, half in halves.items() if isinstance(half, TakeHalf)}
             applies = {name: _counted(half) for name, half in halves.items() if isinstance(half, ApplyHalf)}

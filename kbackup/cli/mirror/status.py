@@ -38,33 +38,33 @@ def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     """
     from kbackup.jobs.mirror.status import flows_of
 
-    config = frame.config
+    config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
     address = config.restore.state
     state = (
         open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class) if address else store
     )
-    flows = _selected(flows_of(open_archive(store), state), names)
-    for at, flow in enumerate(flows):
-        if at:
-            frame.reporter.line()
-        _show(flow, frame.reporter)
-        if partitions:
-            _show_partitions(flow, frame.reporter)
-    if not flows:
-        frame.reporter.line("no flow of this archive has begun")
-    frame.reporter.document({"archive": store.url, "flows": flows})
-
-
-def _selected(flows: list[FlowOverview], names: tuple[str, ...]) -> list[FlowOverview]:
+    flows = flows_of(open_archive(store), state)
     known = [flow.flow for flow in flows]
     for name in names:
         if name not in known:
-            hint = suggest_name(
-                name, known, f"use one of {', '.join(known)}" if known else "run 'kbackup mirror' first"
-            )
-            raise UsageError(f"the archive has no status of flow {name}", hint)
-    return [flow for flow in flows if not names or flow.flow in names]
+            hint = f"use one of {', '.join(known)}" if known else "run 'kbackup mirror' first"
+            raise UsageError(f"the archive has no status of flow {name}", suggest_name(name, known, hint))
+    flows = [flow for flow in flows if not names or flow.flow in names]
+    for at, flow in enumerate(flows):
+        if at:
+            reporter.line()
+        _show(flow, reporter)
+        if partitions:  # the next source offset to apply of each; "-" before the first record
+            rows = [
+                (topic.topic, partition, position if topic.incarnation > 0 else None)
+                for topic in flow.topics
+                for partition, position in enumerate(topic.applied)
+            ]
+            reporter.table(("topic", "partition", "applied position"), rows)
+    if not flows:
+        reporter.line("no flow of this archive has begun")
+    reporter.document({"archive": store.url, "flows": flows})
 
 
 def _show(flow: FlowOverview, reporter: Reporter) -> None:
@@ -90,15 +90,3 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
         reporter.warning(f"{refusal.subject}: {refusal.reason}")
     if flow.error:
         reporter.warning(f"the last round failed: {flow.error}")
-
-
-def _show_partitions(flow: FlowOverview, reporter: Reporter) -> None:
-    """Print the next source offset to apply of each partition; "-" before the first record."""
-    reporter.table(
-        ("topic", "partition", "applied position"),
-        [
-            (topic.topic, partition, position if topic.incarnation > 0 else None)
-            for topic in flow.topics
-            for partition, position in enumerate(topic.applied)
-        ],
-    )

@@ -66,10 +66,8 @@ def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow
     report = sync_acls(flow, acls, replicated(flow), target, dry_run=True) if flow.sync_topic_acls.enabled else None
     internal = InternalTopics(flow, target)
     existing = {*target.topic_names()}
-    created = [
-        *(InternalTopic(name, flow.replication_factor) for name in made.created),
-        *(t for t in internal.names.written() if not t.in_source and t.name not in existing),
-    ]
+    created = [InternalTopic(name, flow.replication_factor) for name in made.created]
+    created += [t for t in internal.names.written() if not t.in_source and t.name not in existing]
     return DryRun(
         flow=flow.name,
         archive=store.url,
@@ -116,17 +114,17 @@ def _internal(
     planned: list[tuple[Literal["take", "apply"], InternalTopic]] = [("apply", t) for t in names.written()]
     for pair in heartbeats:
         planned += [("take", replace(t, in_source=True)) for t in InternalNames(pair, False).written()]
-    in_source = any(topic.in_source for _, topic in planned)
-    existing = {
-        False: {*target.topic_names()} if target is not None else None,
-        True: {*_connected(flow.client("source")).topic_names()} if in_source else None,
-    }
+    existing: dict[bool, set[str]] = {}
+    if target is not None:
+        existing[False] = {*target.topic_names()}
+    if any(topic.in_source for _, topic in planned):
+        existing[True] = {*_connected(flow.client("source")).topic_names()}
     return tuple(
         PlannedInternalTopic(
             topic.name,
             flow.source if topic.in_source else flow.target,
             half,
-            None if (there := existing[topic.in_source]) is None else topic.name in there,
+            topic.name in existing[topic.in_source] if topic.in_source in existing else None,
         )
         for half, topic in dict.fromkeys(planned)
     )

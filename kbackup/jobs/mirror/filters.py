@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from kbackup.util.linear_regex import LinearRegex
 
-_LINE_ENDS = "\\n\\r\\x85\\u2028\\u2029"
 _NOT_LINEAR = ("?=", "?!", "?<=", "?<!", "?>")
 """Look-around and atomic groups."""
 _NAMED_GROUP = re.compile(r"\?<([a-zA-Z][a-zA-Z0-9]*)>")
@@ -39,13 +38,10 @@ def java_pattern(text: str) -> LinearRegex:
     try:
         return LinearRegex(translated)
     except re.error as error:
-        raise ValueError(_explain(text, str(error))) from None
-
-
-def _explain(text: str, error: str) -> str:
-    if error.startswith("nothing to repeat"):
-        return "'*', '+' or '?' repeats nothing; write '.*' for every name"
-    return error.partition(" at position")[0] if error else f"{text!r} is no regular expression"
+        message = str(error).partition(" at position")[0] or f"{text!r} is no regular expression"
+        if message.startswith("nothing to repeat"):
+            message = "'*', '+' or '?' repeats nothing; write '.*' for every name"
+        raise ValueError(message) from None
 
 
 class _Translation:
@@ -61,7 +57,10 @@ class _Translation:
     def translate(self) -> str:
         while self._at < len(self._text):
             char = self._text[self._at]
-            _HANDLERS.get(char, _Translation._plain)(self)
+            if handler := _HANDLERS.get(char):
+                handler(self)
+            else:
+                self._emit(_SAME.get(char) or re.escape(char))
         if len(self._ignoring) > 1:
             raise ValueError("a group is not closed")
         return "".join(self._out) + self._end_flags()
@@ -72,21 +71,6 @@ class _Translation:
 
     def _end_flags(self) -> str:
         return ")" if self._ignoring[-1] else ""
-
-    def _plain(self) -> None:
-        self._emit(re.escape(self._text[self._at]))
-
-    def _quantifier(self) -> None:
-        self._emit(self._text[self._at])
-
-    def _caret(self) -> None:
-        self._emit("^")
-
-    def _dollar(self) -> None:
-        self._emit(r"\Z")
-
-    def _dot(self) -> None:
-        self._emit(f"[^{_LINE_ENDS}]")
 
     def _brace(self) -> None:
         repeat = _REPEAT.match(self._text, self._at)
@@ -145,11 +129,8 @@ class _Translation:
             self._at = len(self._text) if end < 0 else end + 2
         elif following in _SAME_ESCAPES and following:
             self._emit(f"\\{following}", 2)
-        elif following in ("A", "z"):
-            self._emit({"A": r"\A", "z": r"\Z"}[following], 2)
-        elif following == "Z":
-            self._at += 1
-            self._dollar()
+        elif following in ("A", "z", "Z"):
+            self._emit(r"\A" if following == "A" else r"\Z", 2)
         else:
             self._emit(*self._escaped(following, "[{}]"))
 
@@ -206,14 +187,9 @@ _HANDLERS: dict[str, Callable[[_Translation], None]] = {
     "(": _Translation._open,
     ")": _Translation._close,
     "|": _Translation._bar,
-    ".": _Translation._dot,
     "{": _Translation._brace,
-    "$": _Translation._dollar,
-    "^": _Translation._caret,
-    "*": _Translation._quantifier,
-    "+": _Translation._quantifier,
-    "?": _Translation._quantifier,
 }
+_SAME = {".": r"[^\n\r\x85\u2028\u2029]", "$": r"\Z", "^": "^", "*": "*", "+": "+", "?": "?"}
 
 
 # Filters of topics, groups and config properties, as MirrorMaker 2's default filters select.
@@ -227,13 +203,8 @@ class PatternFilter:
     exclude: LinearRegex | None
 
     def __call__(self, name: str) -> bool:
-        return self.includes(name) and not self.excludes(name)
-
-    def includes(self, name: str) -> bool:
-        return self.include is not None and self.include.fullmatch(name)
-
-    def excludes(self, name: str) -> bool:
-        return self.exclude is not None and self.exclude.fullmatch(name)
+        included = self.include is not None and self.include.fullmatch(name)
+        return included and not (self.exclude is not None and self.exclude.fullmatch(name))
 
 
 def compile_patterns(patterns: Sequence[str]) -> LinearRegex | None:

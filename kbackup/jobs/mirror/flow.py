@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.models import Document, Member, dump, load
@@ -13,47 +14,93 @@ from kbackup.metadata.entities import TopicName
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
+HEARTBEATS = "heartbeats"
 
-class ReplicationPolicy(Protocol):
-    """Names of topics in a target, as a Java class of the interface `ReplicationPolicy` answers."""
+
+@dataclass(frozen=True)
+class DefaultPolicy:
+    """MirrorMaker 2's `DefaultReplicationPolicy`, quirks included: a remote topic is called alias, separator, topic.
+
+    A local topic whose name holds the separator looks remote: `order.events` comes from a cluster `order`.
+    """
+
+    separator: str = "."
+    internal_separator_enabled: bool = True
+    """Internal topics take the separator, too; `.` otherwise."""
 
     def format_remote_topic(self, source: str, topic: str) -> str:
         """Return the name in a target of a topic of the cluster `source`."""
-        ...
+        return f"{source}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
         """Return the alias of the cluster that a remote topic comes from; None for a local topic."""
-        ...
+        # Java's split drops empty parts at the end: `A.` has no source, and `.x` has the source ``
+        parts = topic.split(self.separator)
+        while parts and not parts[-1]:
+            parts.pop()
+        return parts[0] if len(parts) > 1 else None
 
     def upstream_topic(self, topic: str) -> str | None:
         """Return the name of a remote topic in the cluster that it comes from; None for a local topic."""
-        ...
+        source = self.topic_source(topic)
+        return None if source is None else topic[len(source) + len(self.separator) :]
 
     def original_topic(self, topic: str) -> str:
         """Return the name of a remote topic in the cluster where its first record was written."""
-        ...
+        while (upstream := self.upstream_topic(topic)) is not None and upstream != topic:
+            topic = upstream
+        return topic
 
-    def heartbeats_topic(self) -> str: ...
+    def heartbeats_topic(self) -> str:
+        return HEARTBEATS
 
-    def checkpoints_topic(self, alias: str) -> str: ...
+    def checkpoints_topic(self, alias: str) -> str:
+        return f"{alias}{self._checkpoints_suffix}"
 
-    def offset_syncs_topic(self, alias: str) -> str: ...
+    def offset_syncs_topic(self, alias: str) -> str:
+        return f"mm2-offset-syncs{self._internal_separator}{alias}{self._internal_separator}internal"
 
-    def is_heartbeats_topic(self, topic: str) -> bool: ...
+    def is_heartbeats_topic(self, topic: str) -> bool:
+        return self.original_topic(topic) == HEARTBEATS
 
-    def is_checkpoints_topic(self, topic: str) -> bool: ...
+    def is_checkpoints_topic(self, topic: str) -> bool:
+        return topic.endswith(self._checkpoints_suffix)
 
-    def is_mm2_internal_topic(self, topic: str) -> bool: ...
+    def is_mm2_internal_topic(self, topic: str) -> bool:
+        own = topic.startswith("mm2") and topic.endswith(f"{self._internal_separator}internal")
+        return own or self.is_checkpoints_topic(topic)
 
-    def is_internal_topic(self, topic: str) -> bool: ...
+    def is_internal_topic(self, topic: str) -> bool:
+        return topic.startswith(("__", ".")) or self.is_mm2_internal_topic(topic)
+
+    @property
+    def _internal_separator(self) -> str:
+        return self.separator if self.internal_separator_enabled else "."
+
+    @property
+    def _checkpoints_suffix(self) -> str:
+        return f"{self._internal_separator}checkpoints{self._internal_separator}internal"
 
 
-class NameFilter(Protocol):
-    """A selection of names by lists of Java regular expressions."""
+@dataclass(frozen=True)
+class IdentityPolicy(DefaultPolicy):
+    """`IdentityReplicationPolicy`: topics keep their names, but those that end in `heartbeats`, which the Default
+    policy names."""
 
-    def __call__(self, name: str) -> bool:
-        """Return whether a name is included and not excluded. A pattern must match the whole name."""
-        ...
+    source_alias: str | None = None
+
+    def format_remote_topic(self, source: str, topic: str) -> str:
+        return super().format_remote_topic(source, topic) if topic.endswith(HEARTBEATS) else topic
+
+    def topic_source(self, topic: str) -> str | None:
+        return super().topic_source(topic) if topic.endswith(HEARTBEATS) else self.source_alias
+
+    def upstream_topic(self, topic: str) -> str | None:
+        return super().upstream_topic(topic) if topic.endswith(HEARTBEATS) else topic
+
+
+NameFilter = Callable[[str], bool]
+"""Whether a name is selected: included and not excluded. A pattern must match the whole name."""
 
 
 class Clock(NamedTuple):
@@ -76,7 +123,7 @@ class Flow:
     source_properties: Properties | None = field(default=None, repr=False)
     target_properties: Properties | None = field(default=None, repr=False)
     archive: str | None = None
-    policy: ReplicationPolicy
+    policy: DefaultPolicy
     topics: NameFilter
     groups: NameFilter
     excluded_configs: NameFilter
@@ -216,11 +263,6 @@ class FlowStatus(Document, frozen=True, kw_only=True):
     def name(self) -> str:
         return f"{self.source}->{self.target}"
 
-    @property
-    def is_planned(self) -> bool:
-        """Return whether `topics` are the topics that the flow selects: they are not known before the first round."""
-        return bool(self.topics) or self.restore_point > 0
-
 
 def write_status(state: Store, status: FlowStatus) -> None:
     """Replace the flow's status document in `state`, the archive or the folder of --state."""
@@ -229,13 +271,12 @@ def write_status(state: Store, status: FlowStatus) -> None:
 
 def read_status(store: Store) -> list[FlowStatus]:
     """Return the status of every flow of the archive, by source and target."""
-    keys = (
-        f"{layout.MIRRORS}{source}/{target}/{layout.STATUS}"
+    statuses = (
+        _read(store, f"{layout.MIRRORS}{source}/{target}/{layout.STATUS}")
         for source in store.list_dirs(layout.MIRRORS)
         for target in store.list_dirs(f"{layout.MIRRORS}{source}/")
     )
-    statuses = [status for key in keys if (status := _read(store, key)) is not None]
-    return sorted(statuses, key=lambda status: (status.source, status.target))
+    return sorted(filter(None, statuses), key=lambda status: (status.source, status.target))
 
 
 def has_flows(store: Store) -> bool:

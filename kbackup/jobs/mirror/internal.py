@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -51,17 +50,10 @@ class InternalNames:
         return InternalTopic(flow.policy.heartbeats_topic(), flow.heartbeats_replication_factor, key)
 
     @property
-    def remote_heartbeats(self) -> InternalTopic:
-        """Return the topic of the source's heartbeats in the target. Its name shows Java's clients that the source
-        is upstream."""
-        name = self.flow.policy.format_remote_topic(self.flow.source, self.flow.policy.heartbeats_topic())
-        return InternalTopic(name, self.flow.replication_factor)
-
-    @property
     def checkpoints(self) -> InternalTopic:
-        name = self.flow.policy.checkpoints_topic(self.flow.source)
+        flow = self.flow
         key = "checkpoints.topic.replication.factor"
-        return InternalTopic(name, self.flow.checkpoints_replication_factor, key)
+        return InternalTopic(flow.policy.checkpoints_topic(flow.source), flow.checkpoints_replication_factor, key)
 
     @property
     def offset_syncs(self) -> InternalTopic:
@@ -73,17 +65,18 @@ class InternalNames:
         return InternalTopic(name, flow.offset_syncs_replication_factor, key, in_source)
 
     def written(self) -> list[InternalTopic]:
-        """Return the topics that the flow writes. They are created where they are missing."""
+        """Return the topics that the flow writes. They are created where they are missing.
+
+        The topic of the source's heartbeats in the target shows Java's clients by its name that the source is upstream.
+        """
         flow = self.flow
+        remote_heartbeats = flow.policy.format_remote_topic(flow.source, flow.policy.heartbeats_topic())
         return [
             *([self.heartbeats] if flow.emit_heartbeats.enabled else []),
-            *([self.remote_heartbeats] if flow.heartbeats_replicated else []),
+            *([InternalTopic(remote_heartbeats, flow.replication_factor)] if flow.heartbeats_replicated else []),
             *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
             *([self.offset_syncs] if flow.emit_offset_syncs else []),
         ]
-
-
-# An internal topic with the last record of each key in memory.
 
 
 R = TypeVar("R", bound=Checkpoint | OffsetSync)
@@ -130,11 +123,7 @@ class Journal(Generic[R]):
 class SyncJournal(Journal[OffsetSync]):
     """The offset syncs of a flow, and the syncs that Java's readers retain."""
 
-    def __init__(
-        self, read: Callable[[], Iterable[OffsetSync]], write: Callable[[Sequence[OffsetSync]], object]
-    ) -> None:
-        super().__init__(read, write)
-        self._store: OffsetSyncStore | None = None
+    _store: OffsetSyncStore | None = None
 
     def store(self) -> OffsetSyncStore:
         """Return the syncs that a reader of the whole topic retains."""
@@ -155,22 +144,15 @@ class SyncJournal(Journal[OffsetSync]):
             self._store.add(record)
 
 
-# The internal topics of a flow, made as MirrorMaker 2 makes them: one partition, compacted.
-
-
-CONFIGS = {"cleanup.policy": "compact"}
-
-
 class InternalTopics:
     """A flow's internal topics, and the producers that write them. One object serves all rounds of a process:
 
     with InternalTopics(flow, cluster) as target: ...
 
-    Entering creates missing topics. `warnings` lists what differs from the properties file.
+    Entering creates missing topics. `warnings` lists what differs from the properties file. `cluster` is the target's.
     """
 
     def __init__(self, flow: Flow, cluster: Cluster) -> None:
-        """`cluster` is the target's."""
         self.flow, self.cluster = flow, cluster
         self.warnings: list[str] = []
         self.synced: dict[TopicPartition, AppliedPosition] = {}
@@ -178,13 +160,18 @@ class InternalTopics:
         self._writers: dict[bool, RecordWriter] = {}
 
     def __enter__(self) -> Self:
-        self.create()
+        """Create the topics that the flow writes, where they are missing. Topics that exist stay as they are."""
+        due = self.names.written()
+        for in_source in (False, True):
+            topics = [topic for topic in due if topic.in_source is in_source]
+            if topics:
+                _create(self._source_cluster() if in_source else self.cluster, topics)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
 
     @functools.cached_property
     def names(self) -> InternalNames:
@@ -198,7 +185,7 @@ class InternalTopics:
         topic = self.names.offset_syncs
         return SyncJournal(
             lambda: read_records(*self.properties(topic), topic.name, OffsetSync.decode),
-            lambda records: self.writer(topic).write(topic.name, records),
+            lambda records: self._writer(topic).write(topic.name, records),
         )
 
     @functools.cached_property
@@ -206,33 +193,19 @@ class InternalTopics:
         topic = self.names.checkpoints
         return Journal(
             lambda: read_records(*self.properties(topic), topic.name, Checkpoint.decode),
-            lambda records: self.writer(topic).write(topic.name, records),
+            lambda records: self._writer(topic).write(topic.name, records),
         )
-
-    def create(self) -> None:
-        """Create the topics that the flow writes, where they are missing. Topics that exist stay as they are."""
-        due = self.names.written()
-        for in_source in (False, True):
-            topics = [topic for topic in due if topic.in_source is in_source]
-            if topics:
-                _create(self.cluster if not in_source else self._source_cluster(), topics)
 
     def properties(self, topic: InternalTopic) -> tuple[Properties, str]:
         """Return the properties of the cluster that a topic is in, and that cluster's role."""
         role: Literal["source", "target"] = "source" if topic.in_source else "target"
         return self.flow.client(role), role
 
-    def writer(self, topic: InternalTopic) -> RecordWriter:
-        """Return the producer for a topic; it is kept until `close`."""
+    def _writer(self, topic: InternalTopic) -> RecordWriter:
+        """Return the producer for a topic; it is kept until the end."""
         if topic.in_source not in self._writers:
             self._writers[topic.in_source] = RecordWriter(*self.properties(topic))
         return self._writers[topic.in_source]
-
-    def close(self) -> None:
-        """Close the producers; idempotent."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
 
     def _reaches_source(self) -> bool:
         try:
@@ -246,7 +219,7 @@ class InternalTopics:
         return True
 
     def _source_cluster(self) -> Cluster:
-        return Cluster(*self.properties(InternalTopic("", 0, in_source=True)))
+        return Cluster(self.flow.client("source"), "source")
 
 
 def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
@@ -255,7 +228,7 @@ def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
         if topic.name in present:
             continue
         try:
-            cluster.create_topic(topic.name, 1, topic.replication_factor, CONFIGS)
+            cluster.create_topic(topic.name, 1, topic.replication_factor, {"cleanup.policy": "compact"})
         except KbackupError as error:
             if cluster.topics([topic.name]):  # another process has made it meanwhile
                 continue
@@ -270,9 +243,6 @@ def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
             raise ClusterError(error.message, hint) from error
 
 
-# Heartbeats of a flow, on a clock of their own.
-
-
 _TIMEOUT = 10.0  # s; an older heartbeat is of no use
 
 
@@ -281,41 +251,36 @@ class HeartbeatClock:
 
         with HeartbeatClock(flow, target) as clock: ...
 
-    Does nothing where the flow emits none. While the target is away, the clock keeps trying.
+    Does nothing where the flow emits none. While the target is away, the clock keeps trying. `count` are the heartbeats
+    that were written.
     """
 
     def __init__(self, flow: Flow, target: InternalTopics) -> None:
         self.flow = flow
+        self.count = 0
         self._topic = target.names.heartbeats.name
         self._writer = RecordWriter(*target.properties(target.names.heartbeats), timeout=_TIMEOUT)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"heartbeats {flow.name}", daemon=True)
-        self.count = 0
-        """Heartbeats that were written."""
 
     def __enter__(self) -> Self:
         if self.flow.emit_heartbeats.enabled:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        """Stop the thread and wait for its end."""
+        self._stop.set()
+        while self._thread.is_alive():
+            self._writer.abort()
+            self._thread.join(0.1)
 
     def check(self) -> None:
         """Raise the error of the newest heartbeat, where it failed."""
         error = self._error
         if error is not None:
             raise error
-
-    def close(self) -> None:
-        """Stop the thread and wait for its end; idempotent."""
-        self._stop.set()
-        while self._thread.is_alive():
-            self._writer.abort()
-            self._thread.join(0.1)
 
     def _run(self) -> None:
         """Write heartbeats until the clock is closed. Each is due an interval after the last one was due; beats that a
@@ -371,17 +336,17 @@ def emit_checkpoints(
     remote = {topic.source: topic.remote for topic in topics}
     states = [state for state in point.topics if state.name in remote]
     groups = {g: offsets for g, offsets in group_offsets(archive, states)[0].items() if flow.groups(g)}
-    if flow.checkpoint_rule == "mm2":
-        translate: Translate = target.sync_journal.store().translate
-    else:
-        incarnations = {state.name: state.incarnation for state in states}
-        translate = exact_translation(remote, incarnations, positions, maps)
+    exact = flow.checkpoint_rule == "exact"
+    translate: Translate = (
+        exact_translation(remote, {state.name: state.incarnation for state in states}, positions, maps)
+        if exact
+        else target.sync_journal.store().translate
+    )
     current = list(checkpoints(groups, remote, translate))
     if not current or not flow.emit_checkpoints.enabled:
         return Emitted(current, [])
     journal = target.checkpoint_journal
     last = journal.last()
-    exact = flow.checkpoint_rule == "exact"
     written = [c for c in current if is_due(c, last.get(c.key), exact)]
     journal.append(written)
     return Emitted(current if exact else [last[c.key] for c in current], written)

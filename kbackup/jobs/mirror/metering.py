@@ -16,19 +16,25 @@ _BY_GROUP = "kbackup_mirror_checkpoint_latency_seconds"
 INCIDENTS = ("lost", "recreated", "deleted")
 
 
+def _add(flow: Flow, name: str, value: float, *labels: str) -> None:
+    counted.add(f"kbackup_mirror_{name}", value, flow.source, flow.target, *labels)
+
+
+def _put(flow: Flow, name: str, value: float, *labels: str) -> None:
+    counted.put(f"kbackup_mirror_{name}", value, flow.source, flow.target, *labels)
+
+
 def flow_begins(flow: Flow) -> None:
     """Counters are there from the start, so that the first incident is seen as an increase."""
-    names = flow.source, flow.target
-    counted.add("kbackup_mirror_duplicates_total", 0, *names)
+    _add(flow, "duplicates_total", 0)
     for kind in INCIDENTS:
-        counted.add("kbackup_mirror_incidents_total", 0, *names, kind)
+        _add(flow, "incidents_total", 0, kind)
 
 
-def following_begins(flow: Flow, at: float | None = None) -> None:
+def following_begins(flow: Flow) -> None:
     """Count the start of an apply half that runs until stopped. Alerts wait for its rounds, not for the rounds of
     `--once`."""
-    began = time.time() if at is None else at
-    counted.put("kbackup_mirror_follow_start_timestamp_seconds", began, flow.source, flow.target)
+    _put(flow, "follow_start_timestamp_seconds", time.time())
 
 
 def round_applied(
@@ -37,53 +43,54 @@ def round_applied(
     applied: Applied,
     held_back: int,
     topics: Iterable[RemoteTopic] = (),
-    at: float | None = None,
 ) -> None:
-    """Count a round that ended well at a time (seconds since the epoch; default: now). Its lag: `lag_now`.
+    """Count a round that ended well now. Its lag: `lag_now`.
 
     `before` are the applied positions that the round began with; `held_back` is the number of topics that wait. Of
     partitions that are neither of `topics` nor among the applied ones, no metrics remain."""
-    names = flow.source, flow.target
-    at = time.time() if at is None else at
-    _count_partitions(names, applied, at)
+    at = time.time()
+    for tp, part in applied.partitions.items():
+        labels = (tp.topic, str(tp.partition))
+        _add(flow, "record_count_total", part.records, *labels)
+        _add(flow, "byte_count_total", part.bytes, *labels)
+        for bound, timestamp in (("max", part.oldest), ("min", part.newest)):
+            if timestamp is not None:
+                latency = at - timestamp / 1000
+                _put(flow, f"record_age_seconds_{bound}", latency - applied.seconds, *labels)
+                _put(flow, f"replication_latency_seconds_{bound}", latency, *labels)
     present = {*applied.partitions, *(tp for topic in topics for tp in topic.remote_partitions)}
-    counted.retain(_BY_PARTITION, names, {(tp.topic, str(tp.partition)) for tp in present})
-    counted.add("kbackup_mirror_duplicates_total", duplicates(before, applied), *names)
-    counted.add("kbackup_mirror_incidents_total", len(applied.too_late), *names, "lost")
-    counted.add("kbackup_mirror_incidents_total", len(applied.recreated), *names, "recreated")
-    counted.add("kbackup_mirror_incidents_total", len(applied.deleted), *names, "deleted")
-    counted.add("kbackup_mirror_rounds_total", 1, *names, "applied")
-    counted.put("kbackup_mirror_restore_point", applied.point, *names)
-    counted.put("kbackup_mirror_held_back_topics", held_back, *names)
-    counted.put("kbackup_mirror_last_round_timestamp_seconds", at, *names)
+    counted.retain(_BY_PARTITION, (flow.source, flow.target), {(tp.topic, str(tp.partition)) for tp in present})
+    _add(flow, "duplicates_total", duplicates(before, applied))
+    for kind, incidents in zip(INCIDENTS, (applied.too_late, applied.recreated, applied.deleted), strict=True):
+        _add(flow, "incidents_total", len(incidents), kind)
+    _add(flow, "rounds_total", 1, "applied")
+    _put(flow, "restore_point", applied.point)
+    _put(flow, "held_back_topics", held_back)
+    _put(flow, "last_round_timestamp_seconds", at)
 
 
-def nothing_to_apply(flow: Flow, at: float | None = None) -> None:
+def nothing_to_apply(flow: Flow) -> None:
     """Count a look at the archive that found no new restore point."""
-    names = flow.source, flow.target
-    counted.add("kbackup_mirror_rounds_total", 1, *names, "unchanged")
-    counted.put("kbackup_mirror_last_round_timestamp_seconds", time.time() if at is None else at, *names)
+    _add(flow, "rounds_total", 1, "unchanged")
+    _put(flow, "last_round_timestamp_seconds", time.time())
 
 
 def lag_now(flow: Flow, lag: FlowLag) -> None:
     """Count how far a flow is behind, whether its rounds end well or not."""
-    names = flow.source, flow.target
     if lag.records is not None:
-        counted.put("kbackup_mirror_records_behind", lag.records, *names)
-    counted.put("kbackup_mirror_seconds_behind", lag.seconds, *names)
+        _put(flow, "records_behind", lag.records)
+    _put(flow, "seconds_behind", lag.seconds)
 
 
 def round_failed(flow: Flow) -> None:
-    counted.add("kbackup_mirror_rounds_total", 1, flow.source, flow.target, "failed")
+    _add(flow, "rounds_total", 1, "failed")
 
 
-def checkpoints_written(
-    flow: Flow, groups: Iterable[str], captured_at: float, every: Iterable[str] = (), at: float | None = None
-) -> None:
+def checkpoints_written(flow: Flow, groups: Iterable[str], captured_at: float, every: Iterable[str] = ()) -> None:
     """`captured_at` is when the archive took the groups' positions, in seconds since the epoch. `every` are all groups
     that have checkpoints: no metrics remain of others."""
     written = frozenset(groups)
-    latency = (time.time() if at is None else at) - captured_at
+    latency = time.time() - captured_at
     for group in written:
         counted.put(_BY_GROUP, latency, flow.source, flow.target, group)
     counted.retain([_BY_GROUP], (flow.source, flow.target), {(group,) for group in {*written, *every}})
@@ -100,15 +107,3 @@ def duplicates(before: Mapping[TopicPartition, AppliedPosition], applied: Applie
         if position is not None and position.incarnation == incarnation and topic not in deleted:
             total += min(max(position.next - source, 0), count)
     return total
-
-
-def _count_partitions(names: tuple[str, str], applied: Applied, at: float) -> None:
-    began = at - applied.seconds
-    for tp, part in applied.partitions.items():
-        labels = (*names, tp.topic, str(tp.partition))
-        counted.add("kbackup_mirror_record_count_total", part.records, *labels)
-        counted.add("kbackup_mirror_byte_count_total", part.bytes, *labels)
-        for bound, timestamp in (("max", part.oldest), ("min", part.newest)):
-            if timestamp is not None:
-                counted.put(f"kbackup_mirror_record_age_seconds_{bound}", began - timestamp / 1000, *labels)
-                counted.put(f"kbackup_mirror_replication_latency_seconds_{bound}", at - timestamp / 1000, *labels)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.content import group_offsets
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map import FlowMap, open_map, slot_of
@@ -166,8 +165,8 @@ def exact_translation(
 class GroupSync:
     """`written` counts the offsets set by group; `held_back` has, by group, the reason why nothing was set."""
 
-    written: dict[str, int] = field(default_factory=dict)
-    held_back: dict[str, str] = field(default_factory=dict)
+    written: dict[str, int]
+    held_back: dict[str, str]
 
 
 def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> GroupSync:
@@ -181,16 +180,15 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     held_back |= {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
     committed, unread = cluster.groups.committed(group for group in by_group if group not in held_back)
     held_back |= unread
-    due = {group: _forward(by_group[group], offsets) for group, offsets in committed.items()}
-    refused = cluster.groups.commit_all({group: offsets for group, offsets in due.items() if offsets})
+    due: dict[str, list[CommittedOffset]] = {}
+    for group, offsets in committed.items():
+        own = {c.tp: c.offset for c in offsets}
+        forward = [c for c in by_group[group] if own.get(c.tp, -1) < c.offset]
+        if forward:
+            due[group] = [CommittedOffset(c.tp, c.offset, None, c.metadata) for c in forward]
+    refused = cluster.groups.commit_all(due)
     held_back |= {group: why for group, why in refused.items() if why}
     return GroupSync({group: len(due[group]) for group, why in refused.items() if not why}, held_back)
-
-
-def _forward(checkpoints: Iterable[Checkpoint], committed: Iterable[CommittedOffset]) -> list[CommittedOffset]:
-    """Return the offsets that are beyond the group's own."""
-    there = {c.tp: c.offset for c in committed}
-    return [CommittedOffset(c.tp, c.offset, None, c.metadata) for c in checkpoints if there.get(c.tp, -1) < c.offset]
 
 
 # Report from which offsets a group of the source continues in the target: by Java's `RemoteClusterUtils`, and
@@ -233,13 +231,17 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
     groups, _ = group_offsets(archive, states)
     remote = {s.name: flow.policy.format_remote_topic(flow.source, s.name) for s in states}
     committed = {TopicPartition(remote[o.topic], o.partition): o for o in groups.get(group, ())}
-    checkpoints = _checkpoints(flow, group, cluster)
+    checkpoints: dict[TopicPartition, int] = {}  # the last one of each partition, as Java's clients read them
+    topic = flow.policy.checkpoints_topic(flow.source)
+    if cluster.topics([topic]):
+        records = read_records(flow.client("target"), "target", topic, Checkpoint.decode)
+        checkpoints = {c.tp: c.offset for c in records if c.group == group}
     if not committed and not checkpoints:
         hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")
         raise UsageError(f"flow {flow.name} knows no position of group {group}", hint)
-    applied = _applied(flow, committed, state, cluster)
+    flow_map, positions, doubt = _applied(flow, committed, state, cluster)
     incarnations = {s.name: s.incarnation for s in point.topics}
-    translate = exact_translation(remote, incarnations, applied.positions, applied.map)
+    translate = exact_translation(remote, incarnations, positions, flow_map)
     exact = {tp: translate(TopicPartition(o.topic, o.partition), o.offset) for tp, o in committed.items()}
     return Translation(
         flow.name,
@@ -247,63 +249,33 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
         point.number,
         archive.groups(point).captured_at,
         tuple(
-            Translated(
-                tp.topic,
-                tp.partition,
-                committed[tp].offset if tp in committed else None,
-                checkpoints.get(tp),
-                exact.get(tp),
-            )
+            Translated(*tp, committed[tp].offset if tp in committed else None, checkpoints.get(tp), exact.get(tp))
             for tp in sorted({*committed, *checkpoints})
         ),
-        applied.forgotten(committed, incarnations),
+        {
+            str(tp): doubt
+            for tp, o in sorted(committed.items())
+            if tp not in positions and len(flow_map.partition(tp, incarnations[o.topic]).source)
+        },
     )
 
 
-@dataclass
-class _Applied:
-    """Positions that a flow has applied. `doubt` is the reason why positions that the target has expired were not
-    read back."""
-
-    map: FlowMap
-    positions: Mapping[TopicPartition, AppliedPosition]
-    doubt: str = "the target holds other records than the map says"
-
-    def forgotten(
-        self, committed: Mapping[TopicPartition, GroupOffset], incarnations: Mapping[str, int]
-    ) -> dict[str, str]:
-        return {
-            str(tp): self.doubt
-            for tp, o in sorted(committed.items())
-            if tp not in self.positions and len(self.map.partition(tp, incarnations[o.topic]).source)
-        }
-
-
-def _applied(flow: Flow, partitions: Iterable[TopicPartition], state: Store, cluster: Cluster) -> _Applied:
-    """Return the applied positions. Positions of `partitions` that the target has expired are read back from the
-    offset map, where the target's log agrees."""
+def _applied(
+    flow: Flow, partitions: Iterable[TopicPartition], state: Store, cluster: Cluster
+) -> tuple[FlowMap, Mapping[TopicPartition, AppliedPosition], str]:
+    """Return a flow's offset map, its applied positions, and why positions that the target has expired were not read
+    back: those of `partitions` are read back from the offset map, where the target's log agrees."""
     names = (flow.source, flow.target)
+    doubt = "the target holds other records than the map says"
     noted = read_positions(cluster, *names)
-    applied = _Applied(open_map(state, *names), {tp: each.position for tp, each in noted.items()})
-    missing = [tp for tp in partitions if tp not in noted]
-    if not applied.map.slots:
-        return applied
-    applied.map.heads = heads_of(noted, applied.map.slots)
-    slots = [applied.map.slot(n) for n in {slot_of(tp, applied.map.slots) for tp in missing}]
-    recovery = Recovery(cluster, cluster.connection.properties, names, {tp.topic for tp in missing})
-    try:
-        recovered = recovery.positions(slots, noted)
-    except ClusterError as error:
-        applied.doubt = error.message
-    else:
-        applied.positions = {tp: each.position for tp, each in (recovered | noted).items()}
-    return applied
-
-
-def _checkpoints(flow: Flow, group: str, cluster: Cluster) -> dict[TopicPartition, int]:
-    """Return the last checkpoint of each of the group's partitions, as Java's clients read them."""
-    topic = flow.policy.checkpoints_topic(flow.source)
-    if not cluster.topics([topic]):
-        return {}
-    records = read_records(flow.client("target"), "target", topic, Checkpoint.decode)
-    return {c.tp: c.offset for c in records if c.group == group}
+    flow_map = open_map(state, *names)
+    if flow_map.slots:
+        flow_map.heads = heads_of(noted, flow_map.slots)
+        missing = [tp for tp in partitions if tp not in noted]
+        slots = [flow_map.slot(n) for n in {slot_of(tp, flow_map.slots) for tp in missing}]
+        recovery = Recovery(cluster, cluster.connection.properties, names, {tp.topic for tp in missing})
+        try:
+            noted = recovery.positions(slots, noted) | noted
+        except ClusterError as error:
+            doubt = error.message
+    return flow_map, {tp: each.position for tp, each in noted.items()}, doubt

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import astuple, replace
 
-from kbackup.jobs.mirror.flow import Flow, NameFilter, RemoteTopic
-from kbackup.jobs.mirror.topics import IdentityPolicy
-from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
+from kbackup.jobs.mirror.flow import Flow, IdentityPolicy, NameFilter, RemoteTopic
+from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import Acl
 from kbackup.util.system import attempts
@@ -36,25 +35,18 @@ def sync_configs(
     known = {topic.remote: topic.configs for topic in topics if topic.configs is not None}
     changed: dict[str, dict[str, str | None]] = {}
     for remote, current in cluster.topic_configs({*known} & {*cluster.topic_names()}).items():
-        if changes := _changes(flow, known[remote], current):
+        due = _replicated_configs(flow, known[remote])
+        changes: dict[str, str | None] = {name: None for name in _replicated_configs(flow, current) if name not in due}
+        changes |= {name: value for name, value in due.items() if current.get(name) != value}
+        if changes:
             changed[remote] = changes
     refused = {} if dry_run else cluster.topic_admin.alter_configs(changed)
     return ConfigsReport({remote: c for remote, c in changed.items() if remote not in refused}, refused)
 
 
-def replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
+def _replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
     """Return the configs of a source's topic that its remote topic gets too."""
     return {name: value for name, value in configs.items() if not flow.excluded_configs(name)}
-
-
-def _changes(flow: Flow, source: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the configs of a remote topic to set; None for those to remove."""
-    intended = replicated_configs(flow, source)
-    changes: dict[str, str | None] = {name: None for name in replicated_configs(flow, current) if name not in intended}
-    return changes | {name: value for name, value in intended.items() if current.get(name) != value}
-
-
-# Create the ACLs of remote topics.
 
 
 _READING = ("read", "describe", "describe_configs", "all")
@@ -109,9 +101,6 @@ def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> Acl | None:
     return replace(acl, name=remote, operation=operation)
 
 
-# Create remote topics and add their partitions.
-
-
 _VISIBLE_SECONDS = 30.0  # until every broker shows what the controller has agreed to
 _PAUSE = 0.1  # s, before the brokers are asked again
 
@@ -130,8 +119,9 @@ class TopicsReport:
 def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False) -> TopicsReport:
     """Create the remote topics that the target lacks, with the source's configs and number of partitions, and add
     partitions to those that have fewer. `dry_run`: report the changes, and make none."""
-    existing = existing_topics(topics, cluster)
-    new = [topic for topic in topics if topic.remote not in existing]
+    # a name that is too long for Kafka would fail the request as a whole
+    existing = cluster.topics({topic.remote for topic in topics} & {*cluster.topic_names()})
+    new = {topic.remote: topic for topic in topics if topic.remote not in existing}
     growing = {
         topic.remote: topic.partitions
         for topic in topics
@@ -139,12 +129,16 @@ def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, 
     }
     refused: dict[str, str] = {}
     if not dry_run:
-        refused |= cluster.topic_admin.create([_to_create(flow, topic) for topic in new])
+        due = (
+            TopicToCreate(name, t.partitions, flow.replication_factor, _replicated_configs(flow, t.configs or {}))
+            for name, t in new.items()
+        )
+        refused |= cluster.topic_admin.create([*due])
         refused |= cluster.topic_admin.add_partitions(growing)
-        totals = {topic.remote: topic.partitions for topic in new} | growing
+        totals = {remote: topic.partitions for remote, topic in new.items()} | growing
         refused |= _await({remote: n for remote, n in totals.items() if remote not in refused}, cluster)
     return TopicsReport(
-        created=tuple(sorted(topic.remote for topic in new if topic.remote not in refused)),
+        created=tuple(sorted(new.keys() - refused.keys())),
         grown={remote: total for remote, total in sorted(growing.items()) if remote not in refused},
         refused=refused,
     )
@@ -164,14 +158,3 @@ def _await(totals: Mapping[str, int], cluster: Cluster) -> dict[str, str]:
             break
     where = cluster.connection.address
     return {remote: f"{where} does not show the new partitions of topic {remote} yet" for remote in missing}
-
-
-def existing_topics(topics: Sequence[RemoteTopic], cluster: Cluster) -> dict[str, Topic]:
-    """Return the remote topics that the target has. Names that are too long for Kafka are left out of the request,
-    which would fail as a whole."""
-    return cluster.topics({topic.remote for topic in topics} & {*cluster.topic_names()})
-
-
-def _to_create(flow: Flow, topic: RemoteTopic) -> TopicToCreate:
-    configs = replicated_configs(flow, topic.configs or {})
-    return TopicToCreate(topic.remote, topic.partitions, flow.replication_factor, configs)

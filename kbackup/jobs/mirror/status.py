@@ -21,7 +21,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import SCHEMA, integers, of_topics
 from kbackup.jobs.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, read_status
 from kbackup.store.base import Store
-from kbackup.types import Int64Array, TopicPartition
+from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
@@ -48,17 +48,17 @@ class FlowLag:
 def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> FlowLag:
     """Compare the applied positions of a flow with an archive's state, at a time (default: now)."""
     topics = records_behind(state, status.topics)
-    waiting = [point for point in state.restore_points if point.number > status.restore_point]
-    since = datetime.fromisoformat(waiting[0].committed_at) if waiting else None
-    at = at or datetime.now(UTC)
     newest = state.newest
-    return FlowLag(
-        newest=newest.number if newest is not None else 0,
-        newest_at=newest.committed_at if newest is not None else "",
-        records=sum(topics.values()) if status.is_planned else None,
-        seconds=max(0.0, round((at - since).total_seconds(), 3)) if since is not None else 0.0,
-        topics=topics,
-    )
+    waiting = [point for point in state.restore_points if point.number > status.restore_point]
+    seconds = 0.0
+    if waiting:
+        since = datetime.fromisoformat(waiting[0].committed_at)
+        seconds = max(0.0, round(((at or datetime.now(UTC)) - since).total_seconds(), 3))
+    planned = status.topics or status.restore_point > 0  # topics are not known before the first round
+    records = sum(topics.values()) if planned else None
+    if newest is None:
+        return FlowLag(0, "", records, seconds, topics)
+    return FlowLag(newest.number, newest.committed_at, records, seconds, topics)
 
 
 def round_lag(state: State, status: FlowStatus) -> FlowLag:
@@ -88,7 +88,10 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
 
     begun = {name: topic.incarnation for name, topic in by_source.items() if topic.incarnation >= 0}
     applied_in = np.array([begun.get(name, state.highest.get(name, 0)) for name in names], np.int64)
-    starts, positions = _flat([by_source[name].applied if name in begun else () for name in names])
+    # the positions of topic n begin at starts[n] + n; a 0 ends each topic's
+    applied = [by_source[name].applied if name in begun else () for name in names]
+    starts = np.cumsum([0, *map(len, applied)], dtype=np.int64)
+    positions = np.array([p for each in applied for p in (*each, 0)], np.int64)
 
     index = np.minimum(partition, starts[codes + 1] - starts[codes])  # the last one of a topic is no partition
     following = positions[starts[codes] + codes + index]
@@ -102,13 +105,6 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     return {topic.remote: known.get(topic.source, 0) for topic in topics}
 
 
-def _flat(applied: list[tuple[int, ...]]) -> tuple[Int64Array, Int64Array]:
-    """int64[topics + 1] and int64[]: the positions of topic n begin at starts[n] + n; a 0 ends each topic's."""
-    starts = np.zeros(len(applied) + 1, np.int64)
-    np.cumsum([len(positions) for positions in applied], out=starts[1:])
-    return starts, np.array([p for positions in applied for p in (*positions, 0)], np.int64)
-
-
 # The status of a flow after a round. Pure, but for the clock.
 
 
@@ -119,7 +115,7 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
     """Return the status of a process that starts. It takes over from the flow's last one, `before`, what is applied,
     and the incidents."""
     at = now()
-    same = before is not None and before.archive_id == archive_id
+    same = before if before is not None and before.archive_id == archive_id else None
     return FlowStatus(
         source=flow.source,
         target=flow.target,
@@ -127,9 +123,9 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
         tool=f"kbackup {__version__}",
         started_at=at,
         written_at=at,
-        restore_point=before.restore_point if before is not None and same else 0,
-        restore_point_at=before.restore_point_at if before is not None and same else "",
-        topics=before.topics if before is not None and same else (),
+        restore_point=same.restore_point if same is not None else 0,
+        restore_point_at=same.restore_point_at if same is not None else "",
+        topics=same.topics if same is not None else (),
         incidents=before.incidents if before is not None else (),
     )
 
@@ -155,10 +151,19 @@ def after_round(
     """
     at = now()
     held_back = {r.remote: r.message for r in applied.held_back}
-    topics_refused = refused.get("topics", {})
-    if isinstance(topics_refused, Mapping):
-        held_back |= topics_refused
     refusals = [r for r in before.refusals if r.subject not in refused]
+    for subject, reasons in refused.items():
+        if subject == "topics":  # `held_back` of each topic says it
+            held_back |= reasons if isinstance(reasons, Mapping) else {}
+            continue
+        texts = reasons.values() if isinstance(reasons, Mapping) else reasons
+        refusals += (Refusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
+    incidents = [Incident(at=at, topic=r.topic, message=r.message) for r in applied.deleted]
+    incidents += (Incident(at=at, topic=r.topic, message=r.message) for r in applied.recreated)
+    incidents += (
+        Incident(at=at, topic=r.topic, partition=r.partition, start=r.start, end=r.end, message=r.message)
+        for r in applied.too_late
+    )
     if applied.records or applied.point > before.restore_point:
         before = _replace(
             before,
@@ -176,8 +181,8 @@ def after_round(
         records=before.records + applied.records,
         bytes=before.bytes + applied.bytes,
         topics=tuple(_topic(topic, applied.positions, held_back.get(topic.remote, "")) for topic in topics),
-        incidents=(*before.incidents, *_incidents(applied, at))[-_INCIDENTS:],
-        refusals=(*refusals, *_refusals(refused)),
+        incidents=(*before.incidents, *incidents)[-_INCIDENTS:],
+        refusals=tuple(refusals),
         error="",
     )
 
@@ -192,11 +197,6 @@ def with_unreported(before: FlowStatus, applied: Applied) -> Applied:
     reported = {topic.held_back for topic in before.topics} | {incident.message for incident in before.incidents}
     new = tuple(each for each in applied.held_back if each.message not in reported)
     return replace(applied, recreated=(*new, *applied.recreated))
-
-
-def still_alive(before: FlowStatus) -> FlowStatus:
-    """Return the status of a flow that waits for the next restore point."""
-    return _replace(before, written_at=now())
 
 
 def _replace(status: FlowStatus, **fields: object) -> FlowStatus:
@@ -215,28 +215,6 @@ def _topic(topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPositio
     )
 
 
-def _incidents(applied: Applied, at: str) -> Iterable[Incident]:
-    for deleted in applied.deleted:
-        yield Incident(at=at, topic=deleted.topic, message=deleted.message)
-    for recreated in applied.recreated:
-        yield Incident(at=at, topic=recreated.topic, message=recreated.message)
-    for lost in applied.too_late:
-        yield Incident(
-            at=at, topic=lost.topic, partition=lost.partition, start=lost.start, end=lost.end, message=lost.message
-        )
-
-
-def _refusals(refused: Mapping[str, Mapping[str, str] | Iterable[str]]) -> Iterable[Refusal]:
-    for subject, reasons in refused.items():
-        if subject == "topics":
-            continue  # `held_back` of each topic says it
-        texts = reasons.values() if isinstance(reasons, Mapping) else reasons
-        yield from (Refusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
-
-
-# The records of an archive that its flows have not applied yet.
-
-
 def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Hold]:
     """Return the records that flows still have to read; flows without a sign of life within the grace time have
     none."""
@@ -250,9 +228,6 @@ def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Hold]:
         for status in read_status(store)
         if status.archive_id == archive_id and datetime.fromisoformat(status.written_at) >= oldest
     ]
-
-
-# The flows of an archive as people look at them.
 
 
 @dataclass(frozen=True)
@@ -314,25 +289,13 @@ def _overview(archive: Archive, status: FlowStatus, at: datetime) -> FlowOvervie
     lag = flow_lag(archive.state, status, at)
     silent = (at - datetime.fromisoformat(status.written_at)).total_seconds()
     return FlowOverview(
+        **{name: getattr(status, name) for name in _SAME},
         flow=status.name,
-        source=status.source,
-        target=status.target,
-        restore_point=status.restore_point,
-        restore_point_at=status.restore_point_at,
         newest_restore_point=lag.newest,
         newest_restore_point_at=lag.newest_at,
         records_behind=lag.records,
         seconds_behind=lag.seconds,
-        written_at=status.written_at,
         silent_seconds=max(0.0, round(silent, 3)),
-        started_at=status.started_at,
-        rounds=status.rounds,
-        records=status.records,
-        bytes=status.bytes,
-        round_at=status.round_at,
-        round_records=status.round_records,
-        round_bytes=status.round_bytes,
-        round_seconds=status.round_seconds,
         topics=tuple(
             MirroredTopic(
                 topic=topic.source,
@@ -344,7 +307,11 @@ def _overview(archive: Archive, status: FlowStatus, at: datetime) -> FlowOvervie
             )
             for topic in status.topics
         ),
-        incidents=status.incidents,
-        refusals=status.refusals,
-        error=status.error,
     )
+
+
+_SAME = (
+    *("source", "target", "restore_point", "restore_point_at", "written_at", "started_at", "rounds", "records"),
+    *("bytes", "round_at", "round_records", "round_bytes", "round_seconds", "incidents", "refusals", "error"),
+)
+"""Fields of an overview that the flow's status has."""

@@ -1,4 +1,4 @@
-"""Names of remote topics by MirrorMaker 2's policies, quirks included, and topics that would go in a circle."""
+"""The topics of a flow: selected by its filters, named by its policy, without cycles."""
 
 from __future__ import annotations
 
@@ -8,94 +8,11 @@ from typing import Literal
 
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.errors import UsageError
-from kbackup.jobs.mirror.flow import Flow, NameFilter, RemoteTopic, ReplicationPolicy
+from kbackup.jobs.mirror.flow import DefaultPolicy, Flow, IdentityPolicy, NameFilter, RemoteTopic
 from kbackup.kafka.admin.cluster import Cluster
 
-HEARTBEATS = "heartbeats"
 
-
-@dataclass(frozen=True)
-class DefaultPolicy:
-    """`DefaultReplicationPolicy`: a remote topic is called alias, separator, topic.
-
-    A local topic whose name holds the separator looks remote: `order.events` comes from a cluster `order`.
-    """
-
-    separator: str = "."
-    internal_separator_enabled: bool = True
-    """Internal topics take the separator, too; `.` otherwise."""
-
-    def format_remote_topic(self, source: str, topic: str) -> str:
-        return f"{source}{self.separator}{topic}"
-
-    def topic_source(self, topic: str) -> str | None:
-        # Java's split drops empty parts at the end: `A.` has no source, and `.x` has the source ``
-        parts = topic.split(self.separator)
-        while parts and not parts[-1]:
-            parts.pop()
-        return parts[0] if len(parts) > 1 else None
-
-    def upstream_topic(self, topic: str) -> str | None:
-        source = self.topic_source(topic)
-        return None if source is None else topic[len(source) + len(self.separator) :]
-
-    def original_topic(self, topic: str) -> str:
-        while (upstream := self.upstream_topic(topic)) is not None and upstream != topic:
-            topic = upstream
-        return topic
-
-    def heartbeats_topic(self) -> str:
-        return HEARTBEATS
-
-    def checkpoints_topic(self, alias: str) -> str:
-        return f"{alias}{self._checkpoints_suffix}"
-
-    def offset_syncs_topic(self, alias: str) -> str:
-        return f"mm2-offset-syncs{self._internal_separator}{alias}{self._internal_suffix}"
-
-    def is_heartbeats_topic(self, topic: str) -> bool:
-        return self.original_topic(topic) == self.heartbeats_topic()
-
-    def is_checkpoints_topic(self, topic: str) -> bool:
-        return topic.endswith(self._checkpoints_suffix)
-
-    def is_mm2_internal_topic(self, topic: str) -> bool:
-        return (topic.startswith("mm2") and topic.endswith(self._internal_suffix)) or (self.is_checkpoints_topic(topic))
-
-    def is_internal_topic(self, topic: str) -> bool:
-        return topic.startswith(("__", ".")) or self.is_mm2_internal_topic(topic)
-
-    @property
-    def _internal_separator(self) -> str:
-        return self.separator if self.internal_separator_enabled else "."
-
-    @property
-    def _internal_suffix(self) -> str:
-        return f"{self._internal_separator}internal"
-
-    @property
-    def _checkpoints_suffix(self) -> str:
-        return f"{self._internal_separator}checkpoints{self._internal_suffix}"
-
-
-@dataclass(frozen=True)
-class IdentityPolicy(DefaultPolicy):
-    """`IdentityReplicationPolicy`: topics keep their names, but those that end in `heartbeats`, which the Default
-    policy names."""
-
-    source_alias: str | None = None
-
-    def format_remote_topic(self, source: str, topic: str) -> str:
-        return super().format_remote_topic(source, topic) if _is_like_heartbeats(topic) else topic
-
-    def topic_source(self, topic: str) -> str | None:
-        return super().topic_source(topic) if _is_like_heartbeats(topic) else self.source_alias
-
-    def upstream_topic(self, topic: str) -> str | None:
-        return super().upstream_topic(topic) if _is_like_heartbeats(topic) else topic
-
-
-def is_cycle(policy: ReplicationPolicy, topic: str, target: str) -> bool:
+def is_cycle(policy: DefaultPolicy, topic: str, target: str) -> bool:
     """Return whether `topic` has come from the cluster `target` by any number of hops."""
     while (source := policy.topic_source(topic)) is not None:
         if source == target:
@@ -105,13 +22,6 @@ def is_cycle(policy: ReplicationPolicy, topic: str, target: str) -> bool:
             return False
         topic = upstream
     return False
-
-
-def _is_like_heartbeats(topic: str) -> bool:
-    return topic.endswith(HEARTBEATS)
-
-
-# The topics of a flow: selected by its filters, named by its policy, without cycles.
 
 
 Reason = Literal["not selected", "internal", "cycle", "deleted"]
@@ -153,10 +63,10 @@ def plan_topics(flow: Flow, topics: Iterable[SourceTopic], existing: Collection[
         reason = reason_to_skip(flow, topic.name)
         if reason is None and topic.deleted and remote not in existing:
             reason = "deleted"
-        if reason is not None:
-            skipped.append(SkippedTopic(topic.name, reason))
-        else:
+        if reason is None:
             planned.append(RemoteTopic(topic.name, remote, topic.partitions, topic.configs))
+        else:
+            skipped.append(SkippedTopic(topic.name, reason))
     return MirrorTopicPlan(tuple(planned), tuple(skipped))
 
 
@@ -210,19 +120,18 @@ def without_cycles(flows: Sequence[Flow], names: Sequence[str], file: str) -> tu
     Raise `UsageError` if one of `names`, or any likely name, goes round. Other topics that do are found by their
     names when they appear, and are held back.
     """
-    looped = [flow for flow in flows if isinstance(flow.policy, IdentityPolicy)]
-    if not looped:
+    if not any(isinstance(flow.policy, IdentityPolicy) for flow in flows):
         return tuple(flows)
-    for flow in flows:
-        comes_back = _comes_back(flow, flows)
+    aware = [replace(flow, comes_back=_comes_back(flow, flows)) for flow in flows]
+    for flow, knowing in zip(flows, aware, strict=True):
         for name in (*_PROBES, *names):
-            if reason_to_skip(flow, name) is None and comes_back(name):
+            if reason_to_skip(flow, name) is None and knowing.comes_back(name):
                 raise UsageError(
                     f"{file}: topic {name!r} of {flow.source} would go round: {flow.name} and the flows back to "
                     f"{flow.source} all select it, and the Identity policy can't tell where a topic came from",
                     "give the flows topics that don't meet, or use the Default policy",
                 )
-    return tuple(replace(flow, comes_back=_comes_back(flow, flows)) for flow in flows)
+    return tuple(aware)
 
 
 def _comes_back(flow: Flow, flows: Sequence[Flow]) -> NameFilter:
@@ -231,15 +140,13 @@ def _comes_back(flow: Flow, flows: Sequence[Flow]) -> NameFilter:
     def goes_on(cluster: str, name: str, passed: frozenset[str]) -> bool:
         if cluster == flow.source:
             return reason_to_skip(flow, name) is None
-        onward = (f for f in flows if f.source == cluster and f.target not in passed)
         return any(
             reason_to_skip(f, name) is None
             and goes_on(f.target, f.policy.format_remote_topic(f.source, name), passed | {f.target})
-            for f in onward
+            for f in flows
+            if f.source == cluster and f.target not in passed
         )
 
-    def comes_back(name: str) -> bool:
-        remote = flow.policy.format_remote_topic(flow.source, name)
-        return goes_on(flow.target, remote, frozenset({flow.target}))
-
-    return comes_back
+    return lambda name: goes_on(
+        flow.target, flow.policy.format_remote_topic(flow.source, name), frozenset({flow.target})
+    )

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from kbackup.jobs.mirror.filters import java_pattern
-from kbackup.jobs.mirror.topics import DefaultPolicy, IdentityPolicy
+from kbackup.jobs.mirror.flow import DefaultPolicy, IdentityPolicy
 from tests.support.java import compiled
 
 NAMES = 24_000

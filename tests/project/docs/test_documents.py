@@ -22,7 +22,7 @@ from kbackup.config import KEYS, VARIABLES, ConfigFiles, load
 from kbackup.config.keys import show_value
 from kbackup.config.models import Follow
 from kbackup.jobs.mirror.halves.take import INTERVAL_SECONDS, rhythm_of
-from kbackup.jobs.mirror.properties.load import FLOW_KEYS, OWN_KEYS
+from kbackup.jobs.mirror.properties import FLOW_KEYS, OWN_KEYS
 from kbackup.store.file import FileStore
 from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
 from tests.support.archives import make_archive

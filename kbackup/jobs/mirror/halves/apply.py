@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Event
 from typing import Protocol
+
+import msgspec
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
@@ -31,21 +33,14 @@ from kbackup.jobs.mirror.flow import (
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.positions import sync_group_offsets
 from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
-from kbackup.jobs.mirror.status import (
-    after_error,
-    after_round,
-    first_status,
-    planned,
-    round_lag,
-    still_alive,
-    with_unreported,
-)
+from kbackup.jobs.mirror.status import after_error, after_round, first_status, planned, round_lag, with_unreported
 from kbackup.jobs.mirror.topics import MirrorTopicPlan, SkippedTopic, plan_topics, replicated, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import ProgressListener
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 
 @dataclass
@@ -75,39 +70,6 @@ class Timetable:
         return max(0.0, min([most, *(end - self.now() for end in ends)]))
 
 
-# Write signs of life of a flow during a long round, so that `expire` retains the records that it has not applied
-# yet.
-
-
-@contextmanager
-def signs_of_life(seconds: float, write: Callable[[], None], warn: Callable[[KbackupError], None]) -> Iterator[None]:
-    """Call `write` every `seconds` while the context is open. A write that fails is repeated `seconds` later;
-    `warn` gets its last error at the end. An internal error of `write` is raised at the end."""
-    done = Event()
-
-    def beat() -> KbackupError | None:
-        refused: KbackupError | None = None
-        while not done.wait(seconds):
-            try:
-                write()
-            except KbackupError as error:
-                refused = error
-        return refused
-
-    with ThreadPoolExecutor(1, "sign-of-life") as pool:
-        beating = pool.submit(copy_context().run, beat)  # metrics count for the same archive
-        try:
-            yield
-        finally:
-            done.set()
-            refused = beating.result()
-            if refused is not None:
-                warn(refused)
-
-
-# Keeps the status document and the lag of a flow up to date, in rounds and between them.
-
-
 ALIVE = Clock(enabled=True, seconds=60.0)
 """Between signs of life of a flow, in a round and while it has nothing to do."""
 
@@ -130,17 +92,36 @@ class StatusKeeper:
 
     def alive(self) -> None:
         """Give a sign of life."""
-        self._write(still_alive(self.status))
+        self._write(msgspec.structs.replace(self.status, written_at=now()))
         self.count_lag()
 
     @contextmanager
     def round(self, plan: MirrorTopicPlan) -> Iterator[None]:
-        """Write the topics that a round begins with, and give signs of life while it runs."""
+        """Write the topics that a round begins with, and give signs of life while it runs, so that `expire` retains the
+        records that are not applied yet. One that can't be written is repeated at the next time; the last error is a
+        warning at the end, an internal error is raised there."""
         status = planned(self.status, plan.topics)
         if status != self.status:
             self._write(status)
-        with signs_of_life(ALIVE.seconds, self.alive, self._unwritten):
-            yield
+        done = Event()
+
+        def beat() -> KbackupError | None:
+            refused: KbackupError | None = None
+            while not done.wait(ALIVE.seconds):
+                try:
+                    self.alive()
+                except KbackupError as error:
+                    refused = error
+            return refused
+
+        with ThreadPoolExecutor(1, "sign-of-life") as pool:
+            beating = pool.submit(copy_context().run, beat)  # metrics count for the same archive
+            try:
+                yield
+            finally:
+                done.set()
+                if (refused := beating.result()) is not None:
+                    self._unwritten(refused)
 
     def applied(self, point: Manifest, plan: MirrorTopicPlan, report: RoundReport) -> None:
         self._write(after_round(self.status, point, plan.topics, report.applied, report.refused))
@@ -172,14 +153,12 @@ class StatusKeeper:
         self._warn(f"flow {self._flow.name}: the status was not written: {error}")
 
 
-# Run one round of the apply half: bring the target to the newest restore point.
+Refused = Mapping[str, Mapping[str, str] | Iterable[str]]
+"""The target's reasons by subject, as far as a round set it: 'topics', 'configs', 'acls', 'groups'."""
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """Result of a round. `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'), if the
-    round set it."""
-
     flow: str
     restore_point: int
     topics: tuple[RemoteTopic, ...]
@@ -192,7 +171,7 @@ class RoundReport:
     offset_syncs: int = 0
     checkpoints: int = 0
     group_offsets: int = 0
-    refused: Mapping[str, Mapping[str, str] | Iterable[str]] = field(default_factory=dict)
+    refused: Refused = field(default_factory=dict)
 
     @property
     def is_loss(self) -> bool:
@@ -244,24 +223,31 @@ class Rounds:
     def run(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
         """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
         ACLs."""
-        topics = self._admitted(plan.topics)
+        flow = self.flow
+        if self._is_due("topics", once=True):  # only then are new topics noticed
+            self._known = frozenset(topic.source for topic in plan.topics)
+            self._made = None
+            self.timetable.done("topics")
+        topics = tuple(topic for topic in plan.topics if topic.source in self._known)
         looked = self._make(topics)
         made = looked or TopicsReport((), {}, {})
         served = tuple(topic for topic in topics if topic.remote not in made.refused)
-        refused: dict[str, Mapping[str, str] | Iterable[str]] = {"topics": made.refused}
-        configured = self._configure(served, refused)
+        refused: dict[str, Mapping[str, str] | Iterable[str]] = {}
+        configured: tuple[str, ...] = ()
+        if self._is_due("configs"):
+            configs = sync_configs(flow, served, self.cluster)
+            configured, refused["configs"] = tuple(configs.changed), configs.refused
+            self.timetable.done("configs")
         applied = self.applier.apply(archive, point, served, looked)
-        refused["topics"] = {**made.refused, **applied.refused}
-        syncs = emit_offset_syncs(self.flow, self.internal, served, applied.positions, self.applier.map)
+        syncs = emit_offset_syncs(flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
-        acls: tuple[str, ...] = ()
+        created: tuple[str, ...] = ()
         if self._is_due("acls"):
-            acls_of_source = archive.metadata(point).acls
-            report = sync_acls(self.flow, acls_of_source, replicated(self.flow), self.cluster)
-            acls, refused["acls"] = report.created, report.refused
+            acls = sync_acls(flow, archive.metadata(point).acls, replicated(flow), self.cluster)
+            created, refused["acls"] = acls.created, acls.refused
             self.timetable.done("acls")
         return RoundReport(
-            flow=self.flow.name,
+            flow=flow.name,
             restore_point=point.number,
             topics=topics,
             skipped=plan.skipped,
@@ -269,25 +255,17 @@ class Rounds:
             created=made.created,
             grown=made.grown,
             configured=configured,
-            acls=acls,
+            acls=created,
             offset_syncs=syncs,
             checkpoints=checkpoints,
             group_offsets=offsets,
-            refused=refused,
+            refused={"topics": {**made.refused, **applied.refused}, **refused},
         )
 
     def _is_due(self, duty: str, *, once: bool = False) -> bool:
         return self.timetable.is_due(duty, self.clocks[duty], once=once)
 
-    def _admitted(self, topics: tuple[RemoteTopic, ...]) -> tuple[RemoteTopic, ...]:
-        """Return the topics that the flow knows: new ones are noticed when `refresh.topics` is due."""
-        if self._is_due("topics", once=True):
-            self._known = frozenset(topic.source for topic in topics)
-            self._made = None
-            self.timetable.done("topics")
-        return tuple(topic for topic in topics if topic.source in self._known)
-
-    def _make(self, topics: tuple[RemoteTopic, ...]) -> TopicsReport | None:
+    def _make(self, topics: Sequence[RemoteTopic]) -> TopicsReport | None:
         """Create topics and add partitions; None if that was done for the same topics before."""
         shape = tuple((topic.remote, topic.partitions) for topic in topics)
         if shape == self._made:
@@ -296,21 +274,11 @@ class Rounds:
         self._made = None if report.refused else shape
         return report
 
-    def _configure(
-        self, topics: tuple[RemoteTopic, ...], refused: dict[str, Mapping[str, str] | Iterable[str]]
-    ) -> tuple[str, ...]:
-        if not self._is_due("configs"):
-            return ()
-        report = sync_configs(self.flow, topics, self.cluster)
-        refused["configs"] = report.refused
-        self.timetable.done("configs")
-        return tuple(report.changed)
-
     def _positions(
         self,
         archive: Archive,
         point: Manifest,
-        topics: tuple[RemoteTopic, ...],
+        topics: Sequence[RemoteTopic],
         applied: Applied,
         refused: dict[str, Mapping[str, str] | Iterable[str]],
     ) -> tuple[int, int]:
@@ -336,15 +304,10 @@ class Rounds:
         return len(written), sum(synced.written.values())
 
 
-# Reports of an apply half: to a watcher while the half runs, and in a report at its end.
-
-
 class ApplyWatcher(Protocol):
-    """Receives the events of an apply half's rounds."""
+    """Receives the events of an apply half's rounds. `waiting` reports once that there is nothing to apply yet."""
 
-    def waiting(self, flow: Flow, why: str) -> None:
-        """Report once that there is nothing to apply yet."""
-        ...
+    def waiting(self, flow: Flow, why: str) -> None: ...
 
     def warned(self, text: str) -> None: ...
 
@@ -367,43 +330,6 @@ class ApplyReport:
     bytes: int = 0
     is_loss: bool = False
 
-    def add(self, report: RoundReport) -> None:
-        self.restore_point = report.restore_point
-        self.rounds += 1
-        self.records += report.applied.records
-        self.bytes += report.applied.bytes
-        self.is_loss = self.is_loss or report.is_loss
-
-
-# The connections of an apply half: its archive, its target, and the rounds that use both.
-
-
-@dataclass
-class TargetConnection:
-    """An archive and a target that are connected; `stack` closes the clients of the target."""
-
-    archive: Archive
-    cluster: Cluster
-    rounds: Rounds
-    stack: ExitStack
-
-
-def connect(
-    flow: Flow, archive: Archive, state: Store, spark: Spark, listener: ProgressListener, timetable: Timetable
-) -> TargetConnection:
-    """Connect to the target of a flow. `state` is the store of the flow's state."""
-    target = flow.client("target")
-    with ExitStack() as stack:
-        cluster = Cluster(target, "target")
-        cluster.connect()
-        internal = stack.enter_context(InternalTopics(flow, cluster))
-        applier = stack.enter_context(Applier(flow, target, state, spark, listener))
-        rounds = Rounds(flow, cluster, internal, applier, timetable)
-        return TargetConnection(archive, cluster, rounds, stack.pop_all())
-
-
-# The apply half of a flow: it follows an archive, round after round, and keeps the flow's status and heartbeats.
-
 
 LOOK_SECONDS = 0.5
 """Between looks at the archive for a new restore point; a look is one LIST."""
@@ -411,8 +337,9 @@ LOOK_SECONDS = 0.5
 
 @dataclass
 class ApplyHalf:
-    """Applies one flow. `store` holds the archive, `state` the flow's state. To `finish` is to apply a restore point
-    that is newer than the last round when asked to stop."""
+    """Applies one flow: it follows an archive, round after round, and keeps the flow's status and heartbeats. `store`
+    holds the archive, `state` the flow's state. To `finish` is to apply a restore point that is newer than the last
+    round when asked to stop."""
 
     flow: Flow
     store: Store
@@ -426,10 +353,12 @@ class ApplyHalf:
 
     def __post_init__(self) -> None:
         self.report = ApplyReport(self.flow.name)
-        self._open: TargetConnection | None = None
+        self._open: tuple[Archive, Rounds] | None = None
+        self._target = ExitStack()
+        """Closes the clients of the target; `_stack` closes the heartbeats."""
+        self._stack = ExitStack()
         self._keeper: StatusKeeper | None = None
         self._heartbeats: HeartbeatClock | None = None
-        self._stack = ExitStack()
         self._reported = ""
         self._heartbeat_error = ""
         self._point = 0
@@ -445,38 +374,41 @@ class ApplyHalf:
         none."""
         try:
             if self.stop.asked:
-                opened, keeper = self._opened()
-                self._round(opened, keeper, opened.archive.restore_point("latest"))
+                archive, rounds, keeper = self._opened()
+                self._round(archive, rounds, keeper, archive.restore_point("latest"))
             else:
                 metering.following_begins(self.flow)
                 run_rounds(self.stop, self._attempt, self._failed)
         except FencedError:
             raise  # the status is that of the process which applies the flow now
         except Exception as error:
-            self._ends_with(error)
+            if self._keeper is not None:  # of an internal error only its class: its text may hold secrets
+                text = str(error) if isinstance(error, KbackupError) else f"internal error: {type(error).__name__}"
+                self._keeper.failed(text)
             raise
         finally:
-            self._close()
+            self._close_target()
+            self._stack.close()
         return self.report
 
     def _attempt(self, last: bool) -> None:
         if last and not self.finish:
             return
         try:
-            opened, keeper = self._opened()
-            opened.archive.reopen()
+            archive, rounds, keeper = self._opened()
+            archive.reopen()
         except NoArchiveError as error:
             self._close_target()
             self._wait_for_archive(error)
             return
         try:
-            point = opened.archive.restore_point("latest")
+            point = archive.restore_point("latest")
         except NoArchiveError as error:  # the target stays connected meanwhile
             self._wait_for_archive(error)
             return
         if not last or point.number > self._point:
-            self._round(opened, keeper, point)
-        self._wait(opened, keeper)
+            self._round(archive, rounds, keeper, point)
+        self._wait(archive, rounds, keeper)
 
     def _wait_for_archive(self, error: NoArchiveError) -> None:
         if error.message != self._reported:
@@ -484,20 +416,28 @@ class ApplyHalf:
             self.watcher.waiting(self.flow, error.message)
         self.stop.wait(LOOK_SECONDS)
 
-    def _round(self, opened: TargetConnection, keeper: StatusKeeper, point: Manifest) -> None:
+    def _round(self, archive: Archive, rounds: Rounds, keeper: StatusKeeper, point: Manifest) -> None:
         before = keeper.status
-        plan = opened.rounds.plan(opened.archive, point)
+        plan = rounds.plan(archive, point)
         with keeper.round(plan):
-            report = opened.rounds.run(opened.archive, point, plan)
-        report = replace(report, applied=with_unreported(before, report.applied))
-        self.report.add(report)
+            report = rounds.run(archive, point, plan)
+        applied = with_unreported(before, report.applied)
+        report = replace(report, applied=applied)
+        totals = self.report
+        totals.restore_point = report.restore_point
+        totals.rounds += 1
+        totals.records += applied.records
+        totals.bytes += applied.bytes
+        totals.is_loss = totals.is_loss or report.is_loss
         keeper.applied(point, plan, report)
         self._point = point.number
-        self._count(report, sum(1 for topic in keeper.status.topics if topic.held_back))
+        held_back = sum(1 for topic in keeper.status.topics if topic.held_back)
+        metering.round_applied(self.flow, self._positions, applied, held_back, report.topics)
+        self._positions = applied.positions
         self.watcher.applied(self.flow, report)
-        for warning in opened.rounds.internal.warnings:
+        for warning in rounds.internal.warnings:
             self.watcher.warned(warning)
-        opened.rounds.internal.warnings.clear()
+        rounds.internal.warnings.clear()
         self._check_heartbeats()
         self.watcher.well()
 
@@ -511,38 +451,39 @@ class ApplyHalf:
                 self._heartbeat_error = str(error)
                 self.watcher.warned(f"heartbeats of {self.flow.name} are not written: {error}")
 
-    def _count(self, report: RoundReport, held_back: int) -> None:
-        metering.round_applied(self.flow, self._positions, report.applied, held_back, report.topics)
-        self._positions = report.applied.positions
-
-    def _wait(self, opened: TargetConnection, keeper: StatusKeeper) -> None:
+    def _wait(self, archive: Archive, rounds: Rounds, keeper: StatusKeeper) -> None:
         """Wait until there is a new restore point, a duty is due, or the half is stopped."""
         while not self.stop.wait(LOOK_SECONDS):
-            opened.archive.reopen()
-            newest = opened.archive.state.newest
+            archive.reopen()
+            newest = archive.state.newest
             if newest is not None and newest.number > self._point:
                 return
-            if not self.timetable.seconds_idle(opened.rounds.clocks, ALIVE.seconds):
+            if not self.timetable.seconds_idle(rounds.clocks, ALIVE.seconds):
                 return
             if self.timetable.is_due(SIGN_OF_LIFE, ALIVE):
                 keeper.alive()
                 metering.nothing_to_apply(self.flow)
                 self.watcher.well()
 
-    def _opened(self) -> tuple[TargetConnection, StatusKeeper]:
-        """Connect to both ends, unless that was done."""
+    def _opened(self) -> tuple[Archive, Rounds, StatusKeeper]:
+        """Connect to both ends, unless that was done. The clock of the heartbeats keeps its own producer when the half
+        connects anew."""
         if self._open is None or self._keeper is None:
             archive = open_archive(self.store)
             if self._keeper is None:
                 self._keeper = StatusKeeper(self.flow, self.state, archive, self.timetable, self.watcher.warned)
-            self._open = connect(self.flow, archive, self.state, self.spark, self.listener, self.timetable)
-            self._start_heartbeats(self._open.cluster)
-        return self._open, self._keeper
-
-    def _start_heartbeats(self, cluster: Cluster) -> None:
-        """Start the clock of the heartbeats. It keeps its own producer when the half connects anew."""
-        if self._heartbeats is None:
-            self._heartbeats = self._stack.enter_context(HeartbeatClock(self.flow, InternalTopics(self.flow, cluster)))
+            target = self.flow.client("target")
+            with ExitStack() as stack:
+                cluster = Cluster(target, "target")
+                cluster.connect()
+                internal = stack.enter_context(InternalTopics(self.flow, cluster))
+                applier = stack.enter_context(Applier(self.flow, target, self.state, self.spark, self.listener))
+                rounds = Rounds(self.flow, cluster, internal, applier, self.timetable)
+                if self._heartbeats is None:
+                    clock = HeartbeatClock(self.flow, InternalTopics(self.flow, cluster))
+                    self._heartbeats = self._stack.enter_context(clock)
+                self._open, self._target = (archive, rounds), stack.pop_all()
+        return *self._open, self._keeper
 
     def _failed(self, error: KbackupError, pause: float) -> None:
         """Report a round that failed, and disconnect: clients may be in any state, so the next round connects anew."""
@@ -555,18 +496,6 @@ class ApplyHalf:
             self._keeper.failed(str(error))
         self.watcher.failed(error, pause)
 
-    def _ends_with(self, error: Exception) -> None:
-        """Write the error that ended the process to the status; of an internal error only its class, because its
-        text may hold secrets."""
-        if self._keeper is not None:
-            text = str(error) if isinstance(error, KbackupError) else f"internal error: {type(error).__name__}"
-            self._keeper.failed(text)
-
     def _close_target(self) -> None:
-        if self._open is not None:
-            opened, self._open = self._open, None
-            opened.stack.close()
-
-    def _close(self) -> None:
-        self._close_target()
-        self._stack.close()
+        self._open = None
+        self._target.close()

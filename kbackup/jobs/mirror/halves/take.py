@@ -44,16 +44,16 @@ def sources_of(flows: Sequence[Flow]) -> list[MirrorSource]:
     by_source: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
         by_source.setdefault((flow.source, flow.archive_address()), []).append(flow)
-    return [_source(alias, archive, members) for (alias, archive), members in by_source.items()]
-
-
-def _source(alias: str, archive: str, flows: list[Flow]) -> MirrorSource:
-    if flows[0].source_properties is None:
-        raise UsageError(
-            f"the file names no brokers of {alias}",
-            f"set {alias}.bootstrap.servers, or run the half that needs none: --apply",
-        )
-    return MirrorSource(alias, archive, flows[0].source_properties, tuple(flows))
+    sources: list[MirrorSource] = []
+    for (alias, archive), members in by_source.items():
+        properties = members[0].source_properties
+        if properties is None:
+            raise UsageError(
+                f"the file names no brokers of {alias}",
+                f"set {alias}.bootstrap.servers, or run the half that needs none: --apply",
+            )
+        sources.append(MirrorSource(alias, archive, properties, tuple(members)))
+    return sources
 
 
 def mirror_selections(options: Backup, flows: Iterable[Flow]) -> Selections:
@@ -99,24 +99,20 @@ class TakeHalf:
         return self.follower.store.url
 
     def run(self) -> FollowReport:
-        """Take restore points until stopped; exactly one if stopped before."""
+        """Take restore points until stopped; exactly one if stopped before. A source that refuses heartbeats, or their
+        topic, is backed up without."""
+        clocks: list[HeartbeatClock] = []
         with ExitStack() as stack:
-            clocks = self._clocks(stack)
+            for flow in self.heartbeats:
+                try:
+                    cluster = Cluster(self.source.properties, "source")
+                    cluster.connect()
+                    topics = stack.enter_context(InternalTopics(flow, cluster))
+                    clocks.append(stack.enter_context(HeartbeatClock(flow, topics)))
+                except KbackupError as error:
+                    log.warning("heartbeats of %s are not written: %s", flow.name, error)
             self.follower.watcher = _HeartbeatWatcher(self.follower.watcher, clocks)
             return self.follower.follow()
-
-    def _clocks(self, stack: ExitStack) -> list[HeartbeatClock]:
-        """Start the heartbeats. A source that refuses them, or their topic, is backed up without."""
-        clocks: list[HeartbeatClock] = []
-        for flow in self.heartbeats:
-            try:
-                cluster = Cluster(self.source.properties, "source")
-                cluster.connect()
-                topics = stack.enter_context(InternalTopics(flow, cluster))
-                clocks.append(stack.enter_context(HeartbeatClock(flow, topics)))
-            except KbackupError as error:
-                log.warning("heartbeats of %s are not written: %s", flow.name, error)
-        return clocks
 
 
 @dataclass
@@ -177,16 +173,12 @@ def run_together(
     )
     for thread in (*taking, *applying):
         thread.start()
-    _join(taking)
-    if taking:
-        last.ask()
-    _join(applying)
+    for group in (taking, applying):
+        for thread in group:
+            while thread.is_alive():
+                thread.join(_LOOK)
+        if taking:
+            last.ask()
     if errors:
         raise errors[0]
     return reports
-
-
-def _join(threads: Iterable[threading.Thread]) -> None:
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(_LOOK)

@@ -119,4 +119,3 @@ def test_the_clock_stops_while_the_target_is_silent(writer: Writer) -> None:
         pass
     assert writer.closed
     clock.check()
-    clock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -43,8 +44,9 @@ def runs(*rows: tuple[int, int, int]) -> pa.Table:
     )
 
 
-def test_a_round() -> None:
+def test_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = flow_of()
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
     metering.flow_begins(flow)
     assert values("incidents_total") == dict.fromkeys(
         (("A", "B", kind) for kind in ("lost", "recreated", "deleted")), 0
@@ -60,7 +62,7 @@ def test_a_round() -> None:
         seconds=2,
     )
     for _ in range(2):
-        metering.round_applied(flow, {}, applied, held_back=1, at=1000.0)
+        metering.round_applied(flow, {}, applied, held_back=1)
     labels = ("A", "B", "A.orders", "3")
     assert values("record_count_total") == {labels: 10}
     assert values("byte_count_total") == {labels: 1200}
@@ -71,11 +73,12 @@ def test_a_round() -> None:
     assert values("incidents_total") == {("A", "B", "lost"): 4, ("A", "B", "recreated"): 2, ("A", "B", "deleted"): 2}
     assert values("restore_point") == {("A", "B"): 8}
     assert values("held_back_topics") == {("A", "B"): 1}
-    metering.nothing_to_apply(flow, at=1001.0)
+    monkeypatch.setattr(time, "time", lambda: 1001.5)
+    metering.nothing_to_apply(flow)
     metering.round_failed(flow)
     assert values("rounds_total") == {("A", "B", "applied"): 2, ("A", "B", "unchanged"): 1, ("A", "B", "failed"): 1}
-    assert values("last_round_timestamp_seconds") == {("A", "B"): 1001}
-    metering.checkpoints_written(flow, ["billing"], captured_at=999.0, at=1001.5)
+    assert values("last_round_timestamp_seconds") == {("A", "B"): 1001.5}
+    metering.checkpoints_written(flow, ["billing"], captured_at=999.0)
     assert values("checkpoint_latency_seconds") == {("A", "B", "billing"): 2.5}
 
 

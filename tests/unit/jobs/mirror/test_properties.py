@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import UsageError
-from kbackup.jobs.mirror.flow import Clock
-from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.mirror.properties.load import FLOW_KEYS
-from kbackup.jobs.mirror.topics import DefaultPolicy, IdentityPolicy
+from kbackup.jobs.mirror.flow import Clock, DefaultPolicy, IdentityPolicy
+from kbackup.jobs.mirror.properties import FLOW_KEYS, load_flows
 from kbackup.kafka.client import admin_properties, without_admin
 from tests.support.mirrors import CLUSTERS, flow_of
 

@@ -1,32 +1,244 @@
-"""Load MirrorMaker 2's properties file: its keys, their defaults, and those that are refused or mean nothing here."""
+"""MirrorMaker 2's properties file: its sections, its keys with their defaults, and the flows of a mirror."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from kbackup.config.clients import parse_properties
+from kbackup.config.clients import parse_properties, translate
 from kbackup.errors import UsageError, suggest_name
 from kbackup.jobs.mirror.filters import PatternFilter, compile_patterns
-from kbackup.jobs.mirror.flow import Clock, Flow, ReplicationPolicy
-from kbackup.jobs.mirror.properties.sections import (
-    ROLES,
-    FlowClusters,
-    Sections,
-    cluster_client,
-    cut,
-    is_common,
-    references_of,
-    starts_at_end,
-)
-from kbackup.jobs.mirror.topics import DefaultPolicy, IdentityPolicy, without_cycles
+from kbackup.jobs.mirror.flow import Clock, DefaultPolicy, Flow, IdentityPolicy
+from kbackup.jobs.mirror.topics import without_cycles
+from kbackup.kafka.client import with_admin
+from kbackup.kafka.property_check import refusal
 from kbackup.util.linear_regex import LinearRegex
 
-Kind = Literal["flag", "number", "list", "text"]
+_PACKAGE = "org.apache.kafka.common.config.provider."
+_CLASSES = {
+    f"{_PACKAGE}EnvVarConfigProvider": "env",
+    f"{_PACKAGE}FileConfigProvider": "file",
+    f"{_PACKAGE}DirectoryConfigProvider": "directory",
+}
+
+
+@dataclass(frozen=True)
+class References:
+    """Replaces references in values. `kinds` are the names of providers: `env` and `file` are always there."""
+
+    file: str
+    kinds: Mapping[str, str]
+    environ: Mapping[str, str]
+
+    def resolve(self, value: str, key: str) -> str:
+        """Return `value` with every reference replaced. Raise `UsageError`, which shows no value, where one leads
+        nowhere."""
+        where = f"{self.file}: {key}"
+
+        def replace(match: re.Match[str]) -> str:
+            kind, location = self.kinds[match[1]], match[2]
+            if kind == "env":
+                variable = location.removeprefix(":")
+                if variable not in self.environ:
+                    raise UsageError(f"{where}: the environment variable {variable} is not set", "set the variable")
+                return self.environ[variable]
+            path, colon, name = location.rpartition(":")
+            if kind == "directory":
+                return _text(str(Path(path) / name), where)
+            if not colon:
+                return _text(location, where)
+            values = parse_properties(_bytes(path, where), path)
+            if name not in values:
+                raise UsageError(f"{where}: the file {path} has no key {name}", "name a key of the file")
+            return values[name]
+
+        return re.sub(r"\$\{(" + "|".join(map(re.escape, self.kinds)) + r"):([^}]*)\}", replace, value)
+
+
+def references_of(raw: Mapping[str, str], file: str, environ: Mapping[str, str]) -> References:
+    """Return the resolver of the references of a file, by its `config.providers`."""
+    kinds = {"env": "env", "file": "file"}
+    for name in _items(raw.get("config.providers", "")):
+        key = f"config.providers.{name}.class"
+        provider = raw.get(key, "").strip()
+        if provider not in _CLASSES:
+            raise UsageError(
+                f"{file}: {key}: {provider or 'no class'} can't be used here", f"name one of {', '.join(_CLASSES)}"
+            )
+        kinds[name] = _CLASSES[provider]
+    return References(file, kinds, environ)
+
+
+def _items(text: str) -> list[str]:
+    return [item for item in re.split(r"\s*,\s*", text.strip()) if item]
+
+
+def _bytes(path: str, where: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{where}: can't read the file {path}: {(error.strerror or '').lower()}", "name a readable file"
+        ) from None
+
+
+def _text(path: str, where: str) -> str:
+    try:
+        return _bytes(path, where).decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: the file {path} is not UTF-8 text", "name a text file") from None
+
+
+# A properties file, cut by its prefixes: all flows, a cluster, a flow.
+
+
+class FlowClusters(NamedTuple):
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.target}"
+
+
+@dataclass
+class Sections:
+    """The values of a file by key, without the prefix. `file` is named in errors."""
+
+    file: str
+    clusters: tuple[str, ...]
+    references: References
+    top: dict[str, str] = field(default_factory=dict)
+    by_cluster: dict[str, dict[str, str]] = field(default_factory=dict)
+    by_flow: dict[FlowClusters, dict[str, str]] = field(default_factory=dict)
+    stray: list[str] = field(default_factory=list)
+    """Keys of flows between clusters that `clusters` does not name."""
+
+    def pairs(self) -> list[FlowClusters]:
+        return [FlowClusters(s, t) for s in self.clusters for t in self.clusters if s != t]
+
+    def value(self, name: str, pair: FlowClusters, *, of_cluster: bool = False) -> tuple[str, str] | None:
+        """Return (whole key, value) of a key for a flow: the flow's own, with `of_cluster` its source's, or the value
+        for all flows. None if the file has none."""
+        for key, section in (
+            (f"{pair}.{name}", self.by_flow[pair]),
+            (f"{pair.source}.{name}", self.by_cluster[pair.source] if of_cluster else {}),
+            (name, self.top),
+        ):
+            if name in section:
+                return key, self.references.resolve(section[name], key)
+        return None
+
+
+def cut(raw: dict[str, str], file: str, references: References) -> Sections:
+    """Return the sections. Raise `UsageError` if `clusters` names fewer than two clusters, or one twice."""
+    clusters = tuple(_items(references.resolve(raw.get("clusters", ""), "clusters")))
+    if len(clusters) < 2 or len(set(clusters)) < len(clusters):
+        raise UsageError(
+            f"{file}: clusters names {', '.join(clusters) or 'no cluster'}",
+            "name at least two different clusters: clusters = A, B",
+        )
+    if odd := next((alias for alias in clusters if "->" in alias), None):
+        raise UsageError(f"{file}: clusters: the alias {odd!r} holds '->'", "choose another alias")
+    sections = Sections(file, clusters, references)
+    sections.by_cluster = {alias: {} for alias in clusters}
+    sections.by_flow = {pair: {} for pair in sections.pairs()}
+    # an alias may be the beginning of another one: the longest prefix counts
+    by_prefix = {f"{alias}.": section for alias, section in sections.by_cluster.items()}
+    by_prefix |= {f"{pair}.": section for pair, section in sections.by_flow.items()}
+    prefixes = sorted(by_prefix, key=len, reverse=True)
+    for key, value in raw.items():
+        prefix = next(filter(key.startswith, prefixes), None)
+        if prefix is not None:
+            by_prefix[prefix][key.removeprefix(prefix)] = value
+        elif re.match(r"(.+?)->(.+?)\.", key):
+            sections.stray.append(key)
+        elif key != "clusters":
+            sections.top[key] = value
+    return sections
+
+
+# Client properties of a flow's clusters: Java's, merged as MirrorMaker 2 merges them, in librdkafka's words.
+
+
+Side = Literal["source", "target"]
+
+ROLES = ("consumer.", "producer.", "admin.")
+_COMMON = re.compile(r"bootstrap\.servers|client\.dns\.lookup|security\.protocol|(ssl|sasl)\..*|security\.providers")
+"""Client properties that a cluster, or the top of the file, sets for all clients at once."""
+
+
+def is_common(name: str) -> bool:
+    return _COMMON.fullmatch(name) is not None
+
+
+def cluster_client(sections: Sections, pair: FlowClusters, side: Side) -> tuple[dict[str, str] | None, list[str]]:
+    """Return librdkafka's properties by which the flow `pair` reads its source, or writes into its target, None if no
+    bootstrap.servers are named; and notes on what was left out. Raise `UsageError` for settings that only Java
+    supports."""
+    alias = getattr(pair, side)
+    where = f"{sections.file}: {alias}"
+    java = _java_properties(sections, pair, side, "consumer." if side == "source" else "producer.")
+    if java.get("auto.offset.reset") in ("earliest", "latest"):
+        del java["auto.offset.reset"]  # `starts_at_end`
+    if "bootstrap.servers" not in java:
+        return None, []
+    properties, notes = _translated(java, where)
+    # without properties for the admin client, the side's other ones apply
+    own = [name for name in sections.by_flow[pair] if name.startswith(("admin.", f"{side}.admin."))]
+    if own or any(name.startswith("admin.") for name in sections.by_cluster[alias]):
+        admin, more = _translated(_java_properties(sections, pair, side, "admin."), where)
+        properties, notes = with_admin(properties, admin), [*notes, *more]
+    return properties, notes
+
+
+def starts_at_end(sections: Sections, pair: FlowClusters) -> bool:
+    """Return whether a flow mirrors only records that come after its first round of a topic."""
+    return _java_properties(sections, pair, "source", "consumer.").get("auto.offset.reset") == "latest"
+
+
+def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[str]]:
+    """Return (librdkafka's properties, what was left out)."""
+    client = translate(java, where)
+    properties: dict[str, str] = {}
+    notes = list(client.notes)
+    for name, value in client.properties.items():
+        refused = refusal(name, value)
+        if refused is None:
+            properties[name] = value
+        elif refused.kind == "unknown name" and not name.startswith(("ssl.", "sasl.", "security.")):
+            notes.append(f"{where}: {name} is left out: it tunes the Java client")
+        else:
+            why = "has no such property" if refused.kind == "unknown name" else "refuses its value"
+            raise UsageError(f"{where}: {name}: librdkafka {why}", "see librdkafka's CONFIGURATION.md")
+    return properties, notes
+
+
+def _java_properties(sections: Sections, pair: FlowClusters, side: Side, role: str) -> dict[str, str]:
+    """MirrorMaker 2's order: what all clients share, the flow's `consumer.…`, the cluster's `consumer.…` with what
+    all share there, too, the flow's `source.consumer.…`. `role` is 'consumer.', 'producer.' or 'admin.'."""
+    alias = getattr(pair, side)
+    cluster, flow = sections.by_cluster[alias], sections.by_flow[pair]
+
+    def stripped(section: dict[str, str], prefix: str, before: str) -> dict[str, tuple[str, str]]:
+        """Return (whole key, value) by the name behind `prefix`."""
+        own = [name for name in section if name.startswith(prefix)]
+        return {name.removeprefix(prefix): (f"{before}.{name}", section[name]) for name in own}
+
+    common = {name: (name, value) for name, value in sections.top.items() if is_common(name)}
+    common |= {name: (f"{alias}.{name}", value) for name, value in cluster.items() if is_common(name)}
+    merged = common | stripped(flow, f"{side}.cluster.", f"{pair}") | stripped(flow, role, f"{pair}")
+    merged |= common | stripped(cluster, role, alias)
+    merged |= stripped(flow, f"{side}.{role}", f"{pair}") | stripped(flow, f"{role}override.", f"{pair}")
+    resolved = {name: sections.references.resolve(value, key).strip() for name, (key, value) in merged.items()}
+    return {name: value for name, value in resolved.items() if not name.startswith("override.")}
+
+
+# The keys, their defaults, and those that are refused or mean nothing here.
+
 
 PACKAGE = "org.apache.kafka.connect.mirror."
 DEFAULT_POLICY, IDENTITY_POLICY = f"{PACKAGE}DefaultReplicationPolicy", f"{PACKAGE}IdentityReplicationPolicy"
@@ -41,7 +253,7 @@ EXCLUDED_CONFIGS = (
 class FlowKey(NamedTuple):
     """A key of a flow or of all flows. `least` bounds a number, unless it is None; `choices` a text."""
 
-    kind: Kind
+    kind: Literal["flag", "number", "list", "text"]
     default: str
     least: int | None = 0
     choices: tuple[str, ...] = ()
@@ -130,11 +342,7 @@ _CONNECT = re.compile(
     r"|connector\.client\..*|scheduled\.rebalance\..*|inter\.worker\..*|(metrics|metric)\..*|auto\.include\..*"
     r"|(heartbeat|session|rebalance|request|connections|reconnect|retry|socket|metadata|send|receive)\..*"
 )
-
-
-def is_connect_key(name: str) -> bool:
-    """Return whether `name` is a key of a Connect worker or connector, or of Java's clock of MirrorMaker 2's tasks."""
-    return _CONNECT.fullmatch(name) is not None
+"""Keys of a Connect worker or connector, or of Java's clock of MirrorMaker 2's tasks."""
 
 
 # Read the values of one flow: its own keys, those of all flows, and defaults.
@@ -147,20 +355,20 @@ class FlowReader:
     sections: Sections
     pair: FlowClusters
 
-    def flow(self, archive: str | None) -> tuple[Flow, tuple[str, ...]]:
+    def flow(self, archive: str | None) -> tuple[Flow, list[str]]:
         """Return the flow, and notes on its client properties."""
-        source = cluster_client(self.sections, self.pair, "source")
-        target = cluster_client(self.sections, self.pair, "target")
+        source, notes = cluster_client(self.sections, self.pair, "source")
+        target, more = cluster_client(self.sections, self.pair, "target")
         choices: Any = self.text  # each is checked against the choices of its key
         flow = Flow(
             source=self.pair.source,
             target=self.pair.target,
-            source_properties=source.properties,
-            target_properties=target.properties,
+            source_properties=source,
+            target_properties=target,
             archive=(archive or self.text("kbackup.archive")).replace("{source}", self.pair.source) or None,
             policy=self.policy(),
-            topics=self.filter("topics", "topics.exclude"),
-            groups=self.filter("groups", "groups.exclude"),
+            topics=PatternFilter(self.patterns("topics"), self.patterns("topics.exclude")),
+            groups=PatternFilter(self.patterns("groups"), self.patterns("groups.exclude")),
             excluded_configs=PatternFilter(self.patterns("config.properties.exclude"), None),
             use_defaults_from=choices("use.defaults.from"),
             replication_factor=self.number("replication.factor"),
@@ -182,7 +390,7 @@ class FlowReader:
             on_recreate=choices("kbackup.on.recreate"),
             starts_at_end=starts_at_end(self.sections, self.pair),
         )
-        return flow, (*source.notes, *target.notes)
+        return flow, [*notes, *more]
 
     def check(self, flow: Flow) -> None:
         """Refuse keys that can't go together."""
@@ -230,14 +438,10 @@ class FlowReader:
         seconds = self.number(f"{name}.interval.seconds")
         return Clock(self.flag(f"{name}.enabled") and seconds >= 0, float(max(0, seconds)))
 
-    def filter(self, include: str, exclude: str) -> PatternFilter:
-        return PatternFilter(self.patterns(include), self.patterns(exclude))
-
     def patterns(self, name: str) -> LinearRegex | None:
         key, value = self._value(name)
-        items = re.split(r"\s*,\s*", value.strip()) if value.strip() else []
         try:
-            return compile_patterns(items)
+            return compile_patterns(re.split(r"\s*,\s*", value.strip()) if value.strip() else [])
         except ValueError as error:
             raise self._refuse(
                 key, f"{value!r}: {error}", "write names and Java regular expressions, with commas between"
@@ -248,7 +452,7 @@ class FlowReader:
         _, value = self._value(name)
         return [item for item in re.split(r"\s*,\s*", value) if re.fullmatch(r"[A-Za-z0-9_-]+", item)]
 
-    def policy(self) -> ReplicationPolicy:
+    def policy(self) -> DefaultPolicy:
         key, name = self._value("replication.policy.class")
         separator_key, separator = self._value("replication.policy.separator")
         if not separator:
@@ -268,7 +472,7 @@ class FlowReader:
 _CLIENTS = (*(f"{side}.{role}" for side in ("source", "target") for role in (*ROLES, "cluster.")), *ROLES)
 
 
-def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def review(sections: Sections) -> tuple[list[str], list[str]]:
     """Return (notes, warnings): the keys that have no meaning here, and those that are doubtful. Raise `UsageError`
     for a key that is refused."""
     notes: list[str] = []
@@ -276,7 +480,12 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for key in sections.stray:
         aliases = key.partition("->")[0], key.partition("->")[2].partition(".")[0]
         raise _unknown_cluster(sections, key, next(a for a in aliases if a not in sections.clusters))
-    for prefix, name, value in _keys(sections):
+    by_prefix = {"": sections.top}
+    by_prefix |= {f"{alias}.": section for alias, section in sections.by_cluster.items()}
+    by_prefix |= {f"{pair}.": section for pair, section in sections.by_flow.items()}
+    for prefix, name, value in (
+        (p, name, value) for p, section in by_prefix.items() for name, value in section.items()
+    ):
         where = f"{sections.file}: {prefix}{name}"
         _check_refused(name, value, where)
         if name == "use.defaults.from" and value.strip() == "source":
@@ -287,7 +496,7 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if prefix.count("->"):
             known = name in FLOW_KEYS or name in OWN_KEYS or name.startswith(_CLIENTS)
         elif prefix:
-            known = name in OWN_KEYS or is_common(name) or name.startswith(ROLES)
+            known = _is_of_cluster(name)
         else:
             known = name in FLOW_KEYS or name in OWN_KEYS or is_common(name)
         if known or name in FILTER_CLASSES:
@@ -296,9 +505,10 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if meant is not None:
             raise UsageError(f"{where} is no key of MirrorMaker 2", f"did you mean {prefix}{meant}?")
         alias, _, rest = name.partition(".")
-        if not prefix and not is_connect_key(name) and alias + "." not in ROLES and _is_of_cluster(rest):
+        of_connect = _CONNECT.fullmatch(name) is not None
+        if not prefix and not of_connect and f"{alias}." not in ROLES and _is_of_cluster(rest):
             raise _unknown_cluster(sections, name, alias)
-        if is_connect_key(name) or (not prefix and name.startswith(ROLES)):
+        if of_connect or (not prefix and name.startswith(ROLES)):
             notes.append(f"{where} has no meaning here")
         elif prefix and "->" not in prefix:
             hint = f"write {prefix}consumer.{name} or {prefix}producer.{name}"
@@ -307,7 +517,7 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
             warnings.append(f"{where} has no meaning, in MirrorMaker 2 neither: {hint}")
         else:
             warnings.append(f"{where} is no key of MirrorMaker 2: {suggest_name(name, FLOW_KEYS, 'it is left out')}")
-    return tuple(notes), tuple(warnings)
+    return notes, warnings
 
 
 _KNOWN = (*FLOW_KEYS, *OWN_KEYS, *FILTER_CLASSES, "clusters", "bootstrap.servers", "security.protocol")
@@ -327,19 +537,8 @@ def _is_of_cluster(name: str) -> bool:
 
 
 def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
-    otherwise = f"write one of {', '.join(sections.clusters)}, or add it to clusters"
-    return UsageError(
-        f"{sections.file}: {key}: clusters does not name {alias}", suggest_name(alias, sections.clusters, otherwise)
-    )
-
-
-def _keys(sections: Sections) -> Iterator[tuple[str, str, str]]:
-    """Yield (prefix, name, value) of every key of a known section."""
-    yield from (("", name, value) for name, value in sections.top.items())
-    for alias, section in sections.by_cluster.items():
-        yield from ((f"{alias}.", name, value) for name, value in section.items())
-    for pair, section in sections.by_flow.items():
-        yield from ((f"{pair}.", name, value) for name, value in section.items())
+    hint = suggest_name(alias, sections.clusters, f"write one of {', '.join(sections.clusters)}, or add it to clusters")
+    return UsageError(f"{sections.file}: {key}: clusters does not name {alias}", hint)
 
 
 def _check_refused(name: str, value: str, where: str) -> None:
@@ -379,9 +578,9 @@ class MirrorProperties:
 
     clusters: tuple[str, ...]
     flows: tuple[Flow, ...]
-    heartbeat_flows: tuple[Flow, ...] = ()
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    heartbeat_flows: tuple[Flow, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     def selected(self, names: Collection[str]) -> tuple[Flow, ...]:
         """Return the flows of these names, all where none is given. `UsageError` if there is none, and where two
@@ -394,18 +593,14 @@ class MirrorProperties:
                 hint = suggest_name(name, known, f"its flows are {', '.join(known)}")
                 raise UsageError(f"the file enables no flow {name}", hint)
         flows = tuple(flow for name, flow in known.items() if not names or name in names)
-        _refuse_shared_archives(flows)
+        owners: dict[str, str] = {}
+        for flow in flows:
+            if flow.archive and (owner := owners.setdefault(flow.archive.rstrip("/"), flow.source)) != flow.source:
+                raise UsageError(
+                    f"{owner} and {flow.source} have one archive, {flow.archive}",
+                    "write {source} into the address: kbackup.archive = s3://bucket/{source}",
+                )
         return flows
-
-
-def _refuse_shared_archives(flows: Iterable[Flow]) -> None:
-    owners: dict[str, str] = {}
-    for flow in flows:
-        if flow.archive and owners.setdefault(flow.archive.rstrip("/"), flow.source) != flow.source:
-            raise UsageError(
-                f"{owners[flow.archive.rstrip('/')]} and {flow.source} have one archive, {flow.archive}",
-                "write {source} into the address: kbackup.archive = s3://bucket/{source}",
-            )
 
 
 def load_flows(
@@ -413,17 +608,22 @@ def load_flows(
 ) -> MirrorProperties:
     """Return the flows of a file (a `Path`) or of a text. `archive` is an address with `{source}` in it; it takes the
     place of `kbackup.archive`. Raise `UsageError` for a key or a value that can't be used."""
-    if isinstance(source, Path):
-        file, data = str(source), _read(source)
+    file, data = "mm2.properties", b""
+    if isinstance(source, str):
+        data = source.encode("latin-1", "backslashreplace")
     else:
-        file, data = "mm2.properties", source.encode("latin-1", "backslashreplace")
+        file = str(source)
+        try:
+            data = source.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file") from error
     raw = {key: value.strip() for key, value in parse_properties(data, file).items()}
     sections = cut(raw, file, references_of(raw, file, environ))
     notes, warnings = review(sections)
     flows: list[Flow] = []
     heartbeat_flows: list[Flow] = []
-    for pair in sections.pairs():
-        reader = FlowReader(sections, pair)
+    readers = [FlowReader(sections, pair) for pair in sections.pairs()]
+    for reader in readers:
         enabled = reader.enabled()
         if enabled or reader.clock("emit.heartbeats").enabled:
             flow, of_clients = reader.flow(archive)
@@ -431,25 +631,15 @@ def load_flows(
                 reader.check(flow)
                 flows.append(flow)
             else:
-                heartbeat_flows.append(_only_heartbeats(flow))
+                only = replace(
+                    flow, heartbeats_replicated=False, emit_checkpoints=Clock(False, 0), emit_offset_syncs=False
+                )
+                heartbeat_flows.append(only)
             notes += of_clients
-    names = [name for pair in sections.pairs() for name in FlowReader(sections, pair).names("topics")]
     return MirrorProperties(
         sections.clusters,
-        without_cycles(flows, names, file),
+        without_cycles(flows, [name for reader in readers for name in reader.names("topics")], file),
         tuple(heartbeat_flows),
         tuple(dict.fromkeys(notes)),
-        warnings,
+        tuple(warnings),
     )
-
-
-def _only_heartbeats(flow: Flow) -> Flow:
-    off = Clock(False, 0)
-    return replace(flow, heartbeats_replicated=False, emit_checkpoints=off, emit_offset_syncs=False)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", "name a readable file") from error
