@@ -161,34 +161,28 @@ def test_a_group_is_asked_for_and_renamed_by_its_name(store: Store) -> None:
     assert targets(only) == {"shipping": "s"}, "a new name for one that is not asked for does no harm"
     ranged = plan_of(store, Restore(range=("orders:1:-",), map_group={"shipping": "s"}))
     assert targets(ranged) == {"shipping": "s"}
+    without = plan_of(store, Restore(no_groups=True, groups=("shiping",), map_group={"x": "y"}))
+    assert (without.groups, without.group_warnings) == ((), []), "there is nothing to check then"
 
 
-@pytest.mark.parametrize(
-    ("options", "name", "why"),
-    [
-        (Restore(groups=("shiping",)), "shiping", "did you mean shipping?"),
-        (Restore(groups=("/ship.*/", "shiping")), "shiping", "did you mean shipping?"),
-        (Restore(map_group={"shiping": "shipping-test"}), "shiping", "did you mean shipping?"),
-        (Restore(topics=("orders",), groups=("billing",)), "billing", "see 'kbackup groups show'"),
-        (Restore(range=("orders:0:-",), groups=("shipping",)), "shipping", "see 'kbackup groups show'"),
-        (Restore(groups=("returns",)), "returns", WHY),
-        (Restore(map_group={"returns": "r"}), "returns", WHY),
-    ],
-)
-def test_a_group_without_offsets_is_refused_by_name(store: Store, options: Restore, name: str, why: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        plan_of(store, options)
-    assert refused.value.message == f"there is no group {name} with offsets of what is restored"
-    assert refused.value.hint.startswith(why)
+def no_group(name: str) -> str:
+    return f"there is no group {name} with offsets of what is restored"
 
 
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
+        (Restore(groups=("shiping",)), no_group("shiping"), "did you mean shipping?"),
+        (Restore(groups=("/ship.*/", "shiping")), no_group("shiping"), "did you mean shipping?"),
+        (Restore(map_group={"shiping": "shipping-test"}), no_group("shiping"), "did you mean shipping?"),
+        (Restore(topics=("orders",), groups=("billing",)), no_group("billing"), "see 'kbackup groups show'"),
+        (Restore(range=("orders:0:-",), groups=("shipping",)), no_group("shipping"), "see 'kbackup groups show'"),
+        (Restore(groups=("returns",)), no_group("returns"), WHY),
+        (Restore(map_group={"returns": "r"}), no_group("returns"), WHY),
         (Restore(topics=("odrers",)), "there is no topic odrers in restore point 1", "did you mean orders?"),
         (Restore(range=("odrers:0:-",)), "there is no topic odrers in restore point 1", "did you mean orders?"),
         (Restore(topics=("/x.*/",)), "no topic in restore point 1 matches /x.*/", "see 'kbackup info'"),
-        (Restore(groups=("/x.*/",)), "no group with offsets of what is restored matches /x.*/", "--no-groups"),
+        (Restore(groups=("/x.*/",)), "no group with offsets of what is restored matches /x.*/", "see 'kbackup groups"),
         (Restore(map={"odrers": "x"}), "--map names topic odrers, which is not restored", "did you mean orders?"),
         (
             Restore(map_regex=("^=test.", "^odrers$=x")),
@@ -200,23 +194,29 @@ def test_a_group_without_offsets_is_refused_by_name(store: Store, options: Resto
             "--map-regex '^z=x' matches no topic that is restored",
             "see 'kbackup info'",
         ),
+        (
+            Restore(to_time="1999-01-01T00:00:00Z"),
+            "no selected topic has records with --to-time 1999-01-01T00:00:00Z",
+            "run 'kbackup info'",
+        ),
+        (
+            Restore(from_time="1998-01-01T00:00:00Z", to_time="1999-01-01T00:00:00Z"),
+            "no selected topic has records with --from-time 1998-01-01T00:00:00Z and --to-time 1999-01-01T00:00:00Z",
+            "run 'kbackup info'",
+        ),
+        (Restore(exclude_topics=("/.*/",)), "no topic of the archive matches", "run 'kbackup info'"),
     ],
 )
 def test_filters_without_a_match_are_refused(store: Store, options: Restore, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         plan_of(store, options)
     assert refused.value.message == message
-    assert hint in refused.value.hint
+    assert refused.value.hint.startswith(hint)
 
 
 def test_a_rule_that_an_earlier_one_or_a_name_takes_precedence_over_matches_all_the_same(store: Store) -> None:
     plan = plan_of(store, Restore(map={"orders": "o"}, map_regex=("^c=d", "^clicks$=never", "^orders$=never")))
     assert {t.source: t.target for t in plan.topics} == {"orders": "o", "clicks": "dlicks"}
-
-
-def test_without_groups_their_names_are_nothing_to_check(store: Store) -> None:
-    plan = plan_of(store, Restore(no_groups=True, groups=("shiping",), map_group={"x": "y"}))
-    assert (plan.groups, plan.group_warnings) == ((), [])
 
 
 def test_groups_that_could_not_be_captured_are_warned_of_where_they_are_selected(store: Store) -> None:
@@ -248,23 +248,6 @@ def test_lost_records_are_reported_missing_and_refused_when_strict() -> None:
         Restore(strict=True, restore_point=1),
     ):
         assert plan_of(store, options).damaged == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (Restore(to_time="1999-01-01T00:00:00Z"), "records with --to-time 1999-01-01T00:00:00Z"),
-        (
-            Restore(from_time="1998-01-01T00:00:00Z", to_time="1999-01-01T00:00:00Z"),
-            "records with --from-time 1998-01-01T00:00:00Z and --to-time 1999-01-01T00:00:00Z",
-        ),
-        (Restore(exclude_topics=("/.*/",)), "no topic of the archive matches"),
-    ],
-)
-def test_no_topics_are_refused_with_the_bounds_in_time(store: Store, options: Restore, message: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        plan_of(store, options)
-    assert refused.value.message.endswith(message)
 
 
 @pytest.fixture
