@@ -206,11 +206,9 @@ class Ledger(Protocol):
         """Write an offset map part, and return the progress that names it. Nothing of it is committed yet.
 
         `runs`, `reached` and `cut` are those since the last call."""
-        ...
 
     def committed(self) -> None:
         """Note that the transaction of the last map part is committed."""
-        ...
 
 
 def together(

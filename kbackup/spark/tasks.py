@@ -15,15 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from kbackup.errors import FencedError, KbackupError, RefusedError, from_text
 from kbackup.metrics.registry import ProgressListener, counted
 from kbackup.spark.jvm import jvm_has_ended
-from kbackup.spark.workers import Answer, check_answer, check_worker, is_local, prepared_cluster
+from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
 from kbackup.store.base import Store
 from kbackup.util.system import reuse_freed_memory
 
@@ -70,41 +69,31 @@ class ProgressSender:
             self._socket.close()
 
 
-class ProgressReceiver:
-    """In the driver, a context manager: calls `show(records, bytes)` with the sum over all tasks as it grows."""
+@contextmanager
+def progress_listener(show: Show) -> Iterator[ListenerAddress]:
+    """Yield where tasks report: `show(records, bytes)` gets the sum over all tasks as it grows."""
+    token = secrets.token_bytes(16)
+    counts: dict[int, tuple[int, int]] = {}
 
-    def __init__(self, show: Callable[[int, int], None]) -> None:
-        self._show = show
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self._token = secrets.token_bytes(16)
-        self._tasks: dict[int, tuple[int, int]] = {}
-        self._thread = threading.Thread(target=self._listen, name="kbackup-progress", daemon=True)
-
-    @property
-    def address(self) -> ListenerAddress:
-        return ListenerAddress(self._socket.getsockname()[1], self._token)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
-            waker.sendto(b"", self._socket.getsockname())
-        self._thread.join()
-        self._socket.close()
-
-    def _listen(self) -> None:
-        while message := self._socket.recv(_MESSAGE.size + 1):
+    def listen() -> None:
+        while message := receiving.recv(_MESSAGE.size + 1):
             if len(message) != _MESSAGE.size:
                 continue
-            token, task, records, size = _MESSAGE.unpack(message)
-            if secrets.compare_digest(token, self._token):
-                self._tasks[task] = (records, size)
-                self._show(sum(r for r, _ in self._tasks.values()), sum(b for _, b in self._tasks.values()))
+            sent, task, records, size = _MESSAGE.unpack(message)
+            if secrets.compare_digest(sent, token):
+                counts[task] = (records, size)
+                show(sum(r for r, _ in counts.values()), sum(b for _, b in counts.values()))
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiving:
+        receiving.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=listen, name="kbackup-progress", daemon=True)
+        thread.start()
+        try:
+            yield ListenerAddress(receiving.getsockname()[1], token)
+        finally:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+                waker.sendto(b"", receiving.getsockname())
+            thread.join()
 
 
 # Running tasks on Spark through its DataFrame API: one row a task, results as rows, errors as errors.
@@ -160,10 +149,34 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
     """
     if not tasks:
         return []
-    if show is None or not is_local(spark):
-        return _run(spark, tasks, work, None)
-    with ProgressReceiver(show) as receiver:
-        return _run(spark, tasks, work, receiver.address)
+    with spark_errors(), _sent(spark, tasks, work, show) as (address, expected, given):
+
+        def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            attempt = context.attemptNumber() if context is not None else 0  # how often Spark has tried it before
+            answer = check_worker(expected)
+            if answer is not None:
+                yield _row(-1, attempt, answer)
+            if isinstance(answer, RefusedError):
+                return
+            for number, task, do in _unpickled(given(), batches):
+                yield from _run_task(number, attempt, task, do, address)
+
+        rows: Any = spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(run_batches, _DDL).toArrow()
+        attempts = dict(zip(rows.column("task").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
+        counted.add("kbackup_task_retries_total", sum(attempts.values()))
+        results: list[Any] = []
+        for row in rows.column("result").to_pylist():
+            result = pickle.loads(row)  # noqa: S301 (only our own executors write these rows)
+            if isinstance(result, KbackupError):
+                raise result
+            if isinstance(result, Answer):
+                check_answer(result)
+            else:
+                results.append(result)
+        return results
 
 
 def run_counted(
@@ -189,13 +202,22 @@ def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) 
     return [tuple(each) for each in packs]
 
 
-def _pickled(work: Work[T, R], tasks: Sequence[T]) -> bytes:
-    """Return what each task gets: all of them, one by one, so that it unpickles its own alone (of 50,000: 35 ms, not
-    900)."""
+@contextmanager
+def _sent(
+    spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None, *held: object
+) -> Iterator[tuple[ListenerAddress | None, Expected, Callable[[], bytes]]]:
+    """Yield where tasks report, the demands on their workers, and the function that gives a task all tasks and the
+    work. `held` are other objects that the tasks get."""
     from pyspark.serializers import CloudPickleSerializer
 
+    # one by one, so that each task unpickles its own alone (of 50,000: 35 ms, not 900)
     data: bytes = CloudPickleSerializer().dumps((work, [pickle.dumps(task) for task in tasks]))  # type: ignore[no-untyped-call]
-    return data
+    with ExitStack() as stack:
+        address: ListenerAddress | None = None
+        if show is not None and is_local(spark):
+            address = stack.enter_context(progress_listener(show))
+        expected = stack.enter_context(prepared_cluster(spark, work, *held))
+        yield address, expected, stack.enter_context(shared(spark, data))
 
 
 def _unpickled(data: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any, Work[Any, Any]]]:
@@ -225,38 +247,6 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
     finally:
         with suppress(Py4JError, ConnectionError):  # of a session that has died: that is told already
             broadcast.destroy()
-
-
-def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: ListenerAddress | None) -> list[R]:
-    data = _pickled(work, tasks)
-    with spark_errors(), prepared_cluster(spark, work) as expected, shared(spark, data) as given:
-
-        def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-            from pyspark import TaskContext
-
-            context = TaskContext.get()
-            attempt = context.attemptNumber() if context is not None else 0  # how often Spark has tried it before
-            answer = check_worker(expected)
-            if answer is not None:
-                yield _row(-1, attempt, answer)
-            if isinstance(answer, RefusedError):
-                return
-            for number, task, do in _unpickled(given(), batches):
-                yield from _run_task(number, attempt, task, do, address)
-
-        rows: Any = spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(run_batches, _DDL).toArrow()
-        attempts = dict(zip(rows.column("task").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
-        counted.add("kbackup_task_retries_total", sum(attempts.values()))
-        results: list[Any] = []
-        for row in rows.column("result").to_pylist():
-            result = pickle.loads(row)  # noqa: S301 (only our own executors write these rows)
-            if isinstance(result, KbackupError):
-                raise result
-            if isinstance(result, Answer):
-                check_answer(result)
-            else:
-                results.append(result)
-        return results
 
 
 def _run_task(
@@ -333,13 +323,7 @@ def batch_frame(
     kbackup's tree comes with the text of Spark's (`errors.from_text`)."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    data = _pickled(work, tasks)
-    with ExitStack() as stack:
-        address: ListenerAddress | None = None
-        if is_local(spark):
-            address = stack.enter_context(ProgressReceiver(show)).address
-        expected = stack.enter_context(prepared_cluster(spark, work, destination))
-        given = stack.enter_context(shared(spark, data))
+    with _sent(spark, tasks, work, show, destination) as (address, expected, given):
 
         def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
             answer = check_worker(expected)

@@ -38,11 +38,9 @@ class Watcher(Protocol):
 
     def well(self) -> None:
         """Note a successful round: the newest restore point has all but the records that are held back."""
-        ...
 
     def failed(self, error: KbackupError, pause: float) -> None:
         """Note a failed round; the next one begins after `pause` seconds."""
-        ...
 
 
 @dataclass
