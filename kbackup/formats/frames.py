@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from struct import Struct
@@ -188,7 +188,7 @@ class FrameCompressor:
 def extract(frames: bytes, skip: int, length: int, name: str, most: int | None = None) -> bytes:
     """Return `length` plain bytes after the first `skip` of whole frames, at the position from `SeekTable.locate`.
     `CorruptError` also for frames of more than `most` plain bytes."""
-    plain = b"".join(_Frames(name, most).push(frames))
+    plain = b"".join(_plain([frames], name, most, [(0, 0)]))
     if len(plain) < skip + length:
         raise corrupt(name, len(plain), f"the frames end before plain byte {skip + length}")
     return plain[skip : skip + length]
@@ -197,71 +197,51 @@ def extract(frames: bytes, skip: int, length: int, name: str, most: int | None =
 def decompress(chunks: Iterable[Buffer], name: str, most: int | None = None) -> Iterator[bytes]:
     """Yield the plain file, as a stream, from the compressed one in chunks of any size. `CorruptError` for a damaged or
     cut frame, for more than `most` plain bytes, and for a seek table that is missing or doesn't match the frames."""
-    frames = _Frames(name, most)
+    edges = [(0, 0)]
+    read, tail = yield from _plain(chunks, name, most, edges)
+    if read > edges[-1][0]:
+        raise corrupt(name, read, "the file ends within a frame")
+    size = read + len(tail)
+    if seek_table_size(tail, size, name) != len(tail):
+        raise corrupt(name, read, "something else than a seek table after the last frame")
+    table = decode_seek_table(tail, size, name)
+    if list(zip(table.compressed.tolist(), table.plain.tolist(), strict=True)) != edges:
+        raise corrupt(name, read, "the seek table is not that of the frames")
+
+
+def _plain(
+    chunks: Iterable[Buffer], name: str, most: int | None, edges: list[tuple[int, int]]
+) -> Generator[bytes, None, tuple[int, bytes]]:
+    """Yield the plain bytes, and add where each frame ends to `edges`: in the file and in its plain form. Return the
+    size of the frames, and the bytes behind them: too few to identify, or the seek table."""
+    zstd = zstandard.ZstdDecompressor()
+    frame: zstandard.ZstdDecompressionObj | None = None
+    read = given = 0
+    rest = b""
     for chunk in chunks:
-        yield from frames.push(chunk)
-    frames.end()
-
-
-class _Frames:
-    """Decompression frame by frame; remembers where they start and end, to compare with the seek table."""
-
-    def __init__(self, name: str, most: int | None) -> None:
-        self._name = name
-        self._most = most
-        self._zstd = zstandard.ZstdDecompressor()
-        self._frame: zstandard.ZstdDecompressionObj | None = None
-        self._edges = [(0, 0)]
-        self._read = self._given = 0
-        self._tail = b""  # bytes not read yet: too few to identify, or the seek table.
-
-    def push(self, chunk: Buffer) -> Iterator[bytes]:
-        """Yield the plain bytes of a chunk. zstd copies its remaining input after each frame, so it gets little input
-        at a time."""
         view = np.frombuffer(chunk, np.uint8).data
-        for start in range(0, len(view), _PIECE):
-            rest = self._tail + bytes(view[start : start + _PIECE])
-            while rest and (frame := self._frame or self._begin(rest)):
-                plain, rest = self._step(frame, rest)
+        for start in range(0, len(view), _PIECE):  # zstd copies its remaining input after each frame
+            rest += bytes(view[start : start + _PIECE])
+            while rest:
+                if frame is None:
+                    if len(rest) < 4 or rest.startswith(SKIPPABLE_MAGIC):
+                        break
+                    if not rest.startswith(_FRAME_MAGIC):
+                        raise corrupt(name, read, "neither a zstd frame nor a seek table")
+                    frame = zstd.decompressobj()
+                try:
+                    plain = frame.decompress(rest)
+                except zstandard.ZstdError as error:
+                    raise corrupt(name, edges[-1][0], f"a damaged frame starts here ({error})") from None
+                after = frame.unused_data if frame.eof else b""
+                read, given, rest = read + len(rest) - len(after), given + len(plain), after
+                if most is not None and given > most:
+                    raise corrupt(name, edges[-1][0], f"the frame that starts here goes past plain byte {most}")
+                if frame.eof:
+                    edges.append((read, given))
+                    frame = None
                 if plain:
                     yield plain
-            self._tail = rest
-            if len(rest) > table_size(len(self._edges) - 1):
-                raise corrupt(self._name, self._read, "more than a seek table after the last frame")
-
-    def _begin(self, rest: bytes) -> zstandard.ZstdDecompressionObj | None:
-        """Return the frame that `rest` starts with; None for the seek table, or for too few bytes."""
-        if len(rest) < 4 or rest.startswith(SKIPPABLE_MAGIC):
-            return None
-        if not rest.startswith(_FRAME_MAGIC):
-            raise corrupt(self._name, self._read, "neither a zstd frame nor a seek table")
-        return self._zstd.decompressobj()
-
-    def _step(self, frame: zstandard.ZstdDecompressionObj, piece: bytes) -> tuple[bytes, bytes]:
-        """Return the plain bytes that `piece` gives, and what of it comes after the frame."""
-        try:
-            plain = frame.decompress(piece)
-        except zstandard.ZstdError as error:
-            raise corrupt(self._name, self._edges[-1][0], f"a damaged frame starts here ({error})") from None
-        rest = frame.unused_data if frame.eof else b""
-        self._read += len(piece) - len(rest)
-        self._given += len(plain)
-        if self._most is not None and self._given > self._most:
-            raise corrupt(
-                self._name, self._edges[-1][0], f"the frame that starts here goes past plain byte {self._most}"
-            )
-        self._frame = None if frame.eof else frame
-        if frame.eof:
-            self._edges.append((self._read, self._given))
-        return plain, rest
-
-    def end(self) -> None:
-        """Nothing more comes: the file must have ended in the seek table of just these frames."""
-        if self._frame:
-            raise corrupt(self._name, self._read, "the file ends within a frame")
-        size = self._read + len(self._tail)
-        if seek_table_size(self._tail, size, self._name) != len(self._tail):
-            raise corrupt(self._name, self._read, "something else than a seek table after the last frame")
-        table = decode_seek_table(self._tail, size, self._name)
-        if list(zip(table.compressed.tolist(), table.plain.tolist(), strict=True)) != self._edges:
-            raise corrupt(self._name, self._read, "the seek table is not that of the frames")
+            if len(rest) > table_size(len(edges) - 1):
+                raise corrupt(name, read, "more than a seek table after the last frame")
+    return read, rest

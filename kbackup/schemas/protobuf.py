@@ -7,7 +7,7 @@ import binascii
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -159,14 +159,15 @@ def _pool(files: FileDescriptorSet) -> DescriptorPool:
 
 def _named(messages: Mapping[str, Descriptor], name: str, main: str) -> Descriptor:
     """Return the message `Outer.Inner`, named with its package or without."""
-    known = {kind.full_name: kind for top in messages.values() for kind in _with_nested(top)}
+    known: dict[str, Descriptor] = {}
+
+    def add(kinds: Iterable[Descriptor]) -> None:
+        for kind in kinds:
+            known[kind.full_name] = kind
+            add(kind.nested_types)
+
+    add(messages.values())
     for full, kind in known.items():
         if name in (full, full.removeprefix(f"{kind.file.package}.")):
             return kind
     raise UsageError(f"there is no message {name} in {main}", f"name one of its messages: {', '.join(known) or 'none'}")
-
-
-def _with_nested(kind: Descriptor) -> Iterator[Descriptor]:
-    yield kind
-    for inner in kind.nested_types:
-        yield from _with_nested(inner)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
-from kbackup.archive.models import Group, GroupOffset, Groups, Manifest, TopicState
+from kbackup.archive.models import Group, GroupOffset, Manifest, TopicState
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.query.overview import PointOverview
 from kbackup.archive.reader import Archive
@@ -64,27 +66,23 @@ class GroupsOverview:
 def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> ArchivedGroups:
     """Return the groups' offsets of `topics` at a restore point. Offsets of a topic that its run did not capture come
     from the run that did."""
-    captured: dict[int, set[str]] = {}
+    captured: dict[int, set[str]] = defaultdict(set)
     for topic in topics:
-        captured.setdefault(topic.captured, set()).add(topic.name)
+        captured[topic.captured].add(topic.name)
     own = archive.groups(manifest)
-    documents: dict[int, Groups] = {manifest.number: own}
-    for seq in captured.keys() - documents.keys():
-        documents[seq] = archive.groups(seq)
-    groups_by_name: dict[str, Group] = {}
-    for seq, names in sorted(captured.items()):  # type and state are the newest
-        for group in documents[seq].groups:
-            ours = tuple(o for o in group.offsets if o.topic in names)
-            before = groups_by_name[group.group].offsets if group.group in groups_by_name else ()
-            if ours:
-                groups_by_name[group.group] = _with(group, (*before, *ours))
-    groups = tuple(group for _, group in sorted(groups_by_name.items()))
+    newest: dict[str, Group] = {}  # type and state are the newest
+    offsets: dict[str, list[GroupOffset]] = defaultdict(list)
+    for seq, names in sorted(captured.items()):
+        for group in (own if seq == manifest.number else archive.groups(seq)).groups:
+            if ours := [o for o in group.offsets if o.topic in names]:
+                newest[group.group] = group
+                offsets[group.group] += ours
+    groups = tuple(_with(group, offsets[name]) for name, group in sorted(newest.items()))
     return ArchivedGroups(manifest.number, own.captured_at, groups, own.not_carried)
 
 
-def _with(group: Group, offsets: tuple[GroupOffset, ...]) -> Group:
-    ordered = sorted(offsets, key=lambda o: (o.topic, o.partition))
-    return Group(group=group.group, type=group.type, state=group.state, offsets=tuple(ordered))
+def _with(group: Group, offsets: Iterable[GroupOffset]) -> Group:
+    return replace(group, offsets=tuple(sorted(offsets, key=lambda o: (o.topic, o.partition))))
 
 
 def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:

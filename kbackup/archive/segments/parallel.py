@@ -105,29 +105,20 @@ def read_range(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:
 def _pieces(segment: Segment, window: Window, cut_bytes: int) -> Iterator[SegmentRange]:
     if not segment.count or not window.may_hold(segment):
         return
-    span = segment.last + 1 - segment.first
-    for start, stop in _spans(segment, window):
-        size = -(-segment.bytes * (stop - start) // span)
-        cuts = -(-size // cut_bytes)
-        edges = [start + (stop - start) * n // cuts for n in range(cuts + 1)]
-        for low, high in pairwise(edges):
-            if low < high:
-                yield SegmentRange(segment, low, high, window, -(-size // cuts))
-
-
-def _spans(segment: Segment, window: Window) -> list[tuple[int, int]]:
-    """Return the ranges of offsets to read, from and to (exclusive): the selected ones, joined where few records lie
-    between them."""
     first, end = segment.first, segment.last + 1
-    if window.ranges is None:
-        return [(first, end)]
     near = _NEAR * (end - first) // segment.bytes
-    spans: list[tuple[int, int]] = []
-    for low, high in window.ranges:
+    spans: list[tuple[int, int]] = []  # the selected offsets, joined where few records lie between them
+    for low, high in window.ranges if window.ranges is not None else ((first, end),):
         start, stop = max(low, first), min(high, end)
         if start >= stop:
             continue
         if spans and start - spans[-1][1] <= near:
             start = spans.pop()[0]
         spans.append((start, stop))
-    return spans
+    for start, stop in spans:
+        size = -(-segment.bytes * (stop - start) // (end - first))
+        cuts = -(-size // cut_bytes)
+        edges = [start + (stop - start) * n // cuts for n in range(cuts + 1)]
+        for low, high in pairwise(edges):
+            if low < high:
+                yield SegmentRange(segment, low, high, window, -(-size // cuts))

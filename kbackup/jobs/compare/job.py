@@ -64,6 +64,10 @@ class ComparedPartition:
     stamps: bool
     target_offsets: TargetOffsets | None
 
+    @property
+    def bytes(self) -> int:
+        return sum(s.bytes for s in self.archived.segments)
+
 
 @dataclass(frozen=True)
 class CompareWork:
@@ -309,48 +313,34 @@ def verify_against(
         compare_plan = plan_comparison(request, store, state, cluster_id)
         inspect_cluster(compare_plan, cluster, request.against)
     with phases.step("compare"):
-        records = readable(store, compare_plan.plan.archive_id)
-        results = _compare(compare_plan, request, properties, records, spark, listener)
+        partitions = [p for p in compare_plan.partitions if p.archived.segments or p.start < p.end]
+        # big partitions alone, small ones together, as a restore has them; the biggest first
+        partitions.sort(key=lambda p: -p.bytes)
+        tasks = pack(partitions, lambda p: p.bytes, UNIT_BYTES, UNIT_PARTITIONS)
+        work = CompareWork(
+            cluster=properties,
+            role=request.against,
+            isolation=compare_plan.isolation,
+            restored=request.against == "target",
+            store=readable(store, compare_plan.plan.archive_id),
+            show=request.show,
+            timeout=_TIMEOUT,
+        )
+        expected = sum(s.count for p in partitions for s in p.archived.segments)
+        results = run_counted(spark, tasks, work, listener, expected)
+        results.sort(key=lambda r: (r.target, r.partition))
     checks: tuple[GroupOffsetCheck, ...] = ()
     if request.groups:
         with phases.step("groups"):
-            checks, unread = check_groups(
-                cluster, compare_plan.plan, compare_plan.target_offsets or {}, compare_plan.ends
-            )
+            offsets = compare_plan.target_offsets or {}
+            checks, unread = check_groups(cluster, compare_plan.plan, offsets, compare_plan.ends)
             compare_plan.findings += unread
-    return _report(request, store, cluster_id, compare_plan, results, checks, phases.seconds)
-
-
-def _compare(
-    compare_plan: ComparePlan,
-    request: CompareRequest,
-    properties: Properties,
-    store: Store,
-    spark: Spark,
-    listener: ProgressListener,
-) -> list[Comparison]:
-    sizes = {id(p): sum(s.bytes for s in p.archived.segments) for p in compare_plan.partitions}
-    partitions = [p for p in compare_plan.partitions if p.archived.segments or p.start < p.end]
-    partitions.sort(key=lambda p: -sizes[id(p)])
-    # big partitions alone, small ones together, as a restore has them; the biggest first
-    tasks = pack(partitions, lambda p: sizes[id(p)], UNIT_BYTES, UNIT_PARTITIONS)
-    work = CompareWork(
-        cluster=properties,
-        role=request.against,
-        isolation=compare_plan.isolation,
-        restored=request.against == "target",
-        store=store,
-        show=request.show,
-        timeout=_TIMEOUT,
-    )
-    expected = sum(s.count for p in partitions for s in p.archived.segments)
-    results = run_counted(spark, tasks, work, listener, expected)
-    return sorted(results, key=lambda r: (r.target, r.partition))
+    return _report(request, store.url, cluster_id, compare_plan, results, checks, phases.seconds)
 
 
 def _report(
     request: CompareRequest,
-    store: Store,
+    url: str,
     cluster_id: str,
     compare_plan: ComparePlan,
     results: Sequence[Comparison],
@@ -381,7 +371,7 @@ def _report(
     return AgainstReport(
         against=request.against,
         cluster_id=cluster_id,
-        archive=store.url,
+        archive=url,
         archive_id=plan.archive_id,
         restore_point=plan.restore_point,
         restore_id=request.options.restore_id if request.against == "target" else None,
