@@ -99,6 +99,7 @@ def _check_segment(
 
 Sizes = Mapping[str, int]
 """Key -> size in bytes of every object of the store."""
+Catalogs = dict[int, Catalog | CorruptError]
 
 
 @dataclass
@@ -132,9 +133,18 @@ def survey(store: Store, sizes: Sizes, findings: Findings) -> Survey:
     if layout.LOCK in sizes:
         with findings.catching(layout.LOCK):
             load(Lease, store.get(layout.LOCK), layout.LOCK)
-    catalogs = _read_catalogs(store, sizes, result, findings)
-    _read_marks(store, sizes, catalogs.owner, result, findings)
-    _check_history(catalogs, result, findings)
+    numbers = {n for key in sizes if (n := layout.parse_catalog_key(key)) is not None}
+    catalogs, owner = _read_catalogs(store, numbers, result, findings)
+    marks: dict[str, type[Latest | Derived]] = {layout.LATEST: Latest, layout.DERIVED: Derived}
+    for key, kind in marks.items():  # they name a catalog that was committed
+        if key in sizes:
+            with findings.catching(key):
+                mark = load(kind, store.get(key), key)
+                check_archive(key, mark.archive_id, owner or mark.archive_id)
+                if isinstance(mark, Derived):
+                    result.derived_for = mark.catalog
+                result.latest = max(result.latest, mark.catalog if isinstance(mark, Derived) else mark.number)
+    _check_history(numbers, catalogs, result, findings)
     newest = _newest_whole(store, result, findings)
     if newest is None:
         return result
@@ -146,84 +156,59 @@ def survey(store: Store, sizes: Sizes, findings: Findings) -> Survey:
     return result
 
 
-@dataclass
-class _Catalogs:
-    """Every catalog by its number, or why it can't be read. `owner` is the archive that they belong to."""
+def _read_catalogs(store: Store, numbers: Collection[int], result: Survey, findings: Findings) -> tuple[Catalogs, str]:
+    """Return every catalog by its number, or why it can't be read; and the archive that they belong to."""
 
-    numbers: set[int]
-    owner: str = ""
-    whole: dict[int, Catalog] = field(default_factory=dict)
-    errors: dict[int, CorruptError] = field(default_factory=dict)
-
-
-def _read_catalogs(store: Store, sizes: Sizes, result: Survey, findings: Findings) -> _Catalogs:
-    catalogs = _Catalogs({n for key in sizes if (n := layout.parse_catalog_key(key)) is not None})
-
-    def read(number: int) -> Catalog | None:
+    def read(number: int) -> Catalog | CorruptError | None:
         key = layout.catalog_key(number)
         try:
             return load(Catalog, store.get(key), key)
         except CorruptError as error:
-            catalogs.errors[number] = error
+            return error
         except NotFoundError:
-            pass  # swept since the listing
-        return None
+            return None  # swept since the listing
 
-    read_now = {n: c for n, c in zip(catalogs.numbers, in_threads(read, catalogs.numbers), strict=True) if c}
-    owners = {catalog.archive_id for catalog in read_now.values()}
-    catalogs.owner = result.archive_id
-    if owners and result.archive_id not in owners:
-        catalogs.owner = read_now[max(read_now)].archive_id
+    catalogs: Catalogs = {n: c for n, c in zip(numbers, in_threads(read, numbers), strict=True) if c is not None}
+    readable = {number: catalog for number, catalog in catalogs.items() if isinstance(catalog, Catalog)}
+    owner = result.archive_id
+    if readable and owner not in {catalog.archive_id for catalog in readable.values()}:
+        owner = readable[max(readable)].archive_id
         if result.archive_id:
-            what = f"is of archive {result.archive_id}, every catalog of {catalogs.owner}"
+            what = f"is of archive {result.archive_id}, every catalog of {owner}"
             findings.add(layout.ARCHIVE, what, ANOTHER_COPY)
             result.archive_id = ""
-    for number, catalog in read_now.items():
+    for number, catalog in readable.items():
         try:
-            check_catalog(catalog, number, catalogs.owner)
+            check_catalog(catalog, number, owner)
         except CorruptError as error:
-            catalogs.errors[number] = error
-        else:
-            catalogs.whole[number] = catalog
-    return catalogs
+            catalogs[number] = error
+    return catalogs, owner
 
 
-def _read_marks(store: Store, sizes: Sizes, owner: str, result: Survey, findings: Findings) -> None:
-    """The documents that name a catalog which was committed."""
-    if layout.LATEST in sizes:
-        with findings.catching(layout.LATEST):
-            latest = load(Latest, store.get(layout.LATEST), layout.LATEST)
-            check_archive(layout.LATEST, latest.archive_id, owner or latest.archive_id)
-            result.latest = latest.number
-    if layout.DERIVED in sizes:
-        with findings.catching(layout.DERIVED):
-            derived = load(Derived, store.get(layout.DERIVED), layout.DERIVED)
-            check_archive(layout.DERIVED, derived.archive_id, owner or derived.archive_id)
-            result.derived_for = derived.catalog
-            result.latest = max(result.latest, derived.catalog)
-
-
-def _check_history(catalogs: _Catalogs, result: Survey, findings: Findings) -> None:
+def _check_history(numbers: Collection[int], catalogs: Catalogs, result: Survey, findings: Findings) -> None:
     """The history from the newest catalog to the oldest that no sweep reached: each catalog names the one before it.
 
     A repair goes on from the newest whole catalog. Those that it passed over are not of the history.
     """
-    readable = max(catalogs.whole, default=min(catalogs.numbers, default=0))
-    for number in far_numbers(catalogs.errors, readable):
-        what = f"is no catalog, {readable} is the newest that can be read: {catalogs.errors[number].message}"
+    whole = {number: catalog for number, catalog in catalogs.items() if isinstance(catalog, Catalog)}
+    errors = {number: error for number, error in catalogs.items() if isinstance(error, CorruptError)}
+    readable = max(whole, default=min(numbers, default=0))
+    far = far_numbers(errors, readable)
+    for number in far:
+        what = f"is no catalog, {readable} is the newest that can be read: {errors[number].message}"
         findings.add(layout.catalog_key(number), what, "delete it: no run gave it that number")
-    newest = max({result.latest, *catalogs.numbers} - far_numbers(catalogs.errors, readable), default=0)
-    swept = catalogs.whole[max(catalogs.whole)].swept if catalogs.whole else 0
+    newest = max({result.latest, *numbers} - far, default=0)
+    swept = whole[max(whole)].swept if whole else 0
     number, due = newest, ""
     while number > swept:
         key = layout.catalog_key(number)
-        catalog = catalogs.whole.get(number)
+        catalog = whole.get(number)
         if catalog is None:
-            if number in catalogs.errors:
-                findings.entries.add(of_error(key, catalogs.errors[number]))
+            if number in errors:
+                findings.entries.add(of_error(key, errors[number]))
             else:
                 findings.add(key, "is missing", ANOTHER_COPY)
-            lower = max((n for n in catalogs.numbers if n < number), default=0)
+            lower = max((n for n in numbers if n < number), default=0)
             number, due = lower if far_numbers([number], lower) else number - 1, ""
             continue
         result.catalogs[number] = catalog
@@ -236,17 +221,14 @@ def _check_history(catalogs: _Catalogs, result: Survey, findings: Findings) -> N
 
 def _newest_whole(store: Store, result: Survey, findings: Findings) -> Committed | None:
     """Return the newest catalog with all its tables."""
-    for number in sorted(result.catalogs, reverse=True):
-        committed = Committed(state_of(store, result.catalogs[number]), result.catalogs[number])
-        damaged = False
-        for chunk in (chunk for rows in committed.state.tables().values() for chunk in rows.chunks):
-            try:
+    for _, catalog in sorted(result.catalogs.items(), reverse=True):
+        state, damaged = state_of(store, catalog), Findings()
+        for chunk in (chunk for rows in state.tables().values() for chunk in rows.chunks):
+            with damaged.catching(chunk.ref.key if chunk.ref is not None else ""):
                 chunk.read()
-            except CorruptError as error:
-                findings.entries.add(of_error(chunk.ref.key if chunk.ref is not None else "", error))
-                damaged = True
-        if not damaged:
-            return committed
+        if not damaged.entries:
+            return Committed(state, catalog)
+        findings.entries |= damaged.entries
         result.whole = False
     result.whole = False
     return None
@@ -323,20 +305,20 @@ def check_present(segments: Iterable[Segment], sizes: Sizes, findings: Findings)
         index = layout.index_key_of(segment.key)
         item = ToRead(
             segment,
-            _has(segment.key, segment.stored, sizes, ANOTHER_COPY, findings),
-            _has(index, index_size(segment), sizes, INDEX_HINT, findings),
+            _has(segment.key, segment.stored, sizes, findings, ANOTHER_COPY),
+            _has(index, index_size(segment), sizes, findings, INDEX_HINT),
         )
         if item.records or item.index:
             to_read.append(item)
     return to_read
 
 
-def _has(key: str, size: int, sizes: Sizes, hint: str, findings: Findings) -> bool:
+def _has(key: str, size: int, sizes: Sizes, findings: Findings, missing: str, other: str = CHANGED) -> bool:
     stored = sizes.get(key)
     if stored is None:
-        findings.add(key, "is missing", hint)
+        findings.add(key, "is missing", missing)
     elif stored != size:
-        findings.add(key, f"has {stored} bytes, not {size}", CHANGED)
+        findings.add(key, f"has {stored} bytes, not {size}", other)
     return stored == size
 
 
@@ -375,14 +357,7 @@ def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings:
 
 def check_derived(store: Store, files: dict[str, bytes], sizes: Sizes, deep: bool, findings: Findings) -> None:
     """Check derived files by their size, or by their bytes when `deep`."""
-    same: list[str] = []
-    for key, data in files.items():
-        if key not in sizes:
-            findings.add(key, "is missing", REBUILD)
-        elif sizes[key] != len(data):
-            findings.add(key, f"has {sizes[key]} bytes, not {len(data)}", REBUILD)
-        else:
-            same.append(key)
+    same = [key for key, data in files.items() if _has(key, len(data), sizes, findings, REBUILD, REBUILD)]
 
     def compare(key: str) -> None:
         with findings.catching(key):
@@ -401,10 +376,10 @@ def can_judge(store: Store, result: Survey) -> bool:
         return False
     newest = result.archive.committed.catalog
     written_for = result.catalogs.get(result.derived_for or 0)
-    sources = ("points", "segments", "log_starts")
-    if written_for is None or any(
-        getattr(written_for.tables, name) != getattr(newest.tables, name) for name in sources
-    ):
+    if written_for is None:
+        return False
+    now, then = newest.tables, written_for.tables
+    if (now.points, now.segments, now.log_starts) != (then.points, then.segments, then.log_starts):
         return False
     later = set(list_catalogs(store, newest.number + 1))
     return later == far_numbers(later, newest.number)

@@ -1,17 +1,24 @@
-"""Opening archives: whole ones, and those that something is wrong with."""
+"""Opening an archive and reading its documents, by many threads too, and documents that somebody forged."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
@@ -20,14 +27,19 @@ from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.derived import derived_files
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import ArchiveInfo, dump
-from kbackup.archive.query.content import group_offsets
+from kbackup.archive.models import ArchiveInfo, Manifest, TopicState, dump, load
+from kbackup.archive.query.content import content_of, group_offsets
 from kbackup.archive.query.groups import groups_overview
+from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import begin_writing, open_or_create
-from kbackup.errors import CorruptError, NoArchiveError, UsageError
+from kbackup.errors import CorruptError, KbackupError, NoArchiveError, UsageError
 from kbackup.kafka.groups.admin import _GROUP as ADMIN_GROUP
 from kbackup.kafka.groups.admin import probe_groups
+from kbackup.store import open_store
+from kbackup.store.base import is_key
+from kbackup.store.file import FileStore
+from tests.support.archives import make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import TOPIC, committed, state, target, write
 
@@ -316,3 +328,162 @@ def test_the_segments_that_a_restore_point_stands_on(store: FaultyStore) -> None
     assert [s.incarnation for s in archive.segments(archive.restore_point(2), renewed)] == [2]
     assert archive.segments(archive.restore_point(2), []) == []
     assert {s.topic for s in segments} == {TOPIC}
+
+
+_FIRST_READS = """
+import sys, threading
+from kbackup.archive.models import Manifest, load
+data = open(sys.argv[1], "rb").read()
+start = threading.Barrier(8)
+def read():
+    start.wait()
+    load(Manifest, data, "it")
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+@pytest.mark.exhaustive
+def test_first_reads_at_once(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "archive"))
+    archive = make_archive(store)
+    manifest = tmp_path / "archive" / archive.restore_points[-1].documents[0]
+    for _ in range(5):
+        run = subprocess.run(
+            [sys.executable, "-c", _FIRST_READS, str(manifest)], capture_output=True, text=True, check=False
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+
+
+EVIL = (
+    "..",
+    ".",
+    "",
+    "../../../etc/cron.d/x",
+    "/etc/passwd",
+    "a/b",
+    "a/../../b",
+    "..\\..\\b",
+    "a\n",
+    "a\x00",
+    "a\x1b[2J",
+    "a" * 250,
+    "orders@2",
+    "\u202etoP",
+    "caf\u00e9",
+)
+LEGAL = r"[A-Za-z0-9._-]{1,249}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "deep" / "archive")
+
+
+def manifest_of(store: FileStore, name: str) -> bytes:
+    _, manifest = committed(store, 1, None, topics=[state((0, 0, 3), number=1)])
+    (topic,) = manifest.topics
+    return dump(msgspec.structs.replace(manifest, topics=(msgspec.structs.replace(topic, name=name),)))
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_a_manifest_that_names_what_is_no_topic_is_refused(name: str, store: FileStore) -> None:
+    data = manifest_of(store, name)
+    with pytest.raises(CorruptError, match=r"file points/1/manifest.json.*topics\[0\].name"):
+        load(Manifest, data, "points/1/manifest.json")
+    archive = open_archive(store)
+    store.put(archive.restore_points[0].documents[0], data)
+    with pytest.raises(CorruptError):
+        archive.restore_point("latest")
+
+
+@given(st.text(max_size=300) | st.from_regex(LEGAL, fullmatch=True))
+def test_a_topic_is_one_folder(name: str) -> None:
+    topic = state((0, 0, 3), number=1, name=name)
+    try:
+        taken = msgspec.convert(msgspec.to_builtins(topic), TopicState)
+    except msgspec.ValidationError:
+        return
+    folder = layout.topic_dir(taken.name)
+    assert is_key(folder.rstrip("/"))
+    assert folder.count("/") == 2
+    assert taken.name.isprintable()
+
+
+@given(st.from_regex(LEGAL, fullmatch=True).filter(lambda name: name not in (".", "..")))
+def test_every_topic_of_kafka_is_taken(name: str) -> None:
+    topic = state((0, 0, 3), number=1, name=name)
+    assert msgspec.convert(msgspec.to_builtins(topic), TopicState) == topic
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../../outside",
+        "/etc/passwd",
+        "lock.json",
+        "topics/orders/../../archive.json",
+        "topics/other/segment_partition_000_from_offset_0000000000_records",
+        "topics/orders/segment_partition_001_from_offset_0000000000_records",
+        "topics/orders/segment_partition_000_from_offset_0000000000_records\n",
+        "",
+    ],
+)
+def test_a_segment_that_lies_elsewhere_is_refused(key: str, store: FileStore, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"\1secret")
+    segments = write(store, target(threshold=1 << 20), range(3))
+    moved = [replace(s, key=key) for s in segments]
+    archive, manifest = committed(store, 1, None, segments=moved, topics=[state((0, 0, 3), number=1)])
+    with pytest.raises(CorruptError, match="is named by the catalog where topics/orders/segment"):
+        content_of(archive, manifest, manifest.topics)
+
+
+@pytest.mark.parametrize("key", [*EVIL[:7], "a//b", "a/", "/", "a/\0"])
+def test_a_directory_gives_nothing_from_outside(key: str, store: FileStore, tmp_path: Path) -> None:
+    store.put("a/b", b"")
+    (tmp_path / "b").write_bytes(b"not ours")
+    if is_key(key):
+        key = f"../{key}"
+    for ask in (
+        lambda: store.get(key),
+        lambda: store.put(key, b""),
+        lambda: store.put_new(key, b""),
+        lambda: store.get_range(key, 0, 1),
+        lambda: store.stat(key),
+        lambda: store.upload(key),
+    ):
+        with pytest.raises(KbackupError, match="can't be used"):
+            ask()
+    assert [failed.key for failed in store.delete([key])] == [key]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "deep"]
+
+
+@pytest.mark.parametrize("link", ["archive.json", "topics"])
+def test_names_with_a_line_feed_are_no_names(link: str) -> None:
+    assert layout.parse_segment("segment_partition_000_from_offset_0000000000_records\n") is None
+    assert layout.parse_partition_index("index_partition_000\n") is None
+    assert layout.parse_catalog_key("catalog/0000000001.json\n") is None
+    assert layout.parse_table_key("tables/0000000001-a-0.parquet\n") is None
+    assert layout.parse_topic_key(f"topics/orders\n/{link}") is None
+    assert layout.parse_point_key(f"points/0000000001-a\n/{link}") is None
+    assert layout.parse_point_key(f"points/0000000001-a/{link}\n") != (1, "a", link)
+
+
+@pytest.mark.parametrize("restore_id", ["..", ".", "", "a/b", "../x", "a\n", "-x", "a" * 101, "\u00e9", "a\0"])
+def test_restore_ids_are_one_plain_name(restore_id: str) -> None:
+    with pytest.raises(UsageError, match="can't be used"):
+        layout.restore_key(restore_id, layout.PLAN)
+
+
+def test_a_folder_of_the_java_tool_may_have_any_folder_names(tmp_path: Path) -> None:
+    """They are read from where they are; what can't be a topic, the target's broker refuses."""
+    names = ["a\x1b[2J", "new\nline", "caf\u00e9", "..hidden", "orders@2"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index_partition_000").write_bytes(b"\1")
+    store = FileStore(tmp_path)
+    assert sorted(java_topics(store)) == sorted(names)
+    content = java_content(store, java_topics(store))
+    assert sorted(topic.name for topic in content.topics) == sorted(names)

@@ -1,8 +1,10 @@
-"""Secrets of a cluster go into an encrypted archive alone."""
+"""Encrypted archives, and the secrets that an archive without encryption leaves out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,10 +12,19 @@ from msgspec.structs import replace
 from kbackup.archive import layout
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Metadata
+from kbackup.archive.reader import open_archive
 from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.secrets import is_sensitive, without_secrets
+from kbackup.jobs import verify as job
 from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, ScramUser, not_carried_entry
+from kbackup.metrics.registry import Silent
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store import open_store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import KEYS, Keyring
+from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
 
 HIDDEN = "not-to-be-seen"
 FULL = Metadata(
@@ -96,3 +107,100 @@ def test_a_document_passes_the_rule_when_it_is_stored(
 )
 def test_which_configs_are_sensitive(name: str, sensitive: bool) -> None:
     assert is_sensitive(name) == sensitive
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the folder that holds the key."""
+    made = tmp_path_factory.mktemp("encrypted")
+    (made / "key").write_text(generate_key())
+    return made
+
+
+@pytest.fixture(scope="module")
+def inner(folder: Path) -> MemoryStore:
+    store = MemoryStore()
+    make_archive(opened(store, folder))
+    return store
+
+
+@pytest.fixture
+def store(inner: MemoryStore, folder: Path) -> CryptStore:
+    return opened(inner, folder)
+
+
+def opened(inner: MemoryStore, folder: Path) -> CryptStore:
+    return CryptStore(inner, Keyring(inner, f"file:{folder / 'key'}"), layout.key_class)
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(spark: Any, tasks: Sequence[Any], work: Callable[..., Iterator[Any]], show: Any = None) -> list[Any]:
+        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
+
+    monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run)
+
+
+def damaged(store: CryptStore) -> set[str]:
+    """The files that a whole verification names."""
+    report = job.verify(store, "all", False, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+    return {finding.file for finding in report.findings}
+
+
+def sealed(inner: MemoryStore) -> list[str]:
+    keys = [info.key for info in inner.list()]
+    return [key for key in keys if not layout.key_class(key).plain and not key.startswith(KEYS)]
+
+
+def test_encrypted_archive_reads_as_any_other(store: CryptStore) -> None:
+    plain = make_archive(MemoryStore())
+    archive = open_archive(store)
+    assert [(p.number, p.records) for p in archive.restore_points] == [
+        (p.number, p.records) for p in plain.restore_points
+    ]
+    (one, other) = (a.segments(a.restore_point("latest")) for a in (archive, plain))
+    assert one == other  # sizes and checksums are those of the plain bytes
+    sizes = {info.key: info.size for info in store.list(layout.TOPICS)}
+    assert sizes == {info.key: info.size for info in plain.store.list(layout.TOPICS)}
+    assert damaged(store) == set()
+
+
+@pytest.mark.exhaustive
+def test_every_object_is_guarded(store: CryptStore, inner: MemoryStore) -> None:
+    """A bit of it, and in turns another object of the archive in its place, bytes more, bytes less."""
+    keys = sealed(inner)
+    assert len(keys) > 25
+    whole = {key: inner.get(key) for key in keys}
+    for n, (key, other) in enumerate(zip(keys, [*keys[1:], keys[0]], strict=True)):
+        flipped = bytearray(whole[key])
+        flipped[-1] ^= 4
+        changed = (whole[other], whole[key] + whole[key][-17:], whole[key][:-17])[n % 3]
+        for data in (bytes(flipped), changed):
+            inner.put(key, data)
+            assert key in damaged(store), key
+        inner.put(key, whole[key])
+    assert damaged(store) == set()
+
+
+def test_an_older_version_of_a_derived_file(store: CryptStore, inner: MemoryStore) -> None:
+    """Genuine, so that encryption does not tell, but not what the restore points say."""
+    (key,) = [k for k in sealed(inner) if k.endswith("orders/index_partition_000")]
+    now = inner.get(key)
+    older = store.get(key)[:-60]
+    store.put(key, older)
+    assert store.get(key) == older
+    assert damaged(store) == {key}
+    inner.put(key, now)
+
+
+def test_a_lost_data_key_names_what_it_opened(store: CryptStore, inner: MemoryStore, folder: Path) -> None:
+    files = {info.key: inner.get(info.key) for info in inner.list(KEYS)}
+    inner.delete(files)
+    try:
+        fresh = opened(inner, folder)
+        found = damaged(fresh)
+        assert {key for key in sealed(inner) if key.startswith(layout.CATALOG)} & found
+    finally:
+        for path, data in files.items():
+            inner.put(path, data)
+    assert damaged(store) == set()

@@ -26,9 +26,11 @@ from kbackup.store.base import Store
 from tests.support.exhaustive import sample
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.catalog import scenarios
-from tests.unit.archive.catalog.interleaving import Actor, ViolationError, Visible
 from tests.unit.archive.catalog.scenarios import (
     SCENARIOS,
+    Actor,
+    ViolationError,
+    Visible,
     backup,
     backup_to,
     commits_and_segments,

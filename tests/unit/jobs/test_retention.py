@@ -1,14 +1,18 @@
-"""Sweeps of stores that refuse deletes, lack objects in listings, or hold damaged catalogs."""
+"""What an expiration lets go, what an undo brings back, and which objects a sweep may delete."""
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
 from kbackup.archive import layout
@@ -18,22 +22,28 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import Orphans, find_orphans, referred_keys
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
+from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import WritingRun, begin_writing, open_or_create
-from kbackup.errors import CorruptError, DeniedError, LeaseLostError, NoArchiveError, RefusedError
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import CorruptError, DeniedError, LeaseLostError, NoArchiveError, RefusedError, UsageError
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.points import history as history_of
-from kbackup.jobs.points import label, pin, release
+from kbackup.jobs.points import label, pin, release, remove_label
 from kbackup.jobs.repair import repair
-from kbackup.jobs.retention import undo
+from kbackup.jobs.retention import DatedPoint, Policy, moment, reasons, undo
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Failed, ObjectInfo, Store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.probe import store_time
 from tests.support.crash_store import Crash, CrashStore, crashed
 from tests.support.exhaustive import sample
 from tests.support.expirations import (
     DAY,
+    LOSS,
     NOW,
     Seen,
     all_seen,
@@ -43,16 +53,482 @@ from tests.support.expirations import (
     expired,
     meanwhile,
     objects_of,
+    seen,
 )
 from tests.support.faulty_store import FaultyStore, down
-from tests.support.histories import History
+from tests.support.histories import Did, History, day
 from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.exhaustive(keep=2)
 
 
-def test_deletes_that_are_refused_are_told_and_tried_again(built: MemoryStore) -> None:
-    store = built.copy()
+@pytest.fixture(scope="module")
+def built() -> MemoryStore:
+    """`build`; tests take copies."""
+    store = MemoryStore()
+    build(store)
+    return store
+
+
+@pytest.fixture
+def store(built: MemoryStore) -> MemoryStore:
+    return built.copy()
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    plain = MemoryStore()
+    if request.param == "plain":
+        return plain
+    (tmp_path / "key").write_text(generate_key())
+    return CryptStore(plain, Keyring(plain, f"file:{tmp_path / 'key'}"), layout.key_class)
+
+
+def without(before: dict[int, Seen], kept: set[int], pinned: set[int], cutoff: int | None) -> dict[int, Seen]:
+    """By brute force: of each partition, what all restore points that stay have, in order, up to the first segment that
+    is young or pinned."""
+    gone: set[Segment] = set()
+    places: dict[tuple[str, int, int], list[Segment]] = {}
+    for segment in sorted({s for n in kept for s in before[n].segments}, key=lambda s: s.first):
+        places.setdefault((segment.topic, segment.incarnation, segment.partition), []).append(segment)
+    for segments in places.values():
+        for segment in segments:
+            young = cutoff is None or (segment.max_timestamp or 0) >= cutoff
+            if young or any(segment in before[number].segments for number in pinned):
+                break
+            gone.add(segment)
+    return {
+        number: Seen(
+            tuple(s for s in before[number].segments if s not in gone),
+            before[number].groups,
+            before[number].settings,
+            before[number].losses,
+        )
+        for number in kept
+    }
+
+
+dids = st.fixed_dictionaries({name: st.sampled_from([0, 1, 3, 5, "out", "anew"]) for name in ("a", "b")})
+
+rounds = st.lists(
+    st.tuples(
+        st.lists(dids, min_size=1, max_size=4),
+        st.integers(0, 3),
+        st.none() | st.integers(0, 4),
+        st.lists(st.integers(1, 12), max_size=1),
+        st.sampled_from(["sweep", "grace", "undo"]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.mark.exhaustive(keep=2)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(rounds)
+@example([([{"a": 0, "b": 1}, {"a": 0, "b": 1}, {"a": "out", "b": "out"}], 0, 1, [], "sweep")])
+@example([([{"a": 0, "b": 1}, {"a": "out", "b": "out"}], 0, 0, [], "sweep")])
+@example(
+    [
+        ([{"a": 0, "b": 1}], 0, None, [], "sweep"),
+        ([{"a": 0, "b": "anew"}], 0, 0, [], "sweep"),
+        ([{"a": 0, "b": 0}], 1, None, [], "sweep"),
+    ]
+)
+def test_expiration_leaves_retained_points_unchanged(
+    rounds: list[tuple[list[dict[str, Did]], int, int | None, list[int], str]],
+) -> None:
+    store = MemoryStore()
+    history = History(store)
+    number = 0
+    for runs, last, days, pins, then in rounds:
+        for did in runs:
+            number += 1
+            history.run(number, did, [LOSS])
+        points = [p.number for p in history.archive.restore_points]
+        for pinned_number in {*pins} & {*points}:
+            pin(store, str(pinned_number))
+        pinned = {*history.archive.state.pins}
+        kept = {*points[-last:], *pinned} if last else {*points}
+        old = history.archive
+        before = all_seen(old)
+        newest = day(max((topic.captured for topic in history.topics.values()), default=number))
+        cutoff = None if days is None else int((newest - timedelta(days=days)).timestamp() * 1000)
+        after = without(before, kept, pinned, cutoff)
+        if before[number].segments and not after[number].segments:
+            with pytest.raises(RefusedError, match="every record of the newest restore point"):
+                expired(store, last=last, days=days, confirm=False)
+            days, after = None, without(before, kept, pinned, None)
+        report = expired(store, last=last, days=days, grace=NOW if then == "sweep" else DAY)
+        assert {p.number for p in report.restore_points if p.stays} == kept
+        assert all_seen(history.archive) == after
+        assert {p.number: p.records for p in report.restore_points if p.stays} == {
+            n: sum(s.count for s in each.segments) for n, each in after.items()
+        }
+        check_whole(store, clean=then == "sweep")
+        if then == "sweep":
+            left = {e.key for e in store.list(layout.TOPICS) if e.key.endswith("_records")}
+            assert left == {s.key for each in after.values() for s in each.segments}
+        else:
+            assert all_seen(Archive(store, old.info, old.committed)) == before, "earlier readers read on"
+        if then == "undo" and report.expiration is not None:
+            undo(store, 60)
+            assert all_seen(history.archive) == before
+            check_whole(store)
+
+
+# Compare the restore points that a policy retains with restic's rules by brute force.
+
+
+EPOCH = datetime(2025, 11, 20, tzinfo=UTC)
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+LABELS: dict[str, Callable[[DatedPoint], str]] = {
+    "last": lambda m: str(m.number),
+    "daily": lambda m: m.at.strftime("%Y-%m-%d"),
+    "weekly": lambda m: m.at.strftime("%G-%V"),
+    "monthly": lambda m: m.at.strftime("%Y-%m"),
+    "yearly": lambda m: m.at.strftime("%Y"),
+}
+
+
+def brute(policy: Policy, moments: list[DatedPoint], now: datetime) -> set[int]:
+    """Of the last n periods that have any, the newest; the oldest of all where fewer than n were found."""
+    kept = {moments[-1].number}
+    for name, title in LABELS.items():
+        newest: dict[str, int] = {}
+        for m in moments:
+            newest[title(m)] = m.number
+        some = sorted(newest.values(), reverse=True)
+        count = getattr(policy, name)
+        kept |= set(some[:count])
+        if count > len(some):
+            kept.add(moments[0].number)
+    if policy.within is not None:
+        kept |= {m.number for m in moments if min(moments[-1].at, now) - m.at <= policy.within}
+    return kept
+
+
+counts = st.integers(0, 4)
+
+
+@given(
+    st.lists(st.integers(0, 24 * 800), min_size=1, max_size=30).map(sorted),
+    st.builds(
+        Policy, counts, counts, counts, counts, counts, st.none() | st.integers(0, 100).map(lambda d: timedelta(d))
+    ),
+    st.integers(0, 1000),
+)
+def test_policy_agrees_with_brute_force(hours: list[int], policy: Policy, today: int) -> None:
+    now = EPOCH + timedelta(days=today)
+    moments = [DatedPoint(n, EPOCH + timedelta(hours=hour)) for n, hour in enumerate(hours, 1)]
+    kept = reasons(policy, moments, now)
+    expected = {m.number for m in moments} if policy == Policy() else brute(policy, moments, now)
+    assert set(kept) == expected
+    assert all(kept.values())
+    assert moments[-1].number in kept, "the newest stays in any case"
+
+
+def test_each_says_why() -> None:
+    days = [moment(n, f"2026-01-{n:02}T23:30:00.000+01:00") for n in range(1, 15)]
+    kept = reasons(Policy(last=1, daily=2, weekly=2, within=timedelta(days=2)), days, LATER)
+    assert kept == {14: ["within", "last", "daily", "weekly"], 13: ["within", "daily"], 12: ["within"], 11: ["weekly"]}
+    assert reasons(Policy(yearly=3), days, LATER) == {14: ["yearly"], 1: ["oldest yearly"]}
+    assert reasons(Policy(), days[:2], LATER) == {1: ["no policy"], 2: ["no policy"]}
+    assert reasons(Policy(last=1), [], LATER) == {}
+
+
+def test_clocks_that_went_back_keep_more_not_less() -> None:
+    days = [3, 1, 2]
+    moments = [DatedPoint(n, EPOCH + timedelta(days=d)) for n, d in enumerate(days, 1)]
+    kept = reasons(Policy(daily=3), moments, LATER)
+    assert set(kept) == {1, 2, 3}
+
+
+def test_a_clock_that_was_ahead_once_takes_nothing_from_within() -> None:
+    """The newest restore point is of ten years from now: what is of the last week is of the last week all the same."""
+    today = EPOCH + timedelta(days=10)
+    moments = [DatedPoint(n, EPOCH + timedelta(days=n)) for n in range(1, 10)]
+    moments.append(DatedPoint(10, today + timedelta(days=3650)))
+    kept = reasons(Policy(within=timedelta(days=7)), moments, today)
+    assert set(kept) == set(range(3, 11))
+
+
+# Pins, labels, and the history of an archive after sweeps.
+
+
+def test_pins(store: MemoryStore) -> None:
+    assert pin(store, "latest").pinned == (9,)
+    assert not pin(store, "9").changed
+    assert pin(store, "2").pinned == (2, 9)
+    with pytest.raises(UsageError, match="no restore point 6"):
+        pin(store, "6")
+    with pytest.raises(UsageError, match="3 is not pinned"):
+        release(store, "3")
+    expired(store, last=1)
+    assert [p.number for p in open_archive(store).restore_points] == [2, 9]
+    assert release(store, "2").pinned == (9,)
+    expired(store, last=1)
+    assert [p.number for p in open_archive(store).restore_points] == [9]
+    with pytest.raises(UsageError, match="2 was let go"):
+        pin(store, "2")
+    check_whole(store, clean=True)
+
+
+def test_labels(store: MemoryStore) -> None:
+    assert label(store, "2", "good").labels == {"good": 2}
+    assert label(store, "good", "before-migration").labels == {"good": 2, "before-migration": 2}
+    assert open_archive(store).restore_point("good").number == 2
+    number = open_archive(store).state.number
+    label(store, "2", "good")
+    assert open_archive(store).state.number == number, "nothing changed"
+    assert label(store, "latest", "good").labels == {"good": 9, "before-migration": 2}
+    assert pin(store, "before-migration").pinned == (2,)
+    for wrong in ("7", "latest", "7days", "", "a b", "ä", "a" * 101):
+        with pytest.raises(UsageError, match="can't be used"):
+            label(store, "2", wrong)
+    with pytest.raises(UsageError, match="no restore point goood") as raised:
+        open_archive(store).restore_point("goood")
+    assert "'good'" in raised.value.hint
+    release(store, "2")
+    expired(store, last=2)
+    assert open_archive(store).state.labels == {"good": 9}, "a label does not keep its restore point"
+    assert remove_label(store, "good").labels == {}
+    with pytest.raises(UsageError, match="no restore point has label 'good'"):
+        remove_label(store, "good")
+    check_whole(store)
+
+
+def test_the_history_outlives_sweeps(store: MemoryStore) -> None:
+    pin(store, "3")
+    label(store, "3", "good")
+    expired(store, last=2, grace=DAY)
+    undo(store, 60)
+    archive = open_archive(store)
+    before = history_of(archive)
+    assert [row.catalog for row in before] == [*range(1, archive.state.number + 1)]
+    assert [row.kind for row in before][-4:] == ["keep", "label", "expire", "undo"]
+    assert all(row.at and row.by and row.summary for row in before)
+    for last in (5, 3, 2):
+        expired(store, last=last)
+    archive = open_archive(store)
+    assert len([e for e in store.list(layout.CATALOG) if e.key != layout.LATEST]) < 4
+    rows = history_of(archive)
+    assert rows[: len(before)] == before
+    assert [row.catalog for row in rows] == [*range(1, archive.state.number + 1)]
+    assert [row.kind for row in rows][len(before) :] == ["expire", "sweep"] * 3
+    assert history_of(archive, 4) == rows[-4:]
+    assert history_of(archive, 1000) == rows
+
+
+# The report of an expiration, the log start it sets, and the settings of each incarnation.
+
+
+def test_the_report_says_what_goes(empty: Store) -> None:
+    history = build(empty)
+    pin(empty, "3")
+    before, objects = all_seen(history.archive), objects_of(empty)
+    dry = expired(empty, last=2, days=3, confirm=False)
+    assert objects_of(empty) == objects
+    report = expired(empty, last=2, days=3)
+    assert dry.restore_points == report.restore_points
+    assert dry.expiration == report.expiration
+    assert (dry.records, dry.bytes, dry.segments) == (report.records, report.bytes, report.segments)
+    fates = {p.number: p.reasons for p in report.restore_points}
+    assert fates == {1: (), 2: (), 3: ("pinned",), 4: (), 5: (), 7: (), 8: ("last",), 9: ("last",)}
+    assert report.spared == ("c",)
+    archive = open_archive(empty)
+    assert [p.number for p in archive.restore_points] == [3, 8, 9]
+    assert seen(archive, 3) == before[3], "pinned"
+    with pytest.raises(UsageError, match="restore point 5 was let go") as raised:
+        archive.restore_point(5)
+    assert "3 and 8" in raised.value.hint
+    with pytest.raises(UsageError, match="there is no restore point 77"):
+        archive.restore_point(77)
+    with pytest.raises(UsageError, match="was let go"):
+        verify(empty, "5", True, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+    check_whole(empty, clean=True)
+
+
+def test_the_log_start_moves_on(empty: Store) -> None:
+    history = build(empty)
+    before = all_seen(history.archive)
+    report = expired(empty, days=3)
+    assert report.records > 0
+    assert all(p.stays for p in report.restore_points)
+    archive = open_archive(empty)
+    content = content_of(archive, archive.restore_point(9), archive.restore_point(9).topics)
+    a, b, c = ((t, t.partitions[0]) for t in content.topics)
+    assert (a[1].start, a[1].expired, a[1].segments[0].first) == (19, 15, 20)  # days 1 to 5 and their markers
+    assert (b[0].incarnation, b[1].start, b[1].expired) == (2, 5, 4), "of days 4 and 5"
+    assert (c[1].start, c[1].expired, c[1].records) == (0, 0, 4), "it is compacted"
+    old = content_of(archive, archive.restore_point(2), archive.restore_point(2).topics).topics[0].partitions[0]
+    assert (old.start, old.end, old.expired) == (8, 8, 6), "nothing is left there"
+    assert before[9].segments != seen(archive, 9).segments
+    index = decode_partition_index(empty.get("topics/a/index_partition_000"), "index")
+    assert index[0].start_offset == 20
+    assert json.loads(empty.get("topics/a/consumer_offsets_partition_000")) == {"g": 19}, "it stood at 16"
+    history.run(10, {"a": 3, "b": 2, "c": "out"})
+    check_whole(empty)
+    assert expired(empty, days=2).records > 0
+    check_whole(empty, clean=True)
+
+
+def test_each_incarnation_goes_by_its_own_settings() -> None:
+    """Compacted was what a topic was before it was made anew, or what it is since."""
+    store = MemoryStore()
+    compacted = {"cleanup.policy": "compact"}
+    configs = {"was": compacted, "is": {}}
+    history = History(store, configs)
+    for number in range(1, 9):
+        if number == 4:
+            configs |= {"was": {}, "is": compacted}
+        history.run(number, {"was": "anew" if number == 4 else 2, "is": "anew" if number == 4 else 2})
+    before = all_seen(history.archive)
+    report = expired(store, days=2)
+    assert report.spared == ("is", "was (incarnation 1)")
+    after = all_seen(open_archive(store))
+
+    def left(name: str, incarnation: int, number: int) -> set[str]:
+        return {s.key for s in after[number].segments if (s.topic, s.incarnation) == (name, incarnation)}
+
+    assert left("is", 1, 3) == set(), "they are old news"
+    assert left("was", 1, 3) == {s.key for s in before[3].segments if s.topic == "was"}
+    assert left("is", 2, 8) == {s.key for s in before[8].segments if s.topic == "is"}
+    assert 0 < len(left("was", 2, 8)) < len([s for s in before[8].segments if s.topic == "was"])
+    check_whole(store, clean=True)
+
+
+# Undo an expiration: before and after sweeps, and beside other operations.
+
+
+def test_undo_brings_everything_back(empty: Store) -> None:
+    history = build(empty)
+    label(empty, "2", "before-migration")
+    before = all_seen(history.archive)
+    files = {k: v for k, v in objects_of(empty).items() if k.startswith((layout.TOPICS, layout.POINTS))}
+    expired(empty, last=2, days=3, grace=DAY)
+    assert open_archive(empty).state.labels == {}
+    report = undo(empty, 60)
+    assert report.restore_points == (1, 2, 3, 4, 5, 7)
+    archive = open_archive(empty)
+    assert report.catalog == archive.state.number
+    assert all_seen(archive) == before
+    assert archive.state.labels == {"before-migration": 2}
+    assert {k: v for k, v in objects_of(empty).items() if k.startswith((layout.TOPICS, layout.POINTS))} == files, (
+        "byte for byte, and the derived files too"
+    )
+    check_whole(empty)
+    with pytest.raises(RefusedError, match="no expiration"):
+        undo(empty, 60)
+    history.run(10, {"a": 3, "b": 2, "c": "out"})
+    expired(empty, last=9)
+    check_whole(empty, clean=True)
+
+
+def test_undo_of_several_goes_back_one_by_one(store: MemoryStore) -> None:
+    views = [all_seen(open_archive(store))]
+    for last, days in ((6, None), (0, 5), (4, 3)):
+        expired(store, last=last, days=days, grace=DAY)
+        views.append(all_seen(open_archive(store)))
+    pin(store, "9")
+    views.pop()
+    while views:
+        undo(store, 60)
+        assert all_seen(open_archive(store)) == views.pop()
+        check_whole(store)
+    with pytest.raises(RefusedError, match="no expiration"):
+        undo(store, 60)
+
+
+def test_undo_keeps_what_was_done_since(store: MemoryStore) -> None:
+    history = History(store)
+    history.topics = {t.name: t for t in open_archive(store).restore_point("latest").topics}
+    before = all_seen(open_archive(store))
+    label(store, "2", "good")
+    expired(store, last=2, days=3, grace=DAY)
+    history.run(10, {"a": 3, "b": "anew", "c": "out"})
+    label(store, "10", "good")
+    pin(store, "10")
+    undo(store, 60)
+    archive = open_archive(store)
+    assert archive.state.labels == {"good": 10}
+    assert [*archive.state.pins] == [10]
+    assert {n: v for n, v in all_seen(archive).items() if n != 10} == before
+    check_whole(store)
+    history.run(11, {"a": 3, "b": 1, "c": "out"})
+    expired(store, last=3, days=2)
+    check_whole(store, clean=True)
+
+
+def test_undo_is_refused_after_a_sweep(store: MemoryStore) -> None:
+    expired(store, last=2, days=3)
+    with pytest.raises(RefusedError, match="no expiration that can be undone"):
+        undo(store, 60)
+    assert [p.number for p in open_archive(store).restore_points] == [8, 9]
+    assert open_archive(store).state.number in {row.catalog for row in history_of(open_archive(store))}
+
+
+def test_a_sweep_keeps_what_an_undo_brought_back(store: MemoryStore) -> None:
+    """A restore point that went, came back and went again within the grace time is in none of the oldest and the newest
+    catalog; readers between may have it, and it may come back again."""
+    store.age("", 2 * 24 * 3600.0)
+    expired(store, last=2, days=3, grace=DAY)
+    store.age("", 23 * 3600.0)
+    undo(store, 60)
+    old = open_archive(store)
+    before = all_seen(old)
+    expired(store, last=4, grace=DAY)
+    undo(store, 60)
+    expired(store, last=2, days=3, grace=DAY)
+    store.age(layout.catalog_key(old.state.number - 1), 2 * 3600.0)
+    assert expired(store, grace=DAY).expiration is None
+    assert all_seen(Archive(store, old.info, old.committed)) == before
+    undo(store, 60)
+    assert all_seen(open_archive(store)) == before
+    check_whole(store)
+    expired(store)
+    check_whole(store, clean=True)
+
+
+def test_an_undo_just_before_a_sweep_is_not_harmed(store: MemoryStore) -> None:
+    before = all_seen(open_archive(store))
+    expired(store, last=2, days=3, grace=DAY)
+    with pytest.raises(RefusedError, match="brought restore points back"):
+        expired(meanwhile(store, lambda: undo(store, 60)))
+    assert all_seen(open_archive(store)) == before
+    check_whole(store)
+
+
+def test_a_sweep_just_before_an_undo_wins(store: MemoryStore) -> None:
+    expired(store, last=2, days=3, grace=DAY)
+    after = all_seen(open_archive(store))
+    with pytest.raises(RefusedError, match="may be deleted"):
+        undo(meanwhile(store, lambda: expired(store)), 60)
+    assert all_seen(open_archive(store)) == after
+    check_whole(store)
+    expired(store)
+    check_whole(store, clean=True)
+
+
+def test_two_undos_at_once_are_one(store: MemoryStore) -> None:
+    before = all_seen(open_archive(store))
+    expired(store, last=2, days=3, grace=DAY)
+    assert undo(meanwhile(store, lambda: undo(store, 60)), 60).restore_points == (1, 2, 3, 4, 5, 7)
+    assert all_seen(open_archive(store)) == before
+    check_whole(store)
+
+
+def test_an_undo_beside_another_expiration_is_refused(built: MemoryStore) -> None:
+    """Both let go of segments: what the second one dropped must not be missing in restore points that come back."""
+    for last, days in ((2, None), (0, 2)):
+        store = built.copy()
+        expired(store, last=4, days=4, grace=DAY)
+        with pytest.raises(RefusedError, match="went since that expiration"):
+            undo(meanwhile(store, lambda: expired(store, last=last, days=days, grace=DAY)), 60)  # noqa: B023
+        check_whole(store)
+
+
+def test_deletes_that_are_refused_are_told_and_tried_again(store: MemoryStore) -> None:
     report = expired(Undeletable(store), last=2, days=3)
     assert report.failed
     assert set(report.failed.values()) == {"it is locked"}
@@ -70,9 +546,8 @@ class Undeletable(FaultyStore):
         return [Failed(key, DeniedError("it is locked", "wait")) for key in keys]
 
 
-def test_catalogs_that_can_not_be_deleted_stop_no_sweep(built: MemoryStore) -> None:
+def test_catalogs_that_can_not_be_deleted_stop_no_sweep(store: MemoryStore) -> None:
     """Object lock holds catalogs while tables that they refer to are deleted."""
-    store = built.copy()
 
     class LockedCatalogs(FaultyStore):
         def delete(self, keys: Iterable[str]) -> list[Failed]:
@@ -89,9 +564,8 @@ def test_catalogs_that_can_not_be_deleted_stop_no_sweep(built: MemoryStore) -> N
     check_whole(store, clean=True)
 
 
-def test_nothing_is_deleted_while_a_damaged_catalog_is_young(built: MemoryStore) -> None:
+def test_nothing_is_deleted_while_a_damaged_catalog_is_young(store: MemoryStore) -> None:
     """Nobody can tell what its readers have open."""
-    store = built.copy()
     store.age("", 2 * 24 * 3600.0)
     old = open_archive(store).committed.catalog
     assert old is not None
@@ -110,10 +584,9 @@ def test_nothing_is_deleted_while_a_damaged_catalog_is_young(built: MemoryStore)
     check_whole(store, clean=True)
 
 
-def test_a_sweep_passes_over_a_catalog_that_a_repair_replaced(built: MemoryStore) -> None:
+def test_a_sweep_passes_over_a_catalog_that_a_repair_replaced(store: MemoryStore) -> None:
     """As it was before the repair, nobody can open the archive; what the repair made stays whole. Nothing is deleted
     before the grace time of the repair is over."""
-    store = built.copy()
     for last in (5, 4):
         expired(store, last=last, grace=DAY)
     store.age("", 2 * 24 * 3600.0)
@@ -145,8 +618,7 @@ class Forgetful(FaultyStore):
 
 
 @pytest.mark.parametrize("forgotten", ["points/0000000009", "catalog/", "topics/a", "tables/"])
-def test_an_object_that_a_listing_lacks_costs_nothing(built: MemoryStore, forgotten: str) -> None:
-    store = built.copy()
+def test_an_object_that_a_listing_lacks_costs_nothing(store: MemoryStore, forgotten: str) -> None:
     old = open_archive(store)
     before = all_seen(old)
     expired(Forgetful(store, forgotten), last=2, grace=DAY)
@@ -156,8 +628,7 @@ def test_an_object_that_a_listing_lacks_costs_nothing(built: MemoryStore, forgot
     check_whole(store, clean=True)
 
 
-def test_sweep_spares_segments_that_the_next_backup_may_salvage(built: MemoryStore) -> None:
-    store = built.copy()
+def test_sweep_spares_segments_that_the_next_backup_may_salvage(store: MemoryStore) -> None:
     mine = "topics/a/segment_partition_000_from_offset_0000000888_records"
     over = "topics/b/segment_partition_000_from_offset_0000000888_records"
     new = "topics/new/segment_partition_000_from_offset_0000000000_records"
@@ -278,10 +749,9 @@ def emptied(state: State) -> State:
 
 @pytest.mark.parametrize("gap", [0, 5])
 def test_a_writer_can_have_nothing_deleted_before_the_grace_time_is_over(
-    built: MemoryStore, monkeypatch: pytest.MonkeyPatch, gap: int
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, gap: int
 ) -> None:
     """A writer without the right to delete can forge any time and any catalog: the store's times count."""
-    store = built.copy()
     store.age("", 2 * 24 * 3600.0)
     expired(store, grace=DAY)
     before = {key for key in objects_of(store) if key.startswith((layout.TOPICS, layout.POINTS))}
@@ -319,8 +789,7 @@ def backup_running(store: Store) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("grace", [NOW, DAY])
-def test_everything_but_segments_works_beside_a_backup(built: MemoryStore, grace: timedelta) -> None:
-    store = built.copy()
+def test_everything_but_segments_works_beside_a_backup(store: MemoryStore, grace: timedelta) -> None:
     before = all_seen(open_archive(store))
     index = store.get("topics/a/index_partition_000")
     with backup_running(store) as end:
@@ -350,8 +819,7 @@ def test_everything_but_segments_works_beside_a_backup(built: MemoryStore, grace
     check_whole(store, clean=True)
 
 
-def test_an_undo_beside_a_backup(built: MemoryStore) -> None:
-    store = built.copy()
+def test_an_undo_beside_a_backup(store: MemoryStore) -> None:
     before = all_seen(open_archive(store))
     expired(store, last=1, days=2, grace=DAY)
     with backup_running(store) as end:
@@ -387,9 +855,8 @@ def test_a_pin_beside_an_expiration_holds(built: MemoryStore) -> None:
     check_whole(store)
 
 
-def test_a_closed_run_commits_nothing(built: MemoryStore) -> None:
+def test_a_closed_run_commits_nothing(store: MemoryStore) -> None:
     """A writer slept until everything around its catalog was swept: even the number after its own is free again."""
-    store = built.copy()
     with HeldLease(store, "kbackup backup", 60) as lease:
         slept = begin_writing(store, lease, "backup")
         store.delete([layout.LOCK])
@@ -405,9 +872,8 @@ def test_a_closed_run_commits_nothing(built: MemoryStore) -> None:
     check_whole(store)
 
 
-def test_a_pin_that_slept_holds_on_the_newest_catalog(built: MemoryStore) -> None:
+def test_a_pin_that_slept_holds_on_the_newest_catalog(store: MemoryStore) -> None:
     """Catalogs after the one that it read were swept: it must not take their place."""
-    store = built.copy()
 
     def others() -> None:
         for name in ("one", "two", "three"):
@@ -461,8 +927,7 @@ def test_a_crash_at_every_write(built: MemoryStore, after: bool) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_crash_at_every_write_of_undo(built: MemoryStore) -> None:
-    store = built.copy()
+def test_a_crash_at_every_write_of_undo(store: MemoryStore) -> None:
     before = all_seen(open_archive(store))
     expired(store, last=2, days=3, grace=DAY)
     after = all_seen(open_archive(store))
@@ -477,8 +942,7 @@ def test_a_crash_at_every_write_of_undo(built: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("then", ["backup", "expire"])
-def test_the_next_run_writes_the_derived_files_of_a_crashed_one(built: MemoryStore, then: str) -> None:
-    store = built.copy()
+def test_the_next_run_writes_the_derived_files_of_a_crashed_one(store: MemoryStore, then: str) -> None:
     fails = FaultyStore(store, down("put", "topics/*"))
     with pytest.raises(Exception, match="down"):
         expired(fails, last=2, days=3)
@@ -497,9 +961,8 @@ def test_the_next_run_writes_the_derived_files_of_a_crashed_one(built: MemorySto
 
 
 @pytest.mark.exhaustive
-def test_damage_is_found(built: MemoryStore) -> None:
+def test_damage_is_found(store: MemoryStore) -> None:
     """Nothing is taken for expired that was not."""
-    store = built.copy()
     history = History(store)
     history.topics = {t.name: t for t in open_archive(store).restore_point("latest").topics}
     pin(store, "3")
@@ -557,11 +1020,10 @@ def forge(store: Store, **members: object) -> None:
 @pytest.mark.parametrize("tables", [False, True], ids=["catalogs whole", "tables overwritten"])
 @pytest.mark.parametrize("catalogs", [0, 3, 99], ids=["none", "some", "all"])
 def test_no_forged_catalog_makes_a_sweep_delete_before_the_grace_time(
-    tables: bool, catalogs: int, built: MemoryStore
+    tables: bool, catalogs: int, store: MemoryStore
 ) -> None:
     """A writer may commit any catalog, call any other one swept, and overwrite catalogs and tables: nothing that was
     written by then is deleted before the store's own times allow it."""
-    store = built.copy()
     store.age("", 30 * 24 * 3600.0)
     committed = open_archive(store).committed
     newest, needed = committed.state.number, referred_keys(committed)
@@ -584,9 +1046,8 @@ def sweep(store: Store, grace: timedelta) -> Orphans:
     return find_orphans(store, archive.committed, store.list(), cutoff)
 
 
-def test_restored_points_stay_below_a_forged_catalog(built: MemoryStore) -> None:
+def test_restored_points_stay_below_a_forged_catalog(store: MemoryStore) -> None:
     """The catalog of an undo counts, whatever a later one says of it."""
-    store = built.copy()
     expired(store, last=2, grace=timedelta(days=900))
     store.age("", 5 * 24 * 3600.0)
     undo(store, 60)
@@ -595,9 +1056,8 @@ def test_restored_points_stay_below_a_forged_catalog(built: MemoryStore) -> None
     assert not needed & {each.key for each in sweep(store, DAY).objects}
 
 
-def test_a_replaced_catalog_of_the_grace_time_stops_a_sweep(built: MemoryStore) -> None:
+def test_a_replaced_catalog_of_the_grace_time_stops_a_sweep(store: MemoryStore) -> None:
     """The next catalog names its checksum."""
-    store = built.copy()
     expired(store, last=2, grace=timedelta(days=900))
     store.age("", 5 * 24 * 3600.0)
     undo(store, 60)
@@ -608,8 +1068,7 @@ def test_a_replaced_catalog_of_the_grace_time_stops_a_sweep(built: MemoryStore) 
     assert (orphans.objects, orphans.unreadable) == ((), number)
 
 
-def test_an_orphan_that_was_written_within_the_grace_time_stays(built: MemoryStore) -> None:
-    store = built.copy()
+def test_an_orphan_that_was_written_within_the_grace_time_stays(store: MemoryStore) -> None:
     store.age("", 5 * 24 * 3600.0)
     over = "topics/b/segment_partition_000_from_offset_0000000888_records"
     store.put(over, b"x")
@@ -627,9 +1086,8 @@ def test_ages_count_by_the_clock_of_the_store(built: MemoryStore) -> None:
     check_whole(behind, clean=True)
 
 
-def test_a_sweep_streams_the_listing(built: MemoryStore) -> None:
+def test_a_sweep_streams_the_listing(store: MemoryStore) -> None:
     """Of a thousand objects that stay, no more than one is held."""
-    store = built.copy()
     alive: list[weakref.ref[Probe]] = []
     most = 0
 
