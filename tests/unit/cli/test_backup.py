@@ -1,8 +1,7 @@
-"""`backup` with Delta tables and with `--follow`: refused options, signals, Spark sessions, and notes."""
+"""`backup` with Delta tables and with `--follow`, Spark sessions, signals that stop, and the plan of `restore`."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -11,116 +10,133 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from kbackup.archive.models import Totals
-from kbackup.cli import main
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import show_connecting, spark_session, stop_at_signals
-from kbackup.config import Config, Setting, SettingOrigin
-from kbackup.errors import UnreachableError
+from kbackup.cli.restore import _show_plan
+from kbackup.cli.restore import command as restore
+from kbackup.config import Config, Setting, SettingOrigin, load
+from kbackup.errors import UnreachableError, UsageError
 from kbackup.jobs.backup import job as backup_job
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
 from kbackup.spark import session as spark
 from tests.support.archives import make_archive
+from tests.support.command_lines import parsed_command
+from tests.support.printed import Kbackup
 
 WHY = "Spark can't be started: no jars"
 
 
-class NoDelta:
-    """A start of Spark that fails where jars are to be fetched; of others the session is what they were given."""
+class Started:
+    """A start of Spark that fails where jars are to be fetched; the session keeps what it was given."""
 
-    ready = True
+    ready, ended = True, False
+    cancelled: list[object] = []  # noqa: RUF012 (of all sessions)
 
     def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
-        self._conf = conf
+        self.conf = conf
         self.session: Any = None
+        self.sparkContext = self
 
-    def __call__(self) -> Mapping[str, str]:
-        if "spark.jars.packages" in self._conf:
+    def __call__(self) -> Any:
+        if "spark.jars.packages" in self.conf:
             raise UnreachableError(WHY, "hint")
-        return self._conf
+        self.session = self
+        return self
 
-    ended = False
+    def cancelAllJobs(self) -> None:  # noqa: N802 (Spark's)
+        self.cancelled.append(self)
 
     def leave(self) -> None: ...
 
 
-@pytest.fixture
-def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
-    """Configurations of the sessions with which backups ran."""
-    taken: list[Mapping[str, str]] = []
+class Noted(Reporter):
+    """Keeps what a terminal would show."""
 
-    def backup(options: Any, source: Any, store: Any, session: Callable[[], Any], *_: object) -> BackupReport:
-        make_archive(store)
-        taken.append(session())
-        none = Totals(topics=0, partitions=0, segments=0, records=0, bytes=0, stored_bytes=0, groups=0)
-        return BackupReport(2, 1, "2026-01-31T02:31:07.114Z", store.url, none, (), (), ())
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
 
-    monkeypatch.setattr(spark, "Starting", NoDelta)
-    monkeypatch.setattr(backup_job, "backup", backup)
-    return taken
-
-
-def test_a_restore_point_takes_no_jars(
-    sessions: list[Mapping[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tables = tmp_path / "tables"
-    arguments = ["backup", "--archive", str(tmp_path / "archive"), "--delta", str(tables), "--json"]
-    assert main(arguments) == UnreachableError.exit_code
-    said = capsys.readouterr()
-    assert json.loads(said.out)["restore_point"] == 2
-    assert f"restore point 2 is committed, but an export to the Delta tables at {tables} failed: {WHY}" in said.err
-    (conf,) = sessions
-    assert not [name for name in conf if "jars" in name or "extensions" in name]
-    assert not (tables / "_kbackup" / "reached.json").exists()
-
-
-def test_without_tables_no_second_start(
-    sessions: list[Mapping[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "kbackup.toml"
-    config.write_text('[spark.conf]\n"spark.jars.packages" = "of:mine:1"\n')
-    arguments = ["backup", "--archive", str(tmp_path / "archive"), "--config", str(config)]
-    assert main(arguments) == UnreachableError.exit_code
-    assert WHY in capsys.readouterr().err
-    assert not sessions
-
-
-def test_ctrl_c_cancels_the_jobs_of_all_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    cancelled: list[object] = []
-
-    class Started(NoDelta):
-        def __call__(self) -> Mapping[str, str]:
-            self.session = self
-            return {}
-
-        @property
-        def sparkContext(self) -> Any:  # noqa: N802 (Spark's)
-            return self
-
-        def cancelAllJobs(self) -> None:  # noqa: N802 (Spark's)
-            cancelled.append(self)
-
-    monkeypatch.setattr(spark, "Starting", Started)
-    before = signal.getsignal(signal.SIGINT)
-    with spark_session(Config(), reporter=Reporter()) as one, spark_session(Config(), reporter=Reporter()) as other:
-        one()
-        other()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert len(set(cancelled)) == 2
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-# Options that `backup --follow` refuses before it starts, and signals that stop it.
+    def doing(self, text: str) -> None:
+        self.lines.append(text)
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spark, "Starting", Started)
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
+    """Configurations of the sessions with which backups ran."""
+    taken: list[Mapping[str, str]] = []
+
+    def backup(options: Any, source: Any, store: Any, session: Callable[[], Any], *_: object) -> BackupReport:
+        make_archive(store)
+        taken.append(session().conf)
+        none = Totals(topics=0, partitions=0, segments=0, records=0, bytes=0, stored_bytes=0, groups=0)
+        return BackupReport(2, 1, "2026-01-31T02:31:07.114Z", store.url, none, (), (), ())
+
+    monkeypatch.setattr(backup_job, "backup", backup)
+    return taken
+
+
+def test_a_restore_point_takes_no_jars(sessions: list[Mapping[str, str]], tmp_path: Path, kbackup: Kbackup) -> None:
+    tables = tmp_path / "tables"
+    printed = kbackup("backup", "-a", str(tmp_path / "archive"), "--delta", str(tables), "--json", code=14)
+    assert printed.json["restore_point"] == 2
+    assert f"restore point 2 is committed, but an export to the Delta tables at {tables} failed: {WHY}" in printed.err
+    (conf,) = sessions
+    assert not [name for name in conf if "jars" in name or "extensions" in name]
+    assert not (tables / "_kbackup" / "reached.json").exists()
+
+
+def test_without_tables_no_second_start(sessions: list[Mapping[str, str]], tmp_path: Path, kbackup: Kbackup) -> None:
+    Path("kbackup.toml").write_text('[spark.conf]\n"spark.jars.packages" = "of:mine:1"\n')
+    assert WHY in kbackup("backup", "-a", str(tmp_path / "archive"), code=14).err
+    assert not sessions
+
+
+def test_ctrl_c_cancels_the_jobs_of_all_sessions() -> None:
+    Started.cancelled.clear()
+    before, reporter = signal.getsignal(signal.SIGINT), Reporter()
+    with spark_session(Config(), reporter=reporter) as one, spark_session(Config(), reporter=reporter) as other:
+        one()
+        other()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert len(set(Started.cancelled)) == 2
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(("ready", "message"), [(False, ["starting Spark"]), (True, [])])
+def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Started, "ready", ready)
+    reporter = Noted()
+    with spark_session(Config(), at_once=True, reporter=reporter) as session:
+        assert reporter.lines == []
+        session()
+        assert reporter.lines == message
+
+
+def test_the_cluster_is_named() -> None:
+    setting = Setting("target.bootstrap.servers", "there:1", SettingOrigin("flag", "--bootstrap-server"))
+    reporter = Noted()
+    frame = Frame(load_config(FlagValues(settings=[setting])), reporter)
+    show_connecting(frame, "source")
+    assert reporter.lines == [], "none is named: that is an error soon"
+    show_connecting(frame, "target")
+    assert reporter.lines == ["connecting to the target cluster at there:1"]
+
+
+# Options that `backup --follow` refuses before it starts, and signals that stop it.
 
 
 @pytest.fixture
@@ -139,23 +155,21 @@ def stop() -> Iterator[Stop]:
         (["--follow", "--interval=0s"], "follow.interval_seconds '0s' is not"),
     ],
 )
-def test_unusable_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["backup", "--archive=/nonexistent/archive", *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_unusable_options_are_refused(arguments: list[str], message: str, kbackup: Kbackup) -> None:
+    assert message in kbackup("backup", "--archive=/nonexistent/archive", *arguments, code=2).err
 
 
 @pytest.mark.parametrize("tables", ["", "s3://lake/kafka"])
-def test_delta_tables_are_told_of_where_some_are_configured(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_delta_tables_are_told_of_where_some_are_configured(tables: str, kbackup: Kbackup) -> None:
     Path("kbackup.toml").write_text(f'[export]\ndelta = "{tables}"\n' if tables else "")
-    assert main(["backup", "--archive=/nonexistent/archive", "--follow", "--listen=9464"]) == 2
-    told = "--follow writes no Delta tables" in capsys.readouterr().err
-    assert told == bool(tables)
+    err = kbackup("backup", "--archive=/nonexistent/archive", "--follow", "--listen=9464", code=2).err
+    assert ("--follow writes no Delta tables" in err) == bool(tables)
 
 
-def test_a_key_in_the_file_needs_no_follow(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_in_the_file_needs_no_follow(sessions: list[Mapping[str, str]], tmp_path: Path, kbackup: Kbackup) -> None:
     Path("kbackup.toml").write_text('[follow]\ninterval_seconds = "10s"\n')
-    assert main(["config"]) == 0
-    assert "follow.interval_seconds" in capsys.readouterr().out
+    kbackup("backup", "-a", str(tmp_path / "archive"))
+    assert len(sessions) == 1
 
 
 def test_stop_is_asked_once_and_heard_by_whoever_waits(stop: Stop) -> None:
@@ -167,24 +181,17 @@ def test_stop_is_asked_once_and_heard_by_whoever_waits(stop: Stop) -> None:
     assert stop.wait(0), "it stays asked"
 
 
-def test_the_first_signal_asks_and_the_second_interrupts(stop: Stop) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with stop_at_signals(stop):
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.wait(60)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_second_signal_interrupts_also_where_a_shell_had_them_ignored(stop: Stop) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_the_first_signal_asks_and_the_second_interrupts(stop: Stop, handler: Any) -> None:
+    """Also where a shell had them ignored."""
+    before, own = signal.signal(signal.SIGINT, handler), signal.getsignal(signal.SIGTERM)
     try:
         with stop_at_signals(stop):
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop.wait(60)
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGTERM)
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == (own, handler)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -198,44 +205,42 @@ def test_work_beyond_the_grace_time_is_interrupted(stop: Stop) -> None:
         work()
 
 
-# Notes of commands that wait for Spark or a cluster.
+# `restore`: the output of a dry run, and an option that is gone.
 
 
-class Noted(Reporter):
-    """Keeps what a terminal would show."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def doing(self, text: str) -> None:
-        self.lines.append(text)
-
-
-@pytest.mark.parametrize(("ready", "message"), [(False, ["starting Spark"]), (True, [])])
-def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Starting:
-        def __init__(self, *of: object) -> None:
-            self.ready, self.session, self.ended = ready, None, False
-
-        def __call__(self) -> Mapping[str, str]:
-            return {}
-
-        def leave(self) -> None: ...
-
-    monkeypatch.setattr(spark, "Starting", Starting)
-    reporter = Noted()
-    with spark_session(Config(), at_once=True, reporter=reporter) as session:
-        assert reporter.lines == []
-        session()
-        assert reporter.lines == message
+def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = RestorePlan(
+        restore_id="r",
+        archive_id="a",
+        restore_point=1,
+        target_cluster_id="t",
+        created_at="2026-01-31T12:00:00.000Z",
+        transactions=True,
+        transaction_bytes=0,
+        into_existing=False,
+        topics=(),
+        units=(),
+        groups=(),
+    )
+    state = FlagValues(arguments=["restore", "-a", "s3://b/a", "--dry-run"])
+    with click.Context(restore, obj=state):
+        _show_plan(plan, [], True, Reporter())
+    out, err = capsys.readouterr()
+    assert err.splitlines()[1:] == ["to restore: kbackup restore -a s3://b/a"]
+    assert "nothing was written to the target; the restore would write 0 records" in out
+    assert "GROUP" not in out, "a plan without groups shows no table of them"
 
 
-def test_the_cluster_is_named() -> None:
-    setting = Setting("target.bootstrap.servers", "there:1", SettingOrigin("flag", "--bootstrap-server"))
-    reporter = Noted()
-    frame = Frame(load_config(FlagValues(settings=[setting])), reporter)
-    show_connecting(frame, "source")
-    assert reporter.lines == [], "none is named: that is an error soon"
-    show_connecting(frame, "target")
-    assert reporter.lines == ["connecting to the target cluster at there:1"]
+def test_a_restore_from_delta_tables_is_refused_by_name(kbackup: Kbackup) -> None:
+    with pytest.raises(UsageError, match=r"^flag --from-delta: restore\.from_delta is gone") as by_flag:
+        parsed_command(["kbackup", "restore", "--from-delta", "s3://lake/kafka", "--dry-run"])
+    reading, selecting, writing = (by_flag.value.hint or "").splitlines()[1:]
+    assert 'spark.read.format("delta")' in reading
+    assert 'select("topic", "partition", "key", "value", "headers")' in selecting
+    assert 'write.format("kafka")' in writing
+    with pytest.raises(UsageError, match=r"KBACKUP_RESTORE_FROM_DELTA: restore\.from_delta is gone"):
+        load(environ={"KBACKUP_RESTORE_FROM_DELTA": "s3://lake/kafka"})
+    Path("kbackup.toml").write_text('[restore]\nfrom_delta = "s3://lake/kafka"\n')
+    with pytest.raises(UsageError, match=r"kbackup\.toml: restore\.from_delta is gone"):
+        load(environ={})
+    assert "delta" not in kbackup("restore", "--help").out

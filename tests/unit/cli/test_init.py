@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -21,21 +22,12 @@ from hypothesis import strategies as st
 
 from kbackup import cli
 from kbackup.cli import init
-from kbackup.cli.init import (
-    ConfigDraft,
-    Schedule,
-    chart_values,
-    parse_at,
-    schedule_files,
-    service,
-    timer,
-    toml_text,
-    write_files,
-)
+from kbackup.cli.init import ConfigDraft, Schedule, parse_at, toml_text, write_files
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.errors import UnreachableError, UsageError
 from kbackup.jobs import check
 from kbackup.jobs.check import Configured, Steps
+from tests.support.printed import Kbackup
 from tests.support.terminals import Terminal
 
 FLAGS = ("init", "--yes", "--bootstrap-server", "h:9092", "--archive", "s3://b/p", "--schedule", "none")
@@ -44,6 +36,10 @@ FLAGS = ("init", "--yes", "--bootstrap-server", "h:9092", "--archive", "s3://b/p
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def written() -> dict[str, Any]:
+    return tomllib.loads(Path("kbackup.toml").read_text())
 
 
 @pytest.fixture
@@ -78,37 +74,35 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return run
 
 
-def test_options_are_the_answers(tried: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_the_answers(tried: list[str], kbackup: Kbackup) -> None:
     more = ("-t", "orders", "-t", "/x/", "--set", "source.sasl.password=${file:/run/secret}", "--no-check")
-    assert cli.main([*FLAGS, *more, "--json"]) == 0
-    assert tomllib.loads(Path("kbackup.toml").read_text()) == {
+    report = kbackup(*FLAGS, *more, "--json").json
+    assert written() == {
         "archive": "s3://b/p",
         "source": {"bootstrap": {"servers": "h:9092"}, "sasl": {"password": "${file:/run/secret}"}},
         "backup": {"topics": ["orders", "/x/"]},
     }
-    report = json.loads(capsys.readouterr().out)
     assert report["files"] == [report["config"]] == [str(Path("kbackup.toml").absolute())]
     assert report["next"] == ["kbackup check --spark", "kbackup backup"]
     assert tried == []
 
 
-def test_failed_trials_write_nothing(tried: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*FLAGS, "--archive", "s3://wrong"]) == 14
+def test_failed_trials_write_nothing(tried: list[str], kbackup: Kbackup) -> None:
+    printed = kbackup(*FLAGS, "--archive", "s3://wrong", code=14)
     assert tried == ["s3://wrong", "s3://wrong"], "the archive, and the selection with the cluster"
-    out, err = capsys.readouterr()
-    assert "FAILED   a trial: no bucket wrong" in out
-    assert err == "nothing was written\n"
+    assert "FAILED   a trial: no bucket wrong" in printed.out
+    assert printed.err == "nothing was written\n"
     assert list(Path().iterdir()) == []
 
 
-def test_a_file_is_overwritten_only_when_told(tried: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    Path("mine.toml").write_text("mine")
-    assert cli.main([*FLAGS, "--config", "mine.toml"]) == 1
-    assert "mine.toml exists; nothing was written\nhint: give --overwrite" in capsys.readouterr().err
-    assert Path("mine.toml").read_text() == "mine"
-    assert cli.main([*FLAGS, "--config", "mine.toml", "--overwrite"]) == 0
-    assert tomllib.loads(Path("mine.toml").read_text())["archive"] == "s3://b/p"
-    assert "kbackup backup --config " in capsys.readouterr().out
+def test_a_file_is_overwritten_only_when_told(tried: list[str], typed: Callable[..., int], kbackup: Kbackup) -> None:
+    Path("kbackup.toml").write_text("mine")
+    err = kbackup(*FLAGS, code=1).err
+    assert "kbackup.toml exists; nothing was written\nhint: give --overwrite" in err
+    assert typed("n") == 1
+    assert Path("kbackup.toml").read_text() == "mine"
+    assert "kbackup backup\n" in kbackup(*FLAGS, "--overwrite").out
+    assert written()["archive"] == "s3://b/p"
 
 
 @pytest.mark.parametrize(
@@ -122,15 +116,10 @@ def test_a_file_is_overwritten_only_when_told(tried: list[str], capsys: pytest.C
     ],
 )
 def test_refusals(
-    arguments: tuple[str, ...],
-    message: str,
-    tried: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], message: str, tried: list[str], kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert cli.main(list(arguments)) == 2
-    assert message in capsys.readouterr().err
+    assert message in kbackup(*arguments, code=2).err
     assert list(Path().iterdir()) == []
 
 
@@ -140,7 +129,7 @@ def test_an_answer_that_fails_is_corrected(tried: list[str], typed: Callable[...
     selection = ("/(/", "orders, /x/", "", "", "")
     assert typed(*cluster, *archive, *selection, "none") == 0
     assert tried == ["None", "s3://wrong", "s3://right", "s3://right orders,/x/"]
-    assert tomllib.loads(Path("kbackup.toml").read_text()) == {
+    assert written() == {
         "archive": "s3://right",
         "source": {
             "bootstrap": {"servers": "h:9092"},
@@ -155,7 +144,7 @@ def test_an_answer_that_fails_is_corrected(tried: list[str], typed: Callable[...
 def test_answers_that_fail_may_be_kept(tried: list[str], typed: Callable[..., int]) -> None:
     answers = ("h:1", "", "s3://wrong", "", "", "", "keep", "", "", "", "", "keep", "none")
     assert typed(*answers) == 14
-    assert tomllib.loads(Path("kbackup.toml").read_text())["archive"] == "s3://wrong"
+    assert written()["archive"] == "s3://wrong"
 
 
 def test_options_are_the_first_answers(tried: list[str], typed: Callable[..., int]) -> None:
@@ -166,12 +155,6 @@ def test_options_are_the_first_answers(tried: list[str], typed: Callable[..., in
     assert "orders" not in Path("kbackup.toml").read_text(), "'-' removes an answer"
 
 
-def test_a_file_is_overwritten_after_a_question(tried: list[str], typed: Callable[..., int]) -> None:
-    Path("kbackup.toml").write_text("mine")
-    assert typed("n") == 1
-    assert Path("kbackup.toml").read_text() == "mine"
-
-
 @pytest.mark.parametrize("answers", [(), ("h:1", ""), ("h:1", "", "s3://b", "", "", "", "", "", "", "")])
 def test_an_end_of_input_leaves_nothing(answers: tuple[str, ...], tried: list[str], typed: Callable[..., int]) -> None:
     assert typed(*answers) == 130
@@ -180,22 +163,22 @@ def test_an_end_of_input_leaves_nothing(answers: tuple[str, ...], tried: list[st
 
 @pytest.mark.usefixtures("tried")
 def test_paths_in_printed_commands_are_quoted_and_hold_no_controls(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "my $(backups)"
     folder.mkdir()
-    assert cli.main([*FLAGS, "--config", str(folder / "kbackup.toml")]) == 0
-    assert f"--config '{folder}/kbackup.toml'" in capsys.readouterr().out
+    config = ("--config", str(folder / "kbackup.toml"))
+    assert f"--config '{folder}/kbackup.toml'" in kbackup(*FLAGS, *config).out
     variable = ("--set", "source.sasl.password=${env:KAFKA PASSWORD}", "--schedule", "systemd", "--overwrite")
     monkeypatch.setenv("KAFKA PASSWORD", "x")
-    assert cli.main([*FLAGS, *variable, "--config", str(folder / "kbackup.toml")]) == 0
-    assert f"write 'KAFKA PASSWORD'=… into '{folder}/kbackup.env'," in capsys.readouterr().out
+    expected = f"write 'KAFKA PASSWORD'=… into '{folder}/kbackup.env',"
+    assert expected in kbackup(*FLAGS, *variable, *config).out
     monkeypatch.setenv("JAVA_HOME", "/opt\nUser=root")
-    assert cli.main([*FLAGS, *variable, "--config", str(folder / "kbackup.toml")]) == 2
-    assert "the path of JAVA_HOME, /opt\\nUser=root, can't be used" in capsys.readouterr().err
+    err = kbackup(*FLAGS, *variable, *config, code=2).err
+    assert "the path of JAVA_HOME, /opt\\nUser=root, can't be used" in err
     for sign in ("\n", "\x1b"):
-        assert cli.main([*FLAGS, "--config", f"{tmp_path}/a{sign}User=root.toml"]) == 2
-        assert "choose a path without control characters" in capsys.readouterr().err
+        err = kbackup(*FLAGS, "--config", f"{tmp_path}/a{sign}User=root.toml", code=2).err
+        assert "choose a path without control characters" in err
 
 
 # The files of `init`: they hold what was answered, and all of them or none are written.
@@ -249,7 +232,7 @@ def test_a_draft_takes_no_secret_and_no_invalid_value() -> None:
 def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
     config = tmp_path / folder / "kbackup.toml"
     config.parent.mkdir()
-    texts = schedule_files(Schedule("systemd", (3, 5)), config, "")
+    texts = init.schedule_files(Schedule("systemd", (3, 5)), config, "")
     for path, content in texts.items():
         path.write_text(content)
     done = subprocess.run(["systemd-analyze", "verify", *map(str, texts)], capture_output=True, text=True, check=False)
@@ -257,7 +240,7 @@ def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
 
 
 def test_a_service_runs_one_backup_of_the_file() -> None:
-    unit = service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"], {"JAVA_HOME": "/opt/jdk"})
+    unit = init.service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"], {"JAVA_HOME": "/opt/jdk"})
     assert 'ExecStart=/opt/kb/kbackup backup --wait --quiet --json=line --config "/etc/my kbackup/100%%.toml"\n' in unit
     assert "WorkingDirectory=/etc/my kbackup/\n" in unit
     assert "EnvironmentFile=-/etc/my kbackup/kbackup.env\n" in unit
@@ -266,7 +249,7 @@ def test_a_service_runs_one_backup_of_the_file() -> None:
 
 def test_a_unit_means_the_paths_that_it_names() -> None:
     """Specifiers, globs, variables, and ends of lines that systemd takes for something else."""
-    unit = service(Path('/100%h [x]* "$a"\\/k.toml'), ["/o $b/kb"], {"JAVA_HOME": '/j $c %d "e\\'})
+    unit = init.service(Path('/100%h [x]* "$a"\\/k.toml'), ["/o $b/kb"], {"JAVA_HOME": '/j $c %d "e\\'})
     for line in (
         'WorkingDirectory=/100%%h [x]* "$a"\\/',
         'EnvironmentFile=-/100%%h \\[x]\\* "$a"\\\\/kbackup.env',
@@ -281,12 +264,12 @@ def test_paths_that_would_add_lines_to_a_unit_are_refused(sign: str) -> None:
     path = f"/a{sign}User=root"
     for config, program, java in ((path, "/kb", ""), ("/a", path, ""), ("/a", "/kb", path)):
         with pytest.raises(UsageError, match="can't be used; choose a path without control") as raised:
-            service(Path(config) / "k.toml", [program], {"JAVA_HOME": java})
+            init.service(Path(config) / "k.toml", [program], {"JAVA_HOME": java})
         assert str(raised.value).isprintable()
 
 
 def test_a_timer_has_its_time() -> None:
-    assert "OnCalendar=*-*-* 03:05:00\n" in timer(parse_at("3:05"))
+    assert "OnCalendar=*-*-* 03:05:00\n" in init.timer(parse_at("3:05"))
     for wrong in ("24:00", "3", "3:5", "03:60"):
         with pytest.raises(UsageError, match="not a time of the day"):
             parse_at(wrong)
@@ -294,7 +277,7 @@ def test_a_timer_has_its_time() -> None:
 
 def test_values_of_the_chart_hold_the_configuration() -> None:
     toml = toml_text({"archive": "s3://b", "source.bootstrap.servers": 'h:1,"x"'})
-    values = yaml.safe_load(chart_values(Schedule("kubernetes", (14, 7), "reg/kbackup"), toml))
+    values = yaml.safe_load(init.chart_values(Schedule("kubernetes", (14, 7), "reg/kbackup"), toml))
     jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text("utf-8")))
     assert values["config"] == toml
     assert values["image"] == {"repository": "reg/kbackup"}

@@ -190,9 +190,6 @@ def test_help_names_commands_and_codes(kbackup: Kbackup) -> None:
 # Processes of kbackup: signals, interrupts, closed pipes, and their imports.
 
 
-HEAVY = {"pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "numpy"}
-
-
 def test_sigterm_handler_is_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     cli.main(["--version"])

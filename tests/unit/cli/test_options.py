@@ -14,23 +14,17 @@ from hypothesis import strategies as st
 
 from kbackup.archive.query.selection import Selection, exact_entry
 from kbackup.cli import COMMANDS, cli
+from kbackup.cli.common import options
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    command_line,
-    common_options,
-    key_options,
-    s3_options,
-    source_options,
-    spark_options,
-    target_options,
-)
-from kbackup.cli.restore import command
-from kbackup.config import KEYS, Config, Loaded, SettingOrigin
-from kbackup.config.models import Restore
+from kbackup.cli.common.options import command_line
+from kbackup.cli.restore import command as restore
+from kbackup.config import KEYS, Config, Loaded, Restore, SettingOrigin
 from kbackup.errors import UsageError
 from tests.support.command_lines import parsed_command
+
+RENAMED = {"--backup": "--restore-point", "--at": "--to-time"}
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+"""Names of groups: any text that a document in JSON holds."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +37,12 @@ def loaded(*args: str, target: bool = False) -> Loaded:
     config: list[Loaded] = []
 
     @click.command()
-    @common_options
-    @archive_option
-    @(target_options if target else source_options)
-    @s3_options
-    @spark_options
-    @key_options(*(path for path in KEYS if path.startswith("restore." if target else "backup.")))
+    @options.common_options
+    @options.archive_option
+    @(options.target_options if target else options.source_options)
+    @options.s3_options
+    @options.spark_options
+    @options.key_options(*(path for path in KEYS if path.startswith("restore." if target else "backup.")))
     @pass_frame
     def command(frame: Frame) -> None:
         config.append(frame.loaded)
@@ -100,9 +94,7 @@ def test_files_of_flags() -> None:
 
 
 def test_an_archive_may_be_an_argument_and_is_asked_for() -> None:
-    @click.command()
-    @archive_argument
-    @pass_frame
+    @options.archive_command("it", argument=True)
     def command(frame: Frame) -> None:
         click.echo(frame.archive)
 
@@ -113,31 +105,24 @@ def test_an_archive_may_be_an_argument_and_is_asked_for() -> None:
 
 def test_help_comes_from_the_table_of_keys() -> None:
     @click.command()
-    @key_options("backup.segment_bytes", "backup.compression", "restore.map", "restore.transactions")
+    @options.key_options("backup.segment_bytes", "backup.compression", "restore.map", "restore.transactions")
     def command() -> None:
         """Do nothing."""
 
     text = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert f"--segment-bytes SIZE {KEYS['backup.segment_bytes'].doc} [default 128MiB]" in text
-    assert "--compression [none|zstd]" in text
-    assert "--map NAME=VALUE" in text
-    assert "--transactions / --no-transactions" in text
+    for shown in ("--compression [none|zstd]", "--map NAME=VALUE", "--transactions / --no-transactions"):
+        assert shown in text
 
 
-@pytest.mark.parametrize("arguments", [("--settings", "acls,users"), ("--settings", "acls", "--settings", "users")])
-def test_words_of_a_choice_may_be_given_at_once(arguments: tuple[str, ...]) -> None:
-    assert loaded(*arguments, target=True).config.restore.settings == ("acls", "users")
-
-
-def test_words_that_are_no_choice() -> None:
+def test_words_of_a_choice_may_be_given_at_once() -> None:
+    for arguments in (("--settings", "acls,users"), ("--settings", "acls", "--settings", "users")):
+        assert loaded(*arguments, target=True).config.restore.settings == ("acls", "users")
     with pytest.raises(UsageError, match="is not a list of acls, configs, quotas, users"):
         loaded("--settings", "acls,topics", target=True)
 
 
 # One name selects a restore point and one a time, in every command; former names keep working.
-
-
-RENAMED = {"--backup": "--restore-point", "--at": "--to-time"}
 
 
 def _commands(group: click.Group, context: click.Context, name: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -158,21 +143,15 @@ def _options(command: click.Command) -> list[click.Option]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_former_names_set_the_same_parameter(name: str) -> None:
+def test_former_names_set_the_same_parameter_and_are_not_shown(name: str) -> None:
     command = EVERY[name]
-    context = click.Context(command)
+    context = click.Context(command, info_name=name)
     for former, present in RENAMED.items():
         assert all(former not in option.opts for option in _options(command))
         for option in _options(command):
             if present in option.opts:
                 assert option.name is not None
                 assert command.make_parser(context).parse_args([former, "1"])[0][option.name] == "1"
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_help_and_completion_leave_out_former_names(name: str) -> None:
-    command = EVERY[name]
-    context = click.Context(command, info_name=name)
     words = command.get_help(context).replace(",", " ").split()
     completed = [item.value for item in command.shell_complete(context, "--")]
     assert not {*RENAMED} & {*words, *completed}
@@ -191,10 +170,6 @@ def test_which_commands_select() -> None:
 # Written command lines set what they were written for, whatever names and values there are.
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-"""Names of groups: any text that a document in JSON holds."""
-
-
 @given(NAMES, NAMES, NAMES)
 @example("--json", "-x", "$${env:HOME}")
 @example("${env:HOME}", "${file:/etc/passwd}", "=ls")
@@ -203,13 +178,13 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 @example("'\"`$(reboot)\\", "!!", "\0\n\r\u202e")
 def test_a_command_line_sets_any_names(selected: str, source: str, target: str) -> None:
     settings = {"restore.groups": [exact_entry(selected)], "restore.map_group": {source: target}}
-    line = command_line(command, settings, "--dry-run")
+    line = command_line(restore, settings, "--dry-run")
     assert line.isprintable()
     words = shlex.split(line)
     assert words[:3] == ["kbackup", "restore", "--dry-run"]
-    restore = parsed_command(words).restore
-    assert restore.map_group == {source: target}
-    chosen = Selection.of(restore.groups, ())
+    config = parsed_command(words).restore
+    assert config.map_group == {source: target}
+    chosen = Selection.of(config.groups, ())
     assert chosen.matches(selected)
     assert not chosen.matches(selected + "x")
     assert chosen.matches(source) == (source == selected)
@@ -223,18 +198,17 @@ def test_a_command_line_sets_every_kind_of_value() -> None:
         "restore.map": {"orders": "again"},
         "restore.no_groups": True,
     }
-    line = command_line(command, settings)
+    line = command_line(restore, settings)
     assert line == (
         "kbackup restore --archive s3://my-backups/kafka --restore-point 41 --topic orders --topic '/pay.*/' "
         "--map orders=again --no-groups"
     )
     config = parsed_command(shlex.split(line))
     assert config.archive == "s3://my-backups/kafka"
-    assert config.restore == Restore(
-        restore_point=41, topics=("orders", "/pay.*/"), map={"orders": "again"}, no_groups=True
-    )
+    expected = Restore(restore_point=41, topics=("orders", "/pay.*/"), map={"orders": "again"}, no_groups=True)
+    assert config.restore == expected
 
 
 def test_a_value_that_can_not_be_shown_is_refused() -> None:
     with pytest.raises(UsageError, match="--topic has a character that can't be shown"):
-        command_line(command, {"restore.topics": ["gro\u202eup"]})
+        command_line(restore, {"restore.topics": ["gro\u202eup"]})

@@ -1,4 +1,6 @@
-"""What commands print: tables, documents, notes, logs and progress; names of others steer no terminal."""
+"""What commands print: tables, documents, notes, logs and progress.
+
+Names are other people's: whatever stands in them, no terminal is steered, a line is one line, JSON stays JSON."""
 
 from __future__ import annotations
 
@@ -23,34 +25,50 @@ from kbackup.util.text import human_count, human_duration, human_size, printable
 from kbackup.util.times import ms_of
 from tests.support.terminals import Terminal
 
-
-def test_plain_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [("a\x1b[1m", 1234, None), ("longer", 5, "x")]
-    Reporter().table(("topic", "records", "note"), rows)
-    assert capsys.readouterr().out == ("TOPIC     RECORDS  NOTE\na\\x1b[1m    1,234  -\nlonger          5  x\n")
-
-
-def test_tables_without_rows_have_their_head(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter().table(("topic", "records"), [])
-    assert capsys.readouterr().out == "TOPIC  RECORDS\n"
-
-
+Said = pytest.CaptureFixture[str]
 LOSSES = ("number", Column("losses", optional=True, alarming=True))
+LONG_NAMES = [("payments." * 30)[:239] + end for end in ("-retries-1", "-retries-2")]
 
 
-def test_optional_columns_without_a_number_are_hidden(capsys: pytest.CaptureFixture[str]) -> None:
-    for rows in ([(1, 0), (2, None)], [(1, 0), (2, 3)], []):
-        Reporter().table(LOSSES, rows)
-    assert capsys.readouterr().out == (
-        "NUMBER\n     1\n     2\nNUMBER  LOSSES\n     1       0\n     2       3\nNUMBER  LOSSES\n"
-    )
+def terminal(monkeypatch: pytest.MonkeyPatch, stream: str, columns: int = 200) -> Terminal:
+    """Put a terminal in the place of sys.stdout or sys.stderr."""
+    screen = Terminal()
+    monkeypatch.setattr(sys, stream, screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    return screen
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "expected"),
+    [
+        (
+            ("topic", "records", "note"),
+            [("a\x1b[1m", 1234, None), ("longer", 5, "x")],
+            "TOPIC     RECORDS  NOTE\na\\x1b[1m    1,234  -\nlonger          5  x\n",
+        ),
+        (("topic", "records"), [], "TOPIC  RECORDS\n"),
+        (LOSSES, [(1, 0), (2, None)], "NUMBER\n     1\n     2\n"),
+        (LOSSES, [(1, 0), (2, 3)], "NUMBER  LOSSES\n     1       0\n     2       3\n"),
+        (LOSSES, [], "NUMBER  LOSSES\n"),
+        (
+            ("topic", "state", "records"),
+            [("orders", "present", 7), (LONG_NAMES[0], "present", 8)],
+            f"TOPIC   STATE    RECORDS\norders  present        7\n{LONG_NAMES[0]}  present        8\n",
+        ),
+    ],
+)
+def test_plain_tables(
+    columns: tuple[str | Column, ...], rows: list[tuple[str | int | None, ...]], expected: str, capsys: Said
+) -> None:
+    """Numbers right, columns that hold nothing hidden, and no padding to a long name."""
+    Reporter().table(columns, rows)
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.parametrize("no_color", [False, True])
 def test_losses_are_red_on_a_terminal_with_colors(no_color: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setenv("TERM", "xterm")
+    screen = terminal(monkeypatch, "stdout")
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
@@ -59,7 +77,7 @@ def test_losses_are_red_on_a_terminal_with_colors(no_color: bool, monkeypatch: p
     assert ("\x1b[31m     3\x1b[0m" in screen.getvalue()) is not no_color
 
 
-def test_pipes_have_no_colors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_have_no_colors(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     Reporter().table(LOSSES, [(2, 3)])
     assert "\x1b" not in capsys.readouterr().out
@@ -75,35 +93,17 @@ def test_ages_are_in_their_largest_unit(seconds: int, age: str, monkeypatch: pyt
 
 
 def test_tables_on_a_terminal_take_names_literally(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
+    screen = terminal(monkeypatch, "stdout")
     Reporter().table(("topic",), [("[red]t\x07",)])
     assert "[red]t\\x07" in screen.getvalue()
 
 
-LONG_NAMES = [("payments." * 30)[:239] + end for end in ("-retries-1", "-retries-2")]
-
-
-def test_plain_tables_are_not_padded_to_a_long_name(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter().table(("topic", "state", "records"), [("orders", "present", 7), (LONG_NAMES[0], "present", 8)])
-    assert capsys.readouterr().out == (
-        f"TOPIC   STATE    RECORDS\norders  present        7\n{LONG_NAMES[0]}  present        8\n"
-    )
-
-
 def test_names_lose_their_middle_on_a_terminal_that_is_too_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setenv("COLUMNS", "60")
+    screen = terminal(monkeypatch, "stdout", 60)
     Reporter().table(("topic", "records"), [(name, 1234) for name in LONG_NAMES])
     lines = [line.split() for line in screen.getvalue().splitlines()[-2:]]
     assert lines == [[shorten(name, 51), "1,234"] for name in LONG_NAMES]
     assert [name[-10:] for name, _ in lines] == ["-retries-1", "-retries-2"]
-
-
-def test_names_stay_whole_on_a_terminal_that_is_wide_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("COLUMNS", "300")
     Reporter().table(("topic", "why"), [(LONG_NAMES[0], "a text of words")])
     assert LONG_NAMES[0] in screen.getvalue()
@@ -120,14 +120,15 @@ def test_shortened_names(name: str, width: int) -> None:
     assert name.endswith(short[width // 2 + 1 :])
 
 
-def test_fields_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_and_lines(capsys: Said) -> None:
     reporter = Reporter()
     reporter.fields([("archive", "s3://b"), ("runs", 12345)])
     reporter.line("a\nb")
-    assert capsys.readouterr().out == "archive: s3://b\nruns:    12,345\na\\nb\n"
+    reporter.document({})
+    assert capsys.readouterr() == ("archive: s3://b\nruns:    12,345\na\\nb\n", "")
 
 
-def test_json_is_one_document_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document_and_nothing_else(capsys: Said) -> None:
     reporter = Reporter(json=True)
     reporter.line("not this")
     reporter.fields([("nor", "this")])
@@ -138,9 +139,11 @@ def test_json_is_one_document_and_nothing_else(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "", "the exit code is not known yet"
     reporter.finish(3)
     assert json.loads(capsys.readouterr().out) == {"a": [1, None], "b": "é\x1b", "exit_code": 3}
+    Reporter(json=True).finish(0)
+    assert capsys.readouterr() == ("", ""), "a command without a document"
 
 
-def test_a_document_that_is_printed_at_once_is_the_only_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_that_is_printed_at_once_is_the_only_one(capsys: Said) -> None:
     reporter = Reporter(json=True)
     reporter.document({"url": "http://h"}, at_once=True)
     assert json.loads(capsys.readouterr().out) == {"url": "http://h"}
@@ -149,7 +152,7 @@ def test_a_document_that_is_printed_at_once_is_the_only_one(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("name", ["orders", "line\nfeed", "\udc80"])
-def test_a_document_for_logs_is_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_for_logs_is_one_line(name: str, capsys: Said) -> None:
     reporter = Reporter(json=True, one_line=True)
     reporter.document({"topic": name, "more": [1, 2]})
     reporter.finish(0)
@@ -157,25 +160,12 @@ def test_a_document_for_logs_is_one_line(name: str, capsys: pytest.CaptureFixtur
     assert json.loads(line) == {"topic": name, "more": [1, 2], "exit_code": 0}
 
 
-def test_a_command_without_a_document_prints_none(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter(json=True).finish(0)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_documents_are_silent_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter().document({})
-    assert capsys.readouterr() == ("", "")
-
-
-def test_quiet_silences_notes_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_silences_notes_alone(capsys: Said) -> None:
     for reporter in (Reporter(), Reporter(quiet=True)):
         reporter.note("note")
         reporter.warning("careful\x00")
         reporter.line("data")
     assert capsys.readouterr() == ("data\ndata\n", "note\nwarning: careful\\x00\nwarning: careful\\x00\n")
-
-
-# Logs, numbers and texts that commands print.
 
 
 @pytest.fixture
@@ -197,7 +187,7 @@ def _logging() -> Iterator[None]:
         (2, {"kbackup.x WARNING", "kbackup.x INFO", "kbackup.x DEBUG", "botocore WARNING", "botocore INFO"}),
     ],
 )
-def test_logging(verbose: int, expected: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_logging(verbose: int, expected: set[str], capsys: Said) -> None:
     configure_logging(verbose)
     configure_logging(verbose)
     for name in ("kbackup.x", "botocore"):
@@ -205,36 +195,20 @@ def test_logging(verbose: int, expected: set[str], capsys: pytest.CaptureFixture
             logging.getLogger(name).log(level, "topic \x1b[2J")
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    assert out == ""
-    assert len(lines) == len(expected)
+    assert (out, len(lines)) == ("", len(expected))
     assert {f"{line.split()[3].rstrip(':')} {line.split()[2]}" for line in lines} == expected
     assert all(line.endswith(": topic \\x1b[2J") for line in lines)
 
 
 def test_human_numbers() -> None:
-    assert [human_size(size) for size in (0, 1023, 1536, 5 << 30, 1 << 60)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "5.0 GiB",
-        "1024.0 PiB",
-    ]
-    assert [human_count(number) for number in (0, 1234567, 12_345_678, 5e9, 2e12)] == [
-        "0",
-        "1,234,567",
-        "12.3M",
-        "5.0G",
-        "2.0T",
-    ]
+    sizes = ["0 B", "1023 B", "1.5 KiB", "5.0 GiB", "1024.0 PiB"]
+    assert [human_size(size) for size in (0, 1023, 1536, 5 << 30, 1 << 60)] == sizes
+    counts = ["0", "1,234,567", "12.3M", "5.0G", "2.0T"]
+    assert [human_count(number) for number in (0, 1234567, 12_345_678, 5e9, 2e12)] == counts
     assert [human_duration(seconds) for seconds in (0.4, 59, 65, 3725)] == ["0s", "59s", "1m05s", "1h02m"]
 
 
-def test_printable() -> None:
-    assert printable("plain é 漢") == "plain é 漢"
-    assert printable("\x1b\n\x00\u202e\ud800") == "\\x1b\\n\\x00\\u202e\\ud800"
-
-
-# Progress that commands show, with and without a terminal.
+# Progress, with and without a terminal.
 
 
 class Clock:
@@ -244,20 +218,19 @@ class Clock:
         return self.now
 
 
-def test_progress_without_a_terminal_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(capsys: Said) -> None:
     clock = Clock()
     with Progress("backup", 1000, 1 << 20, clock=clock) as progress:
         for second in range(1, 22):
             clock.now = second
             progress.advance(records=10, nbytes=10240)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
+    assert capsys.readouterr().err.splitlines() == [
         "backup: 100 of 1,000 records, 100.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m32s left",
         "backup: 200 of 1,000 records, 200.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m22s left",
     ]
 
 
-def test_progress_may_be_silent_and_without_totals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_may_be_silent_and_without_totals(capsys: Said) -> None:
     clock = Clock()
     with Progress("it", None, None, shown=False, clock=clock) as progress:
         clock.now = 20
@@ -267,26 +240,21 @@ def test_progress_may_be_silent_and_without_totals(capsys: pytest.CaptureFixture
 
 
 def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    bar = terminal(monkeypatch, "stderr")
     with Reporter().progress("[restore]", records=10) as progress:
         progress.advance(records=5)
-    assert "[restore]" in screen.getvalue()
-    assert "5 of 10 records" in screen.getvalue()
+    assert "[restore]" in bar.getvalue()
+    assert "5 of 10 records" in bar.getvalue()
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
 def test_bar_and_time_left_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, clock = Terminal(), Clock()
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", str(columns))
+    bar = terminal(monkeypatch, "stderr", columns)
+    clock = Clock()
     with Progress("run", 2_000_000, 3 << 30, clock=clock) as progress:
         clock.now = 100.0
         progress.advance(records=1_234_567, nbytes=1 << 30)
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", bar.getvalue())
     lines = [line.rstrip() for line in re.split(r"[\r\n]", plain) if "left" in line]
     assert lines
     for line in lines:
@@ -298,25 +266,20 @@ def test_bar_and_time_left_fit_the_terminal(columns: int, monkeypatch: pytest.Mo
         assert ("12,346 records/s" in line) == (columns > 80)
 
 
-def test_activity_is_printed_on_terminals_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_activity_is_printed_on_terminals_only(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     Reporter().doing("starting Spark")
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    screen = terminal(monkeypatch, "stderr")
     Reporter().doing("starting\x07 Spark")
     Reporter(quiet=True).doing("nothing")
     assert screen.getvalue() == "starting\\x07 Spark\n"
 
 
-@pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])
-def test_output_beside_a_bar_is_unchanged(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("out", [Terminal(), io.StringIO()])
+def test_output_beside_a_bar_is_unchanged(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither shown on stderr in place of stdout, nor cut into lines of the terminal's width."""
-    bar = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(sys, "stderr", bar)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "40")
+    bar = terminal(monkeypatch, "stderr", 40)
+    monkeypatch.setattr(sys, "stdout", out)
     with Reporter().progress("searched", records=2) as progress:
         for _ in range(2):
             with progress.hidden():
@@ -326,32 +289,29 @@ def test_output_beside_a_bar_is_unchanged(screen: io.StringIO, monkeypatch: pyte
         with progress.hidden(restart=False):
             print("no line feed", end="")
         progress.advance(records=0)
-        if screen.isatty():
+        if out.isatty():
             assert "searched" not in bar.getvalue()[shown:].rpartition("\x1b[2K")[2]
-    assert screen.getvalue() == ("wide " * 20 + "\n") * 2 + "no line feed"
+    assert out.getvalue() == ("wide " * 20 + "\n") * 2 + "no line feed"
     assert "wide" not in bar.getvalue()
     assert "searched" in bar.getvalue()
 
 
 def test_a_job_is_shown_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    bar = terminal(monkeypatch, "stderr")
     with ShownProgress(Reporter()) as listener:
         listener.phase("connect")
         listener.phase("copy")
         listener.progress(3, 1024, 10)
         listener.progress(7, 2048, 10)
         listener.phase("commit")
-    text = screen.getvalue()
+    text = bar.getvalue()
     assert "copy" in text
     assert "7 of 10 records, 2.0 KiB" in text
     assert "connect" not in text
     assert "commit" not in text
 
 
-# Names are other people's: whatever stands in them, no terminal is steered, a line is one line, JSON stays JSON.
+# Names that would steer a terminal.
 
 
 EVIL = (
@@ -390,6 +350,11 @@ def test_printable_is_printable_and_loses_nothing(name: str) -> None:
     assert printable(name) == name or not name.isprintable()
     assert harmless(printable_lines(name))
     assert printable_lines(name).count("\n") == name.count("\n")
+
+
+def test_printable_escapes_what_is_not_seen() -> None:
+    assert printable("plain é 漢") == "plain é 漢"
+    assert printable("\x1b\n\x00\u202e\ud800") == "\\x1b\\n\\x00\\u202e\\ud800"
 
 
 @given(names)
@@ -438,6 +403,18 @@ def test_a_document_is_json_that_steers_nothing(document: dict[str, object]) -> 
     assert json.loads(out.getvalue()) == json.loads(json.dumps({**document, "exit_code": 0}))
 
 
+@contextmanager
+def failing(error: Exception) -> Iterator[None]:
+    """Every command ends with `error`."""
+
+    @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+    def command() -> None:
+        raise error
+
+    with mock.patch.object(cli.LazyGroup, "get_command", return_value=command):
+        yield
+
+
 @given(names, names)
 def test_an_error_has_no_line_that_looks_like_another(message: str, hint: str) -> None:
     with screens() as (out, err), failing(CorruptError(f"topic {message}", f"look at {hint}")):
@@ -456,26 +433,13 @@ def test_a_traceback_steers_nothing() -> None:
     assert harmless(err.getvalue())
 
 
-@contextmanager
-def failing(error: Exception) -> Iterator[None]:
-    """Every command ends with `error`."""
-
-    @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-    def command() -> None:
-        raise error
-
-    with mock.patch.object(cli.LazyGroup, "get_command", return_value=command):
-        yield
-
-
 @pytest.mark.usefixtures("_logging")
 @pytest.mark.parametrize("name", EVIL)
-def test_a_log_line_is_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_line_is_one_line(name: str, capsys: Said) -> None:
     configure_logging()
     logging.getLogger("kbackup.x").warning("group %s is gone", name)
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert harmless(said)
-    error = ClusterError(name)
-    logging.getLogger("kbackup.x").error("it failed", exc_info=error)
+    logging.getLogger("kbackup.x").error("it failed", exc_info=ClusterError(name))
     assert harmless(capsys.readouterr().err)
