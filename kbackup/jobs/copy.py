@@ -298,7 +298,10 @@ def copy_archive(
             began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
             writing.commit(began, "copy", f"a copy of {archive.store.url} began")
             before = writing.archive.state
-            goal = partial(_goal, source=ours, archive=archive, run=writing.run, keep=keep)
+            catalog = archive.committed.catalog
+            link = Link(number=ours.number, checksum=catalog.checksum if catalog is not None else "")
+            origin = Origin(archive=archive.store.url, catalog=link)
+            goal = partial(follow_source, source=ours, run=writing.run, origin=origin, keep=keep)
             after = goal(before)
             known = set(before.segments.columns("key")[0])
             segments = from_batches(after.segments.read(SCHEMA.names).to_batches())
@@ -334,12 +337,6 @@ def _check_history(there: Archive, source: State, ours: State, url: str) -> None
     numbers = {p.number for p in there.restore_points}
     if ours is not source and there.state.next_point > 1 and numbers != {p.number for p in ours.restore_points}:
         raise RefusedError(f"{url} has other restore points already", "copy to an empty address")
-
-
-def _goal(state: State, source: State, archive: Archive, run: str, keep: bool) -> State:
-    catalog = archive.committed.catalog
-    link = Link(number=source.number, checksum=catalog.checksum if catalog is not None else "")
-    return follow_source(state, source, run, Origin(archive=archive.store.url, catalog=link), keep)
 
 
 def _copy_segments(source: Store, target: Store, segments: Sequence[Segment], listener: ProgressListener) -> _Sent:

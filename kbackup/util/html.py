@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kbackup.util.text import printable
@@ -17,10 +15,6 @@ def templates(package: str) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalize,
+        # controls and marks that turn the direction of text are shown, not obeyed
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
-
-
-def _finalize(value: Any) -> Any:
-    """Controls and marks that turn the direction of text are shown, not obeyed."""
-    return printable(value) if type(value) is str else value

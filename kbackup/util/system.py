@@ -59,12 +59,8 @@ class BufferPool:
         self.size = size
         self._free: deque[mmap.mmap] = deque(maxlen=keep)
         self._lock = threading.Lock()
-        self._allocated = 0
-
-    @property
-    def allocated(self) -> int:
+        self.allocated = 0
         """Number of buffers made so far; leases of used ones are not counted."""
-        return self._allocated
 
     def take(self) -> Bytes:
         """Return a lease: uint8[size], writable, of undefined content. Never waits."""
@@ -87,7 +83,7 @@ class BufferPool:
             with suppress(OSError):
                 memory.madvise(mmap.MADV_HUGEPAGE)
         with self._lock:
-            self._allocated += 1
+            self.allocated += 1
         return memory
 
 

@@ -36,7 +36,6 @@ from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
 from kbackup.util.text import plural
-from kbackup.web.charts import Area, area
 
 if TYPE_CHECKING:
     from kbackup.jobs.status import ArchiveStatus
@@ -72,25 +71,6 @@ class LagCache:
             while len(self._read) > _CACHED:
                 self._read.popitem(last=False)
         return history
-
-
-@dataclass(frozen=True)
-class LagChart:
-    """The chart of a group's lag (None for less than two restore points with the group).
-
-    `read` restore points `of` all were read; `damaged` of them could not be."""
-
-    area: Area | None
-    read: int
-    of: int
-    damaged: int
-
-
-def lag_chart(history: Sequence[PointLags], group: str, of: int) -> LagChart:
-    """Return the chart of a group's lag; `of` is the number of all restore points."""
-    samples = [(at.time, at.lags[group]) for at in history if at.lags is not None and group in at.lags]
-    damaged = sum(at.lags is None for at in history)
-    return LagChart(area(samples), len(history), of, damaged)
 
 
 # The content of an archive as of a restore point, read when a page first asks for it.

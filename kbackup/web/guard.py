@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -78,15 +78,15 @@ class Access:
         return (
             self.token is None
             or (kind.lower() == "bearer" and self.opens(bearer.strip()))
-            or any(secrets.compare_digest(c.encode(), self.pass_.encode()) for c in self._cookies(headers))
+            or secrets.compare_digest(self._cookie_in(headers).encode(), self.pass_.encode())
         )
 
-    def _cookies(self, headers: Headers) -> Iterable[str]:
+    def _cookie_in(self, headers: Headers) -> str:
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
-            return []
-        return [cookie.value] if cookie is not None else []
+            cookie = None
+        return cookie.value if cookie is not None else ""
 
 
 class Guard:

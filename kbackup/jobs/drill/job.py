@@ -217,7 +217,10 @@ class DrillRun:
             self.content = select_content(self.request.options, self.store)
             self.point = _restore_point(self.store, self.content.restore_point)
             if self.point is not None:
-                self._look_for_damage(self.point.number)
+                self.damaged = tuple(sorted(damaged_segments(open_archive(self.store).state)))
+                if others := ", ".join(str(number) for number in self.damaged if number != self.point.number):
+                    lacking = f"restore points {others} lack records that were found missing or damaged"
+                    self.warnings.append(f"{lacking}: see 'kbackup list'")
                 if self.point.cluster_id == self.cluster_id and not self.request.on_source:
                     raise RefusedError(
                         f"the target is cluster {self.cluster_id}, which was backed up",
@@ -227,14 +230,6 @@ class DrillRun:
             scratch = Scratch(cluster, self.prefix)
             scratch.check_free()
             self.scratch = scratch
-
-    def _look_for_damage(self, chosen: int) -> None:
-        self.damaged = tuple(sorted(damaged_segments(open_archive(self.store).state)))
-        if others := [str(number) for number in self.damaged if number != chosen]:
-            self.warnings.append(
-                f"restore points {', '.join(others)} lack records that were found missing or damaged: "
-                "see 'kbackup list'"
-            )
 
     def restore(self) -> None:
         ends = self._options(), self.target, self.store, self.state

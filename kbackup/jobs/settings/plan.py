@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from msgspec.structs import replace
@@ -173,13 +174,6 @@ def quota_command(servers: str, change: QuotaChange) -> str:
     return _configs(servers, entity, change.name, text)
 
 
-def user_command(servers: str, user: ScramUser) -> str:
-    """Return the command that creates a SCRAM user, with dots for the password."""
-    secret = f"{user.mechanism}=[iterations={user.iterations},password=...]"
-    entity = ("--entity-type", "users", "--entity-name", user.user)
-    return kafka_command("kafka-configs", servers, "--alter", *entity, "--add-config", secret)
-
-
 def acl_command(servers: str, acl: Acl, action: str) -> str:
     """Return the command that creates an ACL (`--add`) or deletes it (`--remove`)."""
     side = acl.permission.lower()
@@ -252,8 +246,9 @@ def plan_settings(
     warnings: list[str] = []
     missing: list[str] = []
     if "acls" in selected:
+        order = attrgetter("resource", "name", "pattern", "principal", "host", "operation")
         mapped, not_restored = map_acls(archived.acls or (), names)
-        acls = tuple(sorted(mapped - {*(there.acls or ())}, key=_denials_first))
+        acls = tuple(sorted(mapped - {*(there.acls or ())}, key=lambda acl: (acl.permission != "deny", order(acl))))
         skipped += not_restored
         warnings += _pattern_warnings(archived.acls or (), names)
     if "configs" in selected:
@@ -290,11 +285,6 @@ def plan_settings(
         warnings=tuple(warnings),
         missing=tuple(missing),
     )
-
-
-def _denials_first(acl: Acl) -> tuple[object, ...]:
-    fields = (acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
-    return acl.permission != "deny", fields
 
 
 def _plan_configs(
@@ -347,13 +337,13 @@ def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
 
 
 def _by_hand(user: ScramUser, address: str) -> str:
-    """Return the message of a user that the target lacks, with the command that creates it."""
-    where = (
-        "a running cluster takes no stored keys ('kbackup migrate bootstrap' brings them into a new one)"
-        if user.stored_key is not None
-        else "its secret is not in the archive"
-    )
+    """Return the message of a user that the target lacks, with the command that creates it but for the password."""
+    secret = f"{user.mechanism}=[iterations={user.iterations},password=...]"
+    entity = ("--entity-type", "users", "--entity-name", user.user)
+    where = "its secret is not in the archive"
+    if user.stored_key is not None:
+        where = "a running cluster takes no stored keys ('kbackup migrate bootstrap' brings them into a new one)"
     return (
-        f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations) is to be made by hand, "
-        f"{where}: {user_command(address, user)}"
+        f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations) is to be made by hand, {where}: "
+        + kafka_command("kafka-configs", address, "--alter", *entity, "--add-config", secret)
     )

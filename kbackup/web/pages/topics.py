@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter
@@ -17,7 +17,7 @@ from kbackup.archive.query.selection import exact_entry
 from kbackup.errors import UsageError
 from kbackup.types import Incarnation
 from kbackup.util.times import ms_of
-from kbackup.web.archive_cache import ArchiveSnapshot, LagChart, TopicRow, lag_chart
+from kbackup.web.archive_cache import ArchiveSnapshot, TopicRow
 from kbackup.web.charts import Area, Strip, area, records_over_time, strip
 from kbackup.web.view import GET, Number, PageRequest, Requested, find_partition, list_page, matches_search
 
@@ -228,8 +228,21 @@ def lag(request: Requested, page: Number = 1) -> HTMLResponse:
     return request.page("lag.html", "groups", list_page=shown, charts=charted)
 
 
+class LagChart(NamedTuple):
+    """The chart of a group's lag (None for less than two restore points with the group).
+
+    `read` restore points `of` all were read; `damaged` of them could not be."""
+
+    area: Area | None
+    read: int
+    of: int
+    damaged: int
+
+
 def _lag_charts(request: PageRequest, groups: Sequence[str]) -> list[LagChart]:
     """Return the charts of the lag of groups at a sample of all restore points."""
     archive, points = request.cache.archive(), request.cache.points()
     history = request.cache.lags.history(archive, points) if archive is not None else []
-    return [lag_chart(history, group, len(points)) for group in groups]
+    known = [(at.time, at.lags) for at in history if at.lags is not None]
+    counts = len(history), len(points), len(history) - len(known)
+    return [LagChart(area((at, lags[group]) for at, lags in known if group in lags), *counts) for group in groups]

@@ -47,6 +47,7 @@ def _group(*offsets: GroupOffset) -> PlannedGroup:
 
 
 def test_names_metadata_and_reasons_go_with_the_offset() -> None:
+    """Offsets that can't be mapped are skipped, and the rest is set."""
     group = _group(
         GroupOffset(topic="old", partition=1, offset=14, leader_epoch=9, metadata="time"),
         GroupOffset(topic="a", partition=0, offset=3),
@@ -58,11 +59,7 @@ def test_names_metadata_and_reasons_go_with_the_offset() -> None:
         (A1, 14, 104, "exact", "time"),
         (A0, 3, 3, "exact", ""),
     ]
-
-
-def test_unmappable_offsets_are_skipped_and_the_rest_is_set() -> None:
-    group = _group(GroupOffset(topic="old", partition=1, offset=14), GroupOffset(topic="a", partition=0, offset=3))
-    maps = {A0: SameLog(0, 8)}
+    del maps[A1]
     (plan,) = plan_groups([group], {"old": "new", "a": "a"}, maps, {A1: "new-1 is not on the target"})
     assert [o.tp for o in plan.offsets] == [A0]
     assert plan.skipped == ("new-1 is not on the target",)
@@ -110,39 +107,25 @@ def test_wholly_expired_target_is_read_from_its_start() -> None:
 OFFSET = GroupOffsetResult(topic="a", partition=0, source=1, target=2, how="exact")
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (
-            GroupResult(source="g", group="g", status="left alone", why="it has 1 live member", offsets=(OFFSET,)),
-            "group g was not set: it has 1 live member; stop it, then: "
-            "kbackup groups apply --restore-id quiet --group g",
-        ),
-        (
-            GroupResult(source="g", group="g", status="refused", why="it can't be read", offsets=(OFFSET,)),
-            "group g was not set: it can't be read; mend the cause, then: "
-            "kbackup groups apply --restore-id quiet --group g",
-        ),
-        (
-            GroupResult(source="my g", group="h", status="left alone", why="it has 2 live members", offsets=(OFFSET,)),
-            "group h was not set: it has 2 live members; stop it, then: "
-            "kbackup groups apply --restore-id quiet --group 'my g' --map-group 'my g=h'",
-        ),
-        (
-            GroupResult(source="g", group="g", status="left alone", why="it gets no offset", offsets=()),
-            "group g was not set: it gets no offset",
-        ),
-    ],
-)
-def test_the_command_sets_the_group(result: GroupResult, message: str) -> None:
-    assert not_applied([result], "--restore-id", "quiet") == [message]
+def test_messages_of_groups_that_were_not_set_or_lack_offsets() -> None:
+    def result(source: str, group: str, status: Any, why: str, *offsets: GroupOffsetResult, **more: Any) -> GroupResult:
+        return GroupResult(source=source, group=group, status=status, why=why, offsets=offsets, **more)
 
-
-def test_a_group_that_was_set_may_lack_offsets() -> None:
-    applied = GroupResult(
-        source="g", group="g", status="applied", offsets=(OFFSET,), left_out=("b-0 is not on the target",)
-    )
-    assert not_applied([applied]) == ["group g lacks an offset: b-0 is not on the target"]
+    results = [
+        result("g", "g", "left alone", "it has 1 live member", OFFSET),
+        result("g", "g", "refused", "it can't be read", OFFSET),
+        result("my g", "h", "left alone", "it has 2 live members", OFFSET),
+        result("g", "g", "left alone", "it gets no offset"),
+        result("g", "g", "applied", "", OFFSET, left_out=("b-0 is not on the target",)),
+    ]
+    command = "kbackup groups apply --restore-id quiet --group"
+    assert not_applied(results, "--restore-id", "quiet") == [
+        f"group g was not set: it has 1 live member; stop it, then: {command} g",
+        f"group g was not set: it can't be read; mend the cause, then: {command} g",
+        f"group h was not set: it has 2 live members; stop it, then: {command} 'my g' --map-group 'my g=h'",
+        "group g was not set: it gets no offset",
+        "group g lacks an offset: b-0 is not on the target",
+    ]
 
 
 # Captures before writes, and putting them back: against groups in memory and by their definition.
@@ -246,16 +229,14 @@ def test_groups_with_members_are_left_alone_both_ways(store: Store) -> None:
     ]
 
 
-def test_group_that_can_not_be_read_is_not_written(store: Store) -> None:
+def test_groups_that_can_not_be_read_or_get_nothing_are_not_written(store: Store) -> None:
     groups = FakeGroups(unreadable={"g"})
-    results, number = _set(groups, store, _plan("g", a=1))
-    assert [(r.status, r.why) for r in results] == [("refused", "it can't be read")]
+    results, number = _set(groups, store, _plan("g", a=1), _plan("nothing"))
+    assert [(r.status, r.why) for r in results] == [
+        ("refused", "it can't be read"),
+        ("left alone", "it gets no offset"),
+    ]
     assert (groups.calls, number) == ([], 0)
-
-
-def test_group_that_gets_nothing_is_reported(store: Store) -> None:
-    results, _ = _set(FakeGroups(), store, _plan("g"))
-    assert [(r.status, r.why) for r in results] == [("left alone", "it gets no offset")]
 
 
 def test_resumed_restore_knows_what_was_there_before_its_first_try(store: Store) -> None:
