@@ -128,14 +128,18 @@ class _WatchedUpload(Upload):
 
 def arm() -> None:
     """Wrap the product in this process."""
-    _arm_phases()
-    _arm_transactions()
-    _arm_exports()
+    setattr(Phases, "step", watched_step(reached))  # noqa: B010 (mypy takes an assignment for a mistake)
+    _watch(BlockProducer, "commit", lambda *_: "transaction")
+    _watch(DeltaTable, "append", lambda *_: "delta commit")
+    _watch(ReadRows, "rows", lambda *_: "rows")
     for store in (FileStore, S3Store):
-        _arm_writes(store)
+        for name in ("put", "put_new", "replace"):
+            _watch(store, name, lambda key, *_: f"write {key}")
+        setattr(store, "upload", _watched_upload(store.upload))  # noqa: B010
 
 
-def _arm_phases() -> None:
+def watched_step(reached: Callable[[When, str], None]) -> Callable[[Phases, str], object]:
+    """Return `Phases.step` with calls of `reached` before and after each step."""
     plain = Phases.step
 
     @contextmanager
@@ -145,55 +149,23 @@ def _arm_phases() -> None:
             yield
         reached("after", f"phase {name}")
 
-    setattr(Phases, "step", step)  # noqa: B010 (mypy takes an assignment for a mistake)
+    return step
 
 
-def _arm_transactions() -> None:
-    plain = BlockProducer.commit
+def _watch(owner: type, name: str, event: Callable[..., str]) -> None:
+    plain = getattr(owner, name)
 
-    def commit(self: BlockProducer, *arguments: Any) -> None:
-        reached("before", "transaction")
-        plain(self, *arguments)
-        reached("after", "transaction")
+    def watched(self: object, *arguments: Any) -> Any:
+        reached("before", event(*arguments))
+        result = plain(self, *arguments)
+        reached("after", event(*arguments))
+        return result
 
-    setattr(BlockProducer, "commit", commit)  # noqa: B010
-
-
-def _arm_exports() -> None:
-    append, rows = DeltaTable.append, ReadRows.rows
-
-    def watched_append(self: DeltaTable, *arguments: Any) -> None:
-        reached("before", "delta commit")
-        append(self, *arguments)
-        reached("after", "delta commit")
-
-    def watched_rows(self: ReadRows, *arguments: Any) -> Any:
-        reached("before", "rows")
-        return rows(self, *arguments)
-
-    setattr(DeltaTable, "append", watched_append)  # noqa: B010
-    setattr(ReadRows, "rows", watched_rows)  # noqa: B010
+    setattr(owner, name, watched)
 
 
-def _arm_writes(store: type[FileStore] | type[S3Store]) -> None:
-    for name in ("put", "put_new", "replace"):
-        setattr(store, name, _watched(getattr(store, name)))
-    start = store.upload
-
-    def upload(self: Any, key: str) -> Upload:
-        return _WatchedUpload(start(self, key), key)
-
-    setattr(store, "upload", upload)  # noqa: B010
-
-
-def _watched(plain: Callable[..., str]) -> Callable[..., str]:
-    def write(self: Any, key: str, *arguments: Any) -> str:
-        reached("before", f"write {key}")
-        etag = plain(self, key, *arguments)
-        reached("after", f"write {key}")
-        return etag
-
-    return write
+def _watched_upload(plain: Callable[..., Upload]) -> Callable[..., Upload]:
+    return lambda self, key: _WatchedUpload(plain(self, key), key)
 
 
 if __name__ == "__main__":

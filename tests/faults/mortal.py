@@ -6,8 +6,7 @@ next job, so that a death takes as long as what was done until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.metrics.registry import Phases
 from kbackup.store.base import Store
-from tests.faults.dying import When, Wish, count
+from tests.faults.dying import When, Wish, count, watched_step
 from tests.support.crash_store import Crash
 from tests.support.faulty_store import FaultyStore, Operation
 
@@ -68,7 +67,7 @@ def die(store: Store, wish: Wish, folder: Path, work: Callable[[Store], object])
     folder.mkdir()
     life = Life(wish, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Phases, "step", _watched(life))
+        patch.setattr(Phases, "step", watched_step(life.reached))
         try:
             work(MortalStore(store, life))
         except (Crash, Exception):  # Spark tells of a task's death in its own words
@@ -76,16 +75,3 @@ def die(store: Store, wish: Wish, folder: Path, work: Callable[[Store], object])
                 raise
     assert life.over, f"{wish.name} was never reached"
     store.delete([layout.LOCK])
-
-
-def _watched(life: Life) -> Callable[[Phases, str], object]:
-    plain = Phases.step
-
-    @contextmanager
-    def step(self: Phases, name: str) -> Iterator[None]:
-        life.reached("before", f"phase {name}")
-        with plain(self, name):
-            yield
-        life.reached("after", f"phase {name}")
-
-    return step

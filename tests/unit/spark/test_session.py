@@ -75,10 +75,25 @@ def test_the_options_are_those_of_sparks_launcher(monkeypatch: pytest.MonkeyPatc
     assert ours == options - {"--add-modules=jdk.incubator.vector"}
 
 
-@pytest.mark.parametrize("name", ["SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"])
-def test_variables_of_the_scripts_are_left_to_them(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variables", "settings"),
+    [
+        *(({name: "/etc/spark"}, {}) for name in ("SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")),
+        *(({}, {f"spark.driver.{name}": "-XX:+UseG1GC"}) for name in ("extraClassPath", "extraJavaOptions")),
+        ({"JAVA_HOME": "/nowhere"}, {}),
+    ],
+)
+def test_what_the_scripts_heed_is_left_to_them(
+    home: Path, variables: dict[str, str], settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not is_left_to_scripts(home, SETTINGS)
-    monkeypatch.setenv(name, "/etc/spark")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_left_to_scripts(home, SETTINGS | settings)
+
+
+def test_a_conf_folder_is_left_to_the_scripts(home: Path) -> None:
+    (home / "conf").mkdir()
     assert is_left_to_scripts(home, SETTINGS)
 
 
@@ -86,19 +101,6 @@ def test_arguments_for_the_scripts_reach_them(home: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars 'a b.jar' pyspark-shell")
     command = command_line(home, SETTINGS, {"spark.shown": "a b"})
     assert command[1:] == ["--conf", "spark.shown=a b", "--jars", "a b.jar", "pyspark-shell"]
-
-
-@pytest.mark.parametrize("name", ["spark.driver.extraClassPath", "spark.driver.extraJavaOptions"])
-def test_settings_of_the_launcher_are_left_to_it(home: Path, name: str) -> None:
-    assert is_left_to_scripts(home, SETTINGS | {name: "-XX:+UseG1GC"})
-
-
-def test_a_conf_folder_and_a_missing_jvm_are_left_to_the_scripts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (home / "conf").mkdir()
-    assert is_left_to_scripts(home, SETTINGS)
-    (home / "conf").rmdir()
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    assert is_left_to_scripts(home, SETTINGS)
 
 
 _SCRIPT = """
