@@ -152,10 +152,8 @@ def _asked(session: AdminSession | Untold, ask: Callable[[ClusterReader], T | Un
 
 
 def _acls(security: SecurityAdmin, session: AdminSession | Untold) -> tuple[list[Acl] | Untold, list[str]]:
-    """Return every ACL, and the ones of a kind that is not known.
-
-    confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them.
-    """
+    """Return every ACL, and the ones of a kind that is not known. confluent-kafka knows no ACLs of delegation tokens
+    and users: kafka-python reads them."""
     acls = security.acls()
     if not isinstance(acls, Untold) and acls[1]:
         all_kinds = _asked(session, lambda s: s.acls())
@@ -164,10 +162,8 @@ def _acls(security: SecurityAdmin, session: AdminSession | Untold) -> tuple[list
 
 
 def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> list[BrokerConfig] | Untold:
-    """Return the configs of each broker, and the cluster-wide default.
-
-    Where the default can't be read, the result has the default entries that brokers inherit.
-    """
+    """Return the configs of each broker, and the cluster-wide default. Where the default can't be read, the result has
+    the default entries that brokers inherit."""
     configs = security.broker_configs()
     if isinstance(configs, Untold):
         return configs
@@ -206,11 +202,9 @@ _NO_OFFSETS = (
 def discover(
     cluster: Cluster, selection: Selection, parent: Manifest | None, later: bool = False
 ) -> tuple[dict[str, Topic], list[str]]:
-    """Return the selected topics by name, and the names of all there are.
-
-    `UsageError` for a selection that matches neither a topic of the cluster nor one of the archive: a typing error
-    would otherwise be a backup that holds nothing. `later`: topics that regular expressions match may come later.
-    """
+    """Return the selected topics by name, and the names of all there are. `UsageError` for a selection that matches
+    neither a topic of the cluster nor one of the archive: a typing error would otherwise be a backup that holds
+    nothing. `later`: topics that regular expressions match may come later."""
     existing = cluster.topic_names()
     known = {*existing, *(t.name for t in parent.topics)} if parent is not None else set(existing)
     asked = selection.only_names if later else selection
@@ -222,10 +216,8 @@ def groups(
     cluster: Cluster, selection: Selection, topics: set[str], before: Groups | None = None, later: bool = False
 ) -> Groups:
     """Capture the selected groups' committed offsets of `topics`, and the reasons of groups that can't be read.
-
     `UsageError` for a selection that matches no group. A group may have been deleted since the capture `before`, and
-    with `later` it may be created later: its name (or the regular expression) is then among the groups not carried.
-    """
+    with `later` it may be created later: its name (or the regular expression) is then among the groups not carried."""
 
     def selected(group: str) -> bool:
         return selection.matches(group) and not layout.is_own_group(group)
@@ -260,10 +252,8 @@ def _absent(selection: Selection, names: set[str], before: Groups | None, later:
 
 
 def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:
-    """Return the start and end of each partition.
-
-    The log starts are read last: records that retention deletes meanwhile then are a loss.
-    """
+    """Return the start and end of each partition. The log starts are read last: records that retention deletes
+    meanwhile then are a loss."""
     every = [TopicPartition(t.name, p) for t in topics.values() for p in t.partitions]
     ends = cluster.log_ends(every, isolation)
     highs = cluster.log_ends(every, "read_uncommitted") if isolation == "read_committed" else ends

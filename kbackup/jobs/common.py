@@ -56,11 +56,9 @@ _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
 
 
 def run_rounds(stop: Stop, attempt: Callable[[bool], None], failed: Callable[[KbackupError, float], None]) -> None:
-    """Call `attempt` repeatedly; its argument is True in the last round, after a stop was requested.
-
-    A round that waits for the next one must return when a stop is requested. `failed` gets the error of a round, and
-    the seconds after which the next one begins. Errors of the last round are raised.
-    """
+    """Call `attempt` repeatedly; its argument is True in the last round, after a stop was requested. A round that waits
+    for the next one must return when a stop is requested. `failed` gets the error of a round, and the seconds after
+    which the next one begins. Errors of the last round are raised."""
     pause = 0.0
     while True:
         last = stop.asked

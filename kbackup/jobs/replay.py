@@ -203,9 +203,8 @@ class Ledger(Protocol):
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
-        """Write an offset map part, and return the progress that names it. Nothing of it is committed yet.
-
-        `runs`, `reached` and `cut` are those since the last call."""
+        """Write an offset map part, and return the progress that names it. Nothing of it is committed yet. `runs`,
+        `reached` and `cut` are those since the last call."""
 
     def committed(self) -> None:
         """Note that the transaction of the last map part is committed."""
@@ -230,10 +229,8 @@ def together(
 
 @dataclass
 class UnitRun:
-    """`start` is the source offset from which a range is read, None if all of it is done.
-
-    `pending` is how many bytes were read since the last commit, `counted` what windows selected of them.
-    """
+    """`start` is the source offset from which a range is read, None if all of it is done. `pending` is how many bytes
+    were read since the last commit, `counted` what windows selected of them."""
 
     store: Store
     ranges: Sequence[UnitRange]

@@ -21,9 +21,8 @@ _OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def write(archive: Path) -> None:
-    """Start Spark, run a first job, and write the loaded classes to `archive`.
-
-    Raises `UnreachableError` if Spark can't be started, and `RefusedError` if the JVM wrote nothing."""
+    """Start Spark, run a first job, and write the loaded classes to `archive`. Raises `UnreachableError` if Spark can't
+    be started, and `RefusedError` if the JVM wrote nothing."""
     from pyspark import SparkContext
 
     with tempfile.TemporaryDirectory(prefix=".classes-", dir=archive.parent) as folder:

@@ -75,11 +75,9 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
 
 
 def without_zips(path: Iterable[str]) -> list[str]:
-    """Return `path` without the zips and jars that Spark puts on it, where they lie inside an installed pyspark.
-
-    They hold the same, but a zip's modules are compiled anew at each start (more than a second), and a worker reads the
-    directories of all of them again for each task (60 ms).
-    """
+    """Return `path` without the zips and jars that Spark puts on it, where they lie inside an installed pyspark. They
+    hold the same, but a zip's modules are compiled anew at each start (more than a second), and a worker reads the
+    directories of all of them again for each task (60 ms)."""
     entries = list(path)
     packages = [Path(entry, "pyspark") for entry in entries]
     return [e for e in entries if not (e.endswith((".zip", ".jar")) and any(map(Path(e).is_relative_to, packages)))]

@@ -198,7 +198,6 @@ def class_archive() -> Path:
 
 def command_line(home: Path, settings: Mapping[str, str], shown: Mapping[str, str]) -> list[str]:
     """Return the command line of a JVM with `settings`, of which everybody on the machine may read those in `shown`.
-
     Where the user has set what Spark's scripts heed, it is theirs."""
     words = [word for name, value in shown.items() for word in ("--conf", f"{name}={value}")]
     java_home = os.environ.get("JAVA_HOME")
@@ -269,9 +268,8 @@ def pass_on(reading: int) -> None:
 
 
 def jvm_has_ended(patience: float = 0) -> bool:
-    """Return whether the JVM that pyspark is connected to has ended, or ends within `patience` seconds.
-
-    One that another process started goes with this process."""
+    """Return whether the JVM that pyspark is connected to has ended, or ends within `patience` seconds. One that
+    another process started goes with this process."""
     pyspark = sys.modules.get("pyspark")
     process = getattr(pyspark.SparkContext._gateway, "proc", None) if pyspark is not None else None
     with suppress(subprocess.TimeoutExpired):

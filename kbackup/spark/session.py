@@ -91,10 +91,8 @@ def _may_authenticate(master: str, conf: Mapping[str, str]) -> bool:
 
 class Starting:
     """A session that is being built in a thread. Whoever needs it calls this: waits for it, and gets it or its error.
-
     Unless somebody has called by then, a first small job runs: it starts the Python daemon and takes what a first job
-    costs the JVM.
-    """
+    costs the JVM."""
 
     def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
         self._settings, self._jvm = _begin(master, conf, attempts)
@@ -170,10 +168,8 @@ _stops: list[threading.Thread] = []
 
 
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
-    """Return a session on `master`; under `spark-submit`, and in an existing session, its own master counts.
-
-    `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
-    """
+    """Return a session on `master`; under `spark-submit`, and in an existing session, its own master counts. `attempts`
+    is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise."""
     return _connect(*_begin(master, conf, attempts))
 
 

@@ -144,9 +144,7 @@ class SparkEndedError(TaskError):
 
 def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None = None) -> list[R]:
     """Return all that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the executors.
-
-    `show(records, bytes)` is called while tasks of a local master go on.
-    """
+    `show(records, bytes)` is called while tasks of a local master go on."""
     if not tasks:
         return []
     with spark_errors(), _sent(spark, tasks, work, show) as (address, expected, given):
@@ -231,11 +229,9 @@ def _unpickled(data: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple
 
 @contextmanager
 def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
-    """Yield a function by which tasks get `data`; big data is deleted when the tasks have ended.
-
-    Spark itself deletes the file of a big closure, secrets included, only when the session ends, and a follower's
-    session does not end. Big data goes into a broadcast of ours.
-    """
+    """Yield a function by which tasks get `data`; big data is deleted when the tasks have ended. Spark itself deletes
+    the file of a big closure, secrets included, only when the session ends, and a follower's session does not end. Big
+    data goes into a broadcast of ours."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     if len(data) <= _SMALL:

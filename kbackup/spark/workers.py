@@ -52,10 +52,8 @@ def is_local(spark: SparkSession) -> bool:
 
 @contextmanager
 def prepared_cluster(spark: SparkSession, *held: object) -> Iterator[Expected]:
-    """Check that a cluster may get the objects `held`, and mark their directories while its tasks run.
-
-    A directory that the driver may only read has no mark: nothing is written there, and checksums protect what is read.
-    """
+    """Check that a cluster may get the objects `held`, and mark their directories while its tasks run. A directory that
+    the driver may only read has no mark: nothing is written there, and checksums protect what is read."""
     if is_local(spark):
         yield Expected(__version__)
         return

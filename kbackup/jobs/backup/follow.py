@@ -93,12 +93,9 @@ class Follower:
         self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
 
     def follow(self) -> FollowReport:
-        """Run rounds until a stop is requested; then a last round archives all records.
-
-        Where the stop was requested before, the last round is the only one, and no follower is counted. Raises a
-        `KbackupError` that no retry can mend, for an unreachable cluster or store at the start, and where the last
-        round fails.
-        """
+        """Run rounds until a stop is requested; then a last round archives all records. Where the stop was requested
+        before, the last round is the only one, and no follower is counted. Raises a `KbackupError` that no retry can
+        mend, for an unreachable cluster or store at the start, and where the last round fails."""
         began = self.clock()
         self._follows = not self.stop.asked
         job.backup_begins()

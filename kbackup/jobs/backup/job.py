@@ -42,10 +42,8 @@ from kbackup.util.times import now
 
 @dataclass(frozen=True)
 class BackupReport:
-    """Report of a backup. `seconds` are by step; `held_back` counts the partitions whose new records wait.
-
-    `damage` names the corrupt sources of metadata: the restore point lacks what only they have.
-    """
+    """Report of a backup. `seconds` are by step; `held_back` counts the partitions whose new records wait. `damage`
+    names the corrupt sources of metadata: the restore point lacks what only they have."""
 
     restore_point: int
     parent: int | None
@@ -62,10 +60,8 @@ class BackupReport:
 
 @dataclass(frozen=True)
 class Captured:
-    """What the cluster showed: selected topics, names of all topics, committed offsets, and settings.
-
-    `damage` names the corrupt sources of metadata.
-    """
+    """What the cluster showed: selected topics, names of all topics, committed offsets, and settings. `damage` names
+    the corrupt sources of metadata."""
 
     started_at: str
     topics: Sequence[LiveTopic]
@@ -85,10 +81,8 @@ def backup(
     show_plan: Callable[[Plan], None] = lambda plan: None,
     label: str = "",
 ) -> BackupReport:
-    """Take one restore point of the cluster, with `label` (`points.check_label` permits it).
-
-    Raises a `KbackupError` if no restore point was taken.
-    """
+    """Take one restore point of the cluster, with `label` (`points.check_label` permits it). Raises a `KbackupError` if
+    no restore point was taken."""
     backup_begins()
     phases = Phases(listener)
     started_at = now()
@@ -141,10 +135,8 @@ def begin_point(
 def capture_cluster(
     source: SourceCluster, base: Base, selections: Selections, phases: Phases, started_at: str, later: bool = False
 ) -> Captured:
-    """Capture topics, groups and settings of the cluster.
-
-    `later`: selected groups, and topics that regular expressions select, may be created later.
-    """
+    """Capture topics, groups and settings of the cluster. `later`: selected groups, and topics that regular expressions
+    select, may be created later."""
     cluster = source.cluster
     with phases.step("discover"):
         topics, existing = capture.discover(cluster, selections.topics, base.head, later)
@@ -222,10 +214,8 @@ def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
 def commit(
     source: SourceCluster, base: Base, captured: Captured, plan: Plan, read: Read, label: str = "", last: bool = True
 ) -> Manifest:
-    """Commit the restore point, and move `base` on to it. The run ends with its `last` restore point.
-
-    `ClusterError` for a topic that was created anew meanwhile.
-    """
+    """Commit the restore point, and move `base` on to it. The run ends with its `last` restore point. `ClusterError`
+    for a topic that was created anew meanwhile."""
     check_same_topics(source.cluster, plan)
     run, number, groups, settings = base.run, base.run.next_point, captured.groups, captured.settings
     not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
@@ -309,10 +299,8 @@ def report_of(manifest: Manifest, captured: Captured, plan: Plan, archive: str, 
 
 
 def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
-    """Raise `MismatchError` if the newest restore point is of another cluster than `cluster_id`.
-
-    An unknown id ('') fits every cluster: an adopted folder and some sources have none.
-    """
+    """Raise `MismatchError` if the newest restore point is of another cluster than `cluster_id`. An unknown id ('')
+    fits every cluster: an adopted folder and some sources have none."""
     if head is None or adopt or not head.cluster_id or not cluster_id or head.cluster_id == cluster_id:
         return
     raise MismatchError(

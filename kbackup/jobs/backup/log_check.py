@@ -43,10 +43,8 @@ TUNING = {"fetch.message.max.bytes": 64 << 10, "fetch.wait.max.ms": 10}
 
 
 class ExpectedRecords(NamedTuple):
-    """The records of `range` in the log are some of `archived`; none, where the archive has none.
-
-    `epochs` are known leader epochs before that of the last record.
-    """
+    """The records of `range` in the log are some of `archived`; none, where the archive has none. `epochs` are known
+    leader epochs before that of the last record."""
 
     range: OffsetRange
     archived: tuple[LastRecord, ...]
@@ -68,10 +66,8 @@ class SeenRecords(NamedTuple):
 def compare_logs(
     source: SourceCluster, base: Base, live: Sequence[LiveTopic]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions whose log differs from the archive, each with an offset that differs; and warnings.
-
-    Adds the last records that could be read to the newest restore point, `base.head`.
-    """
+    """Return the partitions whose log differs from the archive, each with an offset that differs; and warnings. Adds
+    the last records that could be read to the newest restore point, `base.head`."""
     if base.head is None:
         return {}, []
     base.head, warnings = with_last_records(base.archive, base.head, live)
@@ -92,10 +88,8 @@ def compare_logs(
 
 
 def truncated_partitions(source: SourceCluster, base: Base, segments: Sequence[Segment]) -> Set[TopicPartition]:
-    """Return the partitions whose log was cut after an earlier run read `segments`.
-
-    A partition whose last segment can't be read is among them.
-    """
+    """Return the partitions whose log was cut after an earlier run read `segments`. A partition whose last segment
+    can't be read is among them."""
     newest: dict[TopicPartition, Segment] = {}
     for segment in sorted(segments, key=lambda s: s.last):
         newest[TopicPartition(segment.topic, segment.partition)] = segment
@@ -125,10 +119,8 @@ def _compare(
 
 
 def with_last_records(archive: Archive, head: Manifest, live: Sequence[LiveTopic]) -> tuple[Manifest, list[str]]:
-    """Return `head` with the last record of each partition that the backup continues; and warnings.
-
-    The record is read from the archive where the manifest lacks it: in older archives, and after salvage.
-    """
+    """Return `head` with the last record of each partition that the backup continues; and warnings. The record is read
+    from the archive where the manifest lacks it: in older archives, and after salvage."""
     missing = {TopicPartition(t.name, p.partition) for t, p, _ in _going_on(head, live) if p.last is None and p.records}
     if not missing:
         return head, []
@@ -163,11 +155,9 @@ def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[Topic
 
 
 def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> list[ExpectedRecords]:
-    """Return the records that the logs must have, where the logs reach back to them.
-
-    A log that ends before the archive is left out: its end alone is a difference. `exact`: a range in which the archive
-    has no record at all has none in the log either.
-    """
+    """Return the records that the logs must have, where the logs reach back to them. A log that ends before the archive
+    is left out: its end alone is a difference. `exact`: a range in which the archive has no record at all has none in
+    the log either."""
     expected: list[ExpectedRecords] = []
     for topic, state, now in _going_on(head, live):
         end, last = min(state.end, now.end), state.last
@@ -189,10 +179,8 @@ def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> l
 
 
 def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool) -> int | None:
-    """Return an offset at which the log differs from the archived one, None if none is known.
-
-    `exact`: the archive has every record that can be seen in the log.
-    """
+    """Return an offset at which the log differs from the archived one, None if none is known. `exact`: the archive has
+    every record that can be seen in the log."""
     if seen is None:
         return None
     archived = {record.offset: record.digest for record in expected.archived}
@@ -210,11 +198,9 @@ def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool)
 def compare(
     reader: RangeReader, expected: Sequence[ExpectedRecords], *, exact: bool
 ) -> tuple[dict[TopicPartition, int], list[ExpectedRecords]]:
-    """Read the last archived records of each partition from its log: one fetch a partition, or few.
-
-    Returns the partitions whose log differs, with an offset that differs, and those whose log lacks the last archived
-    record: compaction or retention may have taken it.
-    """
+    """Read the last archived records of each partition from its log: one fetch a partition, or few. Returns the
+    partitions whose log differs, with an offset that differs, and those whose log lacks the last archived record:
+    compaction or retention may have taken it."""
     diverged: dict[TopicPartition, int] = {}
     unseen: list[ExpectedRecords] = []
     for at in range(0, len(expected), BATCH):
@@ -241,10 +227,8 @@ def compare(
 def compare_missing(
     source: SourceCluster, base: Base, unseen: Sequence[ExpectedRecords], *, committed: bool
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the partitions whose log was cut, each with an offset that differs; and warnings.
-
-    `unseen` are logs without the last archived record; `committed`: the archive has no aborted record.
-    """
+    """Return the partitions whose log was cut, each with an offset that differs; and warnings. `unseen` are logs
+    without the last archived record; `committed`: the archive has no aborted record."""
     if not unseen:
         return {}, []
     # retention and DeleteRecords may have taken them since the log starts were read
@@ -290,10 +274,8 @@ def _compare_batches(
 
 
 def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
-    """Return whether `batch` shows that the log never had the record `last`, which it lacks.
-
-    `committed`: the archive has no record of an aborted transaction.
-    """
+    """Return whether `batch` shows that the log never had the record `last`, which it lacks. `committed`: the archive
+    has no record of an aborted transaction."""
     if not batch.first <= last.offset <= batch.last:
         return False
     other_epoch = last.leader_epoch is not None and batch.leader_epoch != last.leader_epoch
@@ -319,10 +301,8 @@ def _compare_epochs(
 
 
 def positions(expected: ExpectedRecords, start: int) -> list[EpochPosition]:
-    """Return the offset after the last known record of each leader epoch, the newest epoch first.
-
-    A log that begins at `start` has forgotten earlier epochs.
-    """
+    """Return the offset after the last known record of each leader epoch, the newest epoch first. A log that begins at
+    `start` has forgotten earlier epochs."""
     last = expected.last
     ends = [] if last.leader_epoch is None else [EpochPosition(last.offset + 1, last.leader_epoch)]
     ends += [EpochPosition(e.offset + 1, e.leader_epoch) for e in reversed(expected.epochs) if e.offset >= start]

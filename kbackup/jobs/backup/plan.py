@@ -29,8 +29,7 @@ from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Read [`start`, `end`); `before` is what the archive has of this partition, None for one that is new to
-    it."""
+    """Read [`start`, `end`); `before` is what the archive has of this partition, None for one that is new to it."""
 
     partition: int
     start: int
@@ -73,11 +72,9 @@ def make_plan(
     next_incarnation: NextIncarnation,
     diverged: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Plan:
-    """Plan the topics to capture, the topics to carry over, and the losses.
-
-    `existing` are the names of all topics of the cluster. `diverged` are partitions whose log has another history than
-    the archive, with an offset at which they differ.
-    """
+    """Plan the topics to capture, the topics to carry over, and the losses. `existing` are the names of all topics of
+    the cluster. `diverged` are partitions whose log has another history than the archive, with an offset at which they
+    differ."""
     known = {t.name: t for t in head.topics} if head is not None else {}
     names = {t.name for t in selected}
     on_source = set(existing)
@@ -188,9 +185,8 @@ TYPICAL_RECORD = 1024  # bytes; of a partition of which nothing is archived yet
 
 class Patience(NamedTuple):
     """A partition with fewer than `small_bytes` of new records is small and waits, for `max_age` seconds at most. Of
-    the small ones, the longest waiting first, `small_segments` or the `share` go with each restore point all the
-    same: with a share of a round in `max_age`, those that began to wait together don't come of age together.
-    """
+    the small ones, the longest waiting first, `small_segments` or the `share` go with each restore point all the same:
+    with a share of a round in `max_age`, those that began to wait together don't come of age together."""
 
     small_bytes: int
     max_age: float

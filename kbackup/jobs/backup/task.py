@@ -46,11 +46,8 @@ _SPARE_NAMES = 100
 
 @dataclass(frozen=True)
 class BackupWork:
-    """Function of all tasks of a run.
-
-    `incarnations` are the topics' folders; `since` is the start of this run, in seconds by the store's clock.
-    `salvage`: all runs of the archive read records with the same isolation level.
-    """
+    """Function of all tasks of a run. `incarnations` are the topics' folders; `since` is the start of this run, in
+    seconds by the store's clock. `salvage`: all runs of the archive read records with the same isolation level."""
 
     source: Properties = field(repr=False)
     store: Store
@@ -83,10 +80,8 @@ class BackupWork:
     def _together(
         self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
     ) -> Iterator[Segment | LastRead]:
-        """Read small ranges together into memory, and write them by a few threads that wait for the store.
-
-        Where the ranges are larger than expected, they are written one after the other.
-        """
+        """Read small ranges together into memory, and write them by a few threads that wait for the store. Where the
+        ranges are larger than expected, they are written one after the other."""
         blocks: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
         size, whole = 0, True
         for tp, block in reader.read(task):
@@ -283,11 +278,9 @@ class SalvageWork:
 def recover(
     run: WritingRun, plan: Plan, spark: Spark, truncated: Callable[[Sequence[Segment]], Collection[TopicPartition]]
 ) -> list[Segment]:
-    """Return the segments of an interrupted run that `plan` can use.
-
-    The other segments stay: the tasks use other names, and a sweep deletes them once they lie below the end.
-    `truncated` returns the partitions whose log was cut since; their segments are not used.
-    """
+    """Return the segments of an interrupted run that `plan` can use. The other segments stay: the tasks use other
+    names, and a sweep deletes them once they lie below the end. `truncated` returns the partitions whose log was cut
+    since; their segments are not used."""
     if not run.interrupted or not may_salvage(run.archive.state):
         return []
     known = run.archive.keys()

@@ -61,10 +61,9 @@ def restore(
     show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,
     show_settings: Callable[[SettingsReport], None] = lambda _settings: None,
 ) -> RestoreReport:
-    """Restore a restore point into the target; with `dry_run`, report the plan alone.
-
-    `state` keeps plan, offset map and report: as a rule the store itself. `show_plan` gets the plan with the warnings
-    of the preflight, and `show_settings` the changes of settings, before anything is written."""
+    """Restore a restore point into the target; with `dry_run`, report the plan alone. `state` keeps plan, offset map
+    and report: as a rule the store itself. `show_plan` gets the plan with the warnings of the preflight, and
+    `show_settings` the changes of settings, before anything is written."""
     phases = Phases(listener)
     with phases.step("connect"):
         cluster = Cluster(target, "target")
@@ -211,9 +210,8 @@ _PAUSE = 0.1  # s
 
 
 def wait_visible(cluster: Cluster, runs: pa.Table) -> list[TopicPartition]:
-    """Wait until the records of the offset map `runs` can be read. Return the partitions where they still can't.
-
-    A broker acknowledges a commit before it has written the markers. Until then a log ends, for consumers, before the
+    """Wait until the records of the offset map `runs` can be read. Return the partitions where they still can't. A
+    broker acknowledges a commit before it has written the markers. Until then a log ends, for consumers, before the
     transaction: a comparison, or a request for the log's end, would find too little."""
     after = runs.append_column("after", pc.add(runs.column("target"), runs.column("count")))
     rows = after.group_by(["topic", "partition"]).aggregate([("after", "max")]).to_pylist()

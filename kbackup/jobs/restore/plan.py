@@ -150,9 +150,8 @@ def with_timestamps(content: Content, store: Store, spark: Spark, listener: Prog
 
 
 def select_content(options: Restore, store: Store, archive: Archive | None = None) -> Content:
-    """Return the selected topics, times and offsets of the archive, or of the Java tool's folder.
-
-    `archive` is the archive in `store`, if the caller has it open."""
+    """Return the selected topics, times and offsets of the archive, or of the Java tool's folder. `archive` is the
+    archive in `store`, if the caller has it open."""
     ranges = tuple(map(parse_range, options.range))
     if ranges and (options.topics or options.exclude_topics):
         raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")

@@ -186,10 +186,8 @@ def _check_times(
 
 
 def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
-    """Return by how much (ms) a timestamp may differ from the broker's clock, and the name of that config.
-
-    `side` is before or after. Brokers before 3.6 know one limit for both, which later ones take as a default.
-    """
+    """Return by how much (ms) a timestamp may differ from the broker's clock, and the name of that config. `side` is
+    before or after. Brokers before 3.6 know one limit for both, which later ones take as a default."""
     own, both = f"message.timestamp.{side}.max.ms", "message.timestamp.difference.max.ms"
     limit = int(configs.get(own, _NO_LIMIT))
     if limit != _NO_LIMIT or both not in configs:
