@@ -21,7 +21,7 @@ from kbackup.jobs.metadata import differing, merge, pairs
 from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.metadata.entities import LABELS, Acl, DelegationToken, MetadataPartName, TopicMetadata, reason_for
+from kbackup.metadata.entities import LABELS, Acl, DelegationToken, MetadataPartName, reason_for
 from kbackup.util.times import now, time_text
 
 Set = Literal["appeared", "gone", "changed"]
@@ -151,9 +151,15 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
         captured.setdefault(t.captured, set()).add(t.name)
     documents = {seq: archive.groups(seq) for seq in captured}
     views = {
-        t.name: _topic_view(t.id, t.incarnation, ends, known[t.captured].get(t.name))
+        t.name: TopicView(
+            t.id,
+            t.incarnation,
+            {p.partition: (p.log_start, p.end) for p in t.partitions},
+            captured_as.replication_factor if captured_as is not None else None,
+            captured_as.configs if captured_as is not None else None,
+        )
         for t in states
-        for ends in ({p.partition: (p.log_start, p.end) for p in t.partitions},)
+        for captured_as in (known[t.captured].get(t.name),)
     }
     return _view(
         f"restore point {point.number}",
@@ -178,10 +184,10 @@ def live_view(properties: Properties, role: str, topics: Selection, groups: Sele
     reading = capture.read_brokers(cluster, selected, cluster_id, (g.group for g in captured.groups))
     metadata = merge([reading], now(), brokers).metadata
     known = {t.name: t for t in metadata.topics}
-    views = {
-        t.name: _topic_view(t.id, None, {number: (p.start, p.end) for number, p in t.partitions.items()}, known[t.name])
-        for t in live
-    }
+    views = {}
+    for t in live:
+        ends = {number: (p.start, p.end) for number, p in t.partitions.items()}
+        views[t.name] = TopicView(t.id, None, ends, known[t.name].replication_factor, known[t.name].configs)
     name = f"{role} cluster {cluster_id}"
     return _view(name, metadata, views, [(captured, set(selected))], groups, names, listed)
 
@@ -191,14 +197,6 @@ def check_selections(views: Sequence[DiffView], topics: Selection, groups: Selec
     where, hint = f"in {' or '.join(view.name for view in views)}", "see 'kbackup info'"
     check_selection(topics, "topic", {n for view in views for n in view.all_topics}, where, hint)
     check_selection(groups, "group", {n for view in views for n in view.all_groups}, where, hint)
-
-
-def _topic_view(
-    id: str, incarnation: int | None, partitions: dict[int, tuple[int, int]], known: TopicMetadata | None
-) -> TopicView:
-    if known is None:
-        return TopicView(id, incarnation, partitions, None, None)
-    return TopicView(id, incarnation, partitions, known.replication_factor, known.configs)
 
 
 def _view(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +31,12 @@ def grow(store: Store, seq: int, first: int, stop: int) -> None:
         topic_state("orders", seq, "present", [(0, 41, []), (0, stop, segments), (0, 0, [])]),
     ]
     commit_point(archive, seq, states, segments, [])
+
+
+def grow_each(store: Store, numbers: Iterable[int]) -> None:
+    """A restore point of each number, with ten offsets of orders-1 from ten times that number on."""
+    for seq in numbers:
+        grow(store, seq, seq * 10, seq * 10 + 10)
 
 
 def expired(store: Store, before: int | None = None, **policy: Any) -> None:

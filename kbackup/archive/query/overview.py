@@ -26,7 +26,7 @@ from kbackup.archive.query.content import (
 )
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.table import Segment, of_topics
+from kbackup.archive.segments.table import of_topics
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.metadata.entities import LABELS, NotCarried
 from kbackup.store.base import Store
@@ -56,34 +56,28 @@ def total(parts: Iterable[Sums]) -> Sums:
     every = list(parts)
     gaps = [each.gaps for each in every if each.gaps is not None]
     low, high = span((each.min_timestamp, each.max_timestamp) for each in every)
+    counts = ("records", "bytes", "stored_bytes", "segments", "expired_records")
     return Sums(
-        records=sum(each.records for each in every),
-        bytes=sum(each.bytes for each in every),
-        stored_bytes=sum(each.stored_bytes for each in every),
-        segments=sum(each.segments for each in every),
+        **{name: sum(getattr(each, name) for each in every) for name in counts},
         gaps=sum(gaps) if len(gaps) == len(every) else None,
         min_timestamp=low,
         max_timestamp=high,
-        expired_records=sum(each.expired_records for each in every),
     )
 
 
 def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
     """Sum up partitions, of one topic or several."""
-    counted = list(partitions)
-    segments: list[Segment] = [s for p in counted for s in p.segments]
-    records = sum(p.records for p in counted)
-    low, high = span(p.timestamps for p in counted)
-    cut = any(p.window is not None for p in counted)
-    return Sums(
-        records=records,
-        bytes=sum(s.bytes for s in segments),
-        stored_bytes=sum(s.stored for s in segments),
-        segments=len(segments),
-        gaps=None if cut else sum(p.end - p.start for p in counted) - records,
-        min_timestamp=low,
-        max_timestamp=high,
-        expired_records=sum(p.expired for p in counted),
+    return total(
+        Sums(
+            p.records,
+            p.bytes,
+            sum(s.stored for s in p.segments),
+            len(p.segments),
+            None if p.window is not None else p.end - p.start - p.records,
+            *p.timestamps,
+            p.expired,
+        )
+        for p in partitions
     )
 
 

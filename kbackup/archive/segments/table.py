@@ -165,11 +165,8 @@ def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> list[Segment]:
-    found: list[Segment] = []
-    for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in SCHEMA.names]
-        found += [Segment(*row) for row in zip(*columns, strict=True)]
-    return found
+    columns = ([batch.column(name).to_pylist() for name in SCHEMA.names] for batch in batches)
+    return [Segment(*row) for of_batch in columns for row in zip(*of_batch, strict=True)]
 
 
 def decode_table(

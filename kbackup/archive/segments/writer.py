@@ -6,7 +6,6 @@ Blocks are not copied: their data is the uploads' (or the compressor's) until it
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from kbackup.archive import layout
@@ -62,9 +61,7 @@ class PartitionWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._open is not None:
             self._open.abort()
 

@@ -94,19 +94,12 @@ class Additions:
     def topics_after(self, number: int) -> list[str]:
         """Return the topics with records of restore points after `number`, sorted; `RefusedError` if the archive is
         behind."""
-        self._check_not_ahead(number)
-        topics = (
-            topic
-            for point in self._points(number)
-            for topic, added in self._of(point).items()
-            if any(run > number for run, _ in added)
-        )
-        return sorted(set(topics))
+        every = (item for point in self._points(number) for item in self._of(point).items())
+        return sorted({topic for topic, added in every if any(run > number for run, _ in added)})
 
     def after(self, number: int, topic: str | None = None) -> Iterator[Addition]:
         """Yield the additions (to `topic`) of restore points after `number`, oldest first; none for those without
         segments. `RefusedError` if the archive is behind."""
-        self._check_not_ahead(number)
         for point in self._points(number):
             by_topic = self._of(point)
             selected = by_topic.values() if topic is None else [by_topic.get(topic, [])]
@@ -129,14 +122,6 @@ class Additions:
         last = self._archive.state.next_point
         return damaged(self._archive, number, last, lambda tp: tp.topic in topics and topic in (None, tp.topic))
 
-    def _check_not_ahead(self, number: int) -> None:
-        if number >= self._archive.state.next_point:
-            raise RefusedError(
-                f"records were exported up to restore point {number}, the newest of {self._archive.store.url} is "
-                f"{self.newest}",
-                "export from the archive that is ahead, or to another destination",
-            )
-
     def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[Incarnation, int]:
         """Return the number of partitions of each topic; of an ended incarnation, those with segments."""
         if point.number not in self._counts:
@@ -150,6 +135,13 @@ class Additions:
         return partitions
 
     def _points(self, number: int) -> list[Point]:
+        """Return the restore points after `number`; `RefusedError` if the archive is behind."""
+        if number >= self._archive.state.next_point:
+            raise RefusedError(
+                f"records were exported up to restore point {number}, the newest of {self._archive.store.url} is "
+                f"{self.newest}",
+                "export from the archive that is ahead, or to another destination",
+            )
         return [p for p in self._archive.restore_points if p.number > number]
 
     def _of(self, point: Point) -> dict[str, list[_Added]]:

@@ -1,4 +1,4 @@
-""""""
+"""Indexes of segments and partitions, and offsets of groups: both ways, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments compressed into frames."""
+"""Records are encoded and decoded as the reference does; damaged or cut ones are refused, with file and byte."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from kbackup.store import S3Options
 from kbackup.store.file import FileStore
 from kbackup.types import RecordBlock
 from tests.support.archives import make_archive
-from tests.support.growing_archive import expired, grow
+from tests.support.growing_archive import expired, grow, grow_each
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, encode_record
 
@@ -233,8 +233,7 @@ def test_records_that_expired_before_they_were_exported(
 ) -> None:
     command = [*exporting, archive.store.url]
     assert main(command) == 0
-    for seq in range(3, 7):
-        grow(archive.store, seq, seq * 10, seq * 10 + 10)
+    grow_each(archive.store, range(3, 7))
     expired(archive.store, before=45)
     capsys.readouterr()
     assert main(command) == 3
@@ -419,8 +418,7 @@ def test_nothing_more_is_written_where_no_other_table_could_be(
 
 def test_records_that_expired_before_a_table_had_them(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
     assert export(archive_delta, tmp_path).losses == ()
-    for seq in range(3, 7):
-        grow(archive_delta.store, seq, seq * 10, seq * 10 + 10)
+    grow_each(archive_delta.store, range(3, 7))
     expired(archive_delta.store, before=45)
     found = export(archive_delta, tmp_path)
     assert [table.restore_points for table in found.tables] == [(4, 5, 6)]
@@ -431,8 +429,7 @@ def test_records_that_expired_before_a_table_had_them(delta: Delta, archive_delt
 
 
 def test_records_that_expired_before_any_of_them_came(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
-    for seq in range(3, 7):
-        grow(archive_delta.store, seq, seq * 10, seq * 10 + 10)
+    grow_each(archive_delta.store, range(3, 7))
     expired(archive_delta.store, before=45)
     assert export(archive_delta, tmp_path).losses == (), "tables begin with what there is"
 

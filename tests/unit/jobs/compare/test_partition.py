@@ -24,6 +24,12 @@ plain = st.builds(
 )
 
 
+def pair(count: int) -> tuple[list[Plain], list[Plain]]:
+    """Records of an archive, and the same as a restore leaves them."""
+    records = [distinct(n) for n in range(count)]
+    return records, [r.restored for r in records]
+
+
 @given(st.lists(plain, max_size=50), cuts, cuts, st.data())
 def test_equal_sides_never_differ(
     records: list[Plain], ours: list[int], present: list[int], data: st.DataObject
@@ -61,8 +67,7 @@ def test_a_changed_field_is_named(
     count: int, data: st.DataObject, field: str, ours: list[int], present: list[int]
 ) -> None:
     at = data.draw(st.integers(0, count - 1))
-    records = [distinct(n) for n in range(count)]
-    topic = [r.restored for r in records]
+    records, topic = pair(count)
     topic[at] = changed(topic[at], field)
     found = compared(records, topic, cuts=(ours, present))
     assert found.counts == {field: 1}
@@ -76,9 +81,8 @@ def test_missing_records_are_named(
     count: int, data: st.DataObject, gone: int, ours: list[int], present: list[int]
 ) -> None:
     at = data.draw(st.integers(0, count - 1))
-    records = [distinct(n) for n in range(count)]
+    records, topic = pair(count)
     gone = min(gone, count - at)
-    topic = [r.restored for r in records]
     del topic[at : at + gone]
     found = compared(records, topic, cuts=(ours, present))
     assert found.counts == {"missing": gone}
@@ -92,8 +96,7 @@ def test_a_record_too_many_is_named(
     count: int, data: st.DataObject, twice: bool, ours: list[int], present: list[int]
 ) -> None:
     at = data.draw(st.integers(0, count))
-    records = [distinct(n) for n in range(count)]
-    topic = [r.restored for r in records]
+    records, topic = pair(count)
     topic.insert(at, topic[at - 1] if twice and at else Plain(b"foreign", b"record"))
     result = compared(records, topic, cuts=(ours, present))
     if at == count:
@@ -110,8 +113,7 @@ def test_a_record_too_many_is_named(
 def test_another_order_is_named(count: int, data: st.DataObject, ours: list[int], present: list[int]) -> None:
     at = data.draw(st.integers(0, count - 2))
     to = data.draw(st.integers(at + 1, min(count - 1, at + 6)))
-    records = [distinct(n) for n in range(count)]
-    topic = [r.restored for r in records]
+    records, topic = pair(count)
     topic[at], topic[to] = topic[to], topic[at]
     found = compared(records, topic, cuts=(ours, present))
     assert found.counts == {"order": 1 if to == at + 1 else 2}
@@ -122,8 +124,7 @@ def test_another_order_is_named(count: int, data: st.DataObject, ours: list[int]
 @given(st.integers(40, 90), st.data(), cuts, cuts)
 def test_several_changes_are_told_apart(count: int, data: st.DataObject, ours: list[int], present: list[int]) -> None:
     """Far enough from each other that there is one explanation."""
-    records = [distinct(n) for n in range(count)]
-    topic = [r.restored for r in records]
+    records, topic = pair(count)
     indexes = [3, 3 + count // 3, 3 + 2 * (count // 3)]
     kinds = data.draw(st.lists(st.sampled_from(["missing", "extra", "value", "order"]), min_size=3, max_size=3))
     for at, kind in reversed(list(zip(indexes, kinds, strict=True))):
@@ -152,8 +153,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize(("at", "gone"), [(0, 300), (200, 500), (600, 400), (0, 1000)])
 def test_a_long_gap_is_missing_and_nothing_else(at: int, gone: int) -> None:
-    records = [distinct(n) for n in range(1000)]
-    topic = [r.restored for r in records]
+    records, topic = pair(1000)
     found = compared(records, topic[:at] + topic[at + gone :], cuts=(range(0, 1000, 7), range(0, 1000, 11)))
     assert found.counts == {"missing": gone}
     assert [(d.source, d.count) for d in found.differences] == [(at, gone)]
@@ -162,8 +162,7 @@ def test_a_long_gap_is_missing_and_nothing_else(at: int, gone: int) -> None:
 
 @pytest.mark.usefixtures("narrow")
 def test_a_long_insertion_is_extra_and_nothing_else() -> None:
-    records = [distinct(n) for n in range(1000)]
-    topic = [r.restored for r in records]
+    records, topic = pair(1000)
     foreign = [Plain(b"k", f"foreign {n}".encode()) for n in range(700)]
     result = compared(records, topic[:400] + foreign + topic[400:], cuts=(range(0, 1000, 7), range(0, 1700, 11)))
     assert result.counts == {"extra": 700}
@@ -189,8 +188,7 @@ def test_another_topic_is_all_missing_and_extra() -> None:
 
 
 def test_records_of_others_after_a_changed_last_record_are_counted() -> None:
-    records = [distinct(n) for n in range(10)]
-    topic = [r.restored for r in records]
+    records, topic = pair(10)
     topic[-1] = changed(topic[-1], "value")
     topic += [Plain(b"other", b"%d" % n) for n in range(5000)]
     found = compared(records, topic)

@@ -21,7 +21,7 @@ from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import T0, make_archive
-from tests.support.growing_archive import CLICKS, FIRST_ORDERS, ORDERS, expired, grow
+from tests.support.growing_archive import CLICKS, FIRST_ORDERS, ORDERS, expired, grow, grow_each
 from tests.support.java_sink import torn_folder
 
 Rows = list[tuple[str, int, int]]
@@ -86,8 +86,7 @@ def test_batches_hold_the_records_added_by_restore_points(store: FileStore) -> N
     first = stream.latestOffset()
     assert batch(stream, start, first) == CLICKS + ORDERS
     assert batch(stream, first, stream.latestOffset()) == []
-    for seq in range(3, 6):
-        grow(store, seq, seq * 10, seq * 10 + 10)
+    grow_each(store, range(3, 6))
     assert batch(stream, first, stream.latestOffset()) == of_orders(30, 60)
     assert batch(stream, at(stream, 3), at(stream, 4)) == of_orders(40, 50), "again, whatever came since"
     assert batch(reader(store, topics="clicks"), start, stream.latestOffset()) == CLICKS
@@ -140,8 +139,7 @@ def test_the_restore_point_where_it_was_is_repaired(store: FileStore, goes: bool
 def test_a_copy_that_lags_behind(store: FileStore, tmp_path: Path) -> None:
     copytree(tmp_path / "archive", tmp_path / "copy")
     stream = reader(store)
-    for seq in (3, 4):
-        grow(store, seq, seq * 10, seq * 10 + 10)
+    grow_each(store, (3, 4))
     had = stream.latestOffset()
     (tmp_path / "archive").rename(tmp_path / "ahead")
     (tmp_path / "copy").rename(tmp_path / "archive")
@@ -162,8 +160,7 @@ def test_a_stream_begins_with_a_later_restore_point(store: FileStore) -> None:
     start = first.initialOffset()
     for stream in (first, reader(store, startingRestorePoint="4")):
         assert batch(stream, start, stream.latestOffset()) == []
-    for seq in (3, 4):
-        grow(store, seq, seq * 10, seq * 10 + 10)
+    grow_each(store, (3, 4))
     assert batch(first, start, first.latestOffset()) == of_orders(40, 50)
 
 
@@ -178,8 +175,7 @@ def test_a_topic_that_is_not_there_takes_a_pattern(store: FileStore, tmp_path: P
 
 
 def test_expired_restore_points_are_no_gap(store: FileStore) -> None:
-    for seq in range(3, 7):
-        grow(store, seq, seq * 10, seq * 10 + 10)
+    grow_each(store, range(3, 7))
     stream = reader(store)
     start, middle, end = stream.initialOffset(), at(stream, 4), stream.latestOffset()
     expired(store, last=1)
@@ -190,8 +186,7 @@ def test_expired_restore_points_are_no_gap(store: FileStore) -> None:
 
 
 def test_records_that_expired_before_the_stream_had_them(store: FileStore) -> None:
-    for seq in range(3, 7):
-        grow(store, seq, seq * 10, seq * 10 + 10)
+    grow_each(store, range(3, 7))
     stream = reader(store)
     end = stream.latestOffset()
     expired(store, before=45)
