@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,13 +132,6 @@ def test_two_archives_in_one_bucket(mirror: Mirror, name: str, bucket: Bucket) -
     mirror.once(mirror.file(text, "A", "B", "C"), "--config", str(config))
     for alias in "AB":
         assert values(mirror.brokers["C"], mirror.remote(alias, name)) == values(mirror.brokers[alias], name)
-
-
-def test_one_archive_for_two_sources_is_refused(mirror: Mirror) -> None:
-    text = f"A->C.enabled = true\nB->C.enabled = true\nkbackup.archive = {mirror.folder}/one\n"
-    told = mirror(mirror.file(text, "A", "B", "C"), "--once", code=2)
-    assert "{source}" in told["error"]["hint"]
-    assert not Path(mirror.folder, "one").exists()
 
 
 def test_identity_keeps_names_one_way_and_refuses_loops(mirror: Mirror, name: str) -> None:

@@ -1,9 +1,12 @@
-"""The apply half between its rounds: it waits, tries again, tells, and ends. The rounds themselves are scripted."""
+"""The apply half between its rounds, its status, and a round's report. The rounds or the target are scripted."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,19 +15,23 @@ import pytest
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
-from kbackup.errors import FencedError, NoArchiveError, UnreachableError
+from kbackup.errors import CorruptError, FencedError, KbackupError, NoArchiveError, StoreError, UnreachableError
 from kbackup.jobs.common import Stop
-from kbackup.jobs.mirror.apply.pending import Applied
-from kbackup.jobs.mirror.flow import Flow, RemoteTopic, read_flow_status
+from kbackup.jobs.mirror.apply.pending import Applied, Recreated
+from kbackup.jobs.mirror.flow import Clock, Flow, FlowStatus, RemoteTopic, read_flow_status, write_status
 from kbackup.jobs.mirror.halves import apply
-from kbackup.jobs.mirror.halves import apply as connection
-from kbackup.jobs.mirror.halves import apply as round_
-from kbackup.jobs.mirror.halves.apply import ApplyHalf
+from kbackup.jobs.mirror.halves.apply import ApplyHalf, RoundReport, Rounds, Timetable
 from kbackup.jobs.mirror.internal import Emitted
 from kbackup.jobs.mirror.settings import TopicsReport
+from kbackup.jobs.mirror.status import flow_holds, flows_of
+from kbackup.jobs.mirror.topics import MirrorTopicPlan
+from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import counted
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 from tests.support.apply_halves import LOST, Script, gauge, half_of
 from tests.support.archives import make_archive
+from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 from tests.support.mirrors import flow_of
 
@@ -33,6 +40,12 @@ from tests.support.mirrors import flow_of
 def stop() -> Iterator[Stop]:
     with closing(Stop()) as made:
         yield made
+
+
+def status_in(store: Store) -> FlowStatus:
+    status = read_flow_status(store, "A", "B")
+    assert status is not None
+    return status
 
 
 def test_rounds_are_tried_again_on_new_connections(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,8 +59,7 @@ def test_rounds_are_tried_again_on_new_connections(stop: Stop, monkeypatch: pyte
     ]
     assert script.opened == 2
     assert (report.rounds, report.retries, report.records, report.is_loss) == (3, 1, 6, True)
-    status = read_flow_status(store, "A", "B")
-    assert status is not None
+    status = status_in(store)
     assert (status.restore_point, status.records, status.error) == (newest, 6, "")
     assert [incident.message for incident in status.incidents] == [LOST.message]
     assert counted.snapshot().values["kbackup_retries_total", ()] == 1
@@ -84,17 +96,17 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
             raise UnreachableError("target is away", "")
         return Emitted([], [])
 
-    real = round_.Rounds
+    real = apply.Rounds
     half = half_of(Script(stop, []), store, monkeypatch)
     half.flow = flow_of(QUIET + "emit.checkpoints.interval.seconds = 0\n")
     cluster = SimpleNamespace(connect=lambda: None, topic_names=lambda: frozenset())
-    monkeypatch.setattr(connection, "Cluster", lambda *_: cluster)
-    monkeypatch.setattr(connection, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
-    monkeypatch.setattr(connection, "Applier", lambda *_: nullcontext(Target()))
+    monkeypatch.setattr(apply, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(apply, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
+    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext(Target()))
     monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=lambda: None)))
-    monkeypatch.setattr(connection, "Rounds", real)
-    monkeypatch.setattr(round_, "sync_topics", lambda *_: TopicsReport((), {}, {}))
-    monkeypatch.setattr(round_, "emit_checkpoints", checkpoints)
+    monkeypatch.setattr(apply, "Rounds", real)
+    monkeypatch.setattr(apply, "sync_topics", lambda *_: TopicsReport((), {}, {}))
+    monkeypatch.setattr(apply, "emit_checkpoints", checkpoints)
     assert half.run().retries == 2
     assert served == [("orders",)] * 4
     assert groups == [True] * 3
@@ -123,9 +135,7 @@ def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.Monkey
     script = Script(stop, [(), FencedError("another process applies this flow", ""), ()])
     with pytest.raises(FencedError):
         half_of(script, store, monkeypatch).run()
-    status = read_flow_status(store, "A", "B")
-    assert status is not None
-    assert status.error == "", "the status is that of the other process"
+    assert status_in(store).error == "", "the status is that of the other process"
 
 
 def test_waits_for_its_archive(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,3 +193,183 @@ def test_finish_applies_the_last_restore_point(stop: Stop, monkeypatch: pytest.M
         with closing(script.stop):
             assert half.run().rounds == rounds
         monkeypatch.undo()
+
+
+# The status of an apply half while its rounds run and fail. The rounds themselves are scripted.
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (CorruptError("file x is damaged", "repair it"), "file x is damaged; repair it"),
+        (RuntimeError("password"), "internal error: RuntimeError"),
+    ],
+)
+def test_status_names_what_ended_the_process(
+    error: Exception, message: str, stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    make_archive(store)
+    with pytest.raises(type(error)):
+        half_of(Script(stop, [(), error]), store, monkeypatch).run()
+    status = status_in(store)
+    assert (status.error, status.rounds) == (message, 1)
+
+
+def test_status_names_why_the_target_is_not_reached(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no round has begun yet. What is behind is counted."""
+    store = MemoryStore()
+    make_archive(store)
+
+    def connect() -> None:
+        stop.ask()
+        raise UnreachableError("target is away", "")
+
+    half = half_of(Script(stop, []), store, monkeypatch)
+    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=connect))
+    half.run()
+    assert status_in(store).error == "target is away"
+    assert gauge("seconds_behind")
+    assert gauge("records_behind") is None, "the topics are not known yet"
+
+
+def test_first_round_has_its_topics_in_the_status(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it runs: their records are behind, and `expire` keeps them."""
+    store = MemoryStore()
+    archive = make_archive(store)
+    script = Script(stop, [()])
+    half = half_of(script, store, monkeypatch)
+    run = script.run
+
+    def looked_at(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+        (flow,) = flows_of(archive, store)
+        assert [(t.remote, t.incarnation, t.records_behind) for t in flow.topics] == [("A.orders", -1, 46)]
+        (hold,) = flow_holds(store, archive.info.id, timedelta(days=1))
+        assert hold.holds("orders", 1, 0, 0, 1)
+        return run(archive, point, plan)
+
+    monkeypatch.setattr(script, "run", looked_at)
+    assert half.run().rounds == 1
+    assert flows_of(archive, store)[0].topics[0].incarnation == 1
+
+
+def test_topic_that_is_held_back_is_told_once(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the next process. The topic stays held back, and the exit code stays 3."""
+    store = MemoryStore()
+    make_archive(store)
+    recreated = Recreated("orders", "A.orders", 2, held_back=True)
+    totals: list[float] = []
+    for _ in range(2):
+        with closing(Stop()) as own:
+            script = Script(own, [(), ()], held_back=(recreated,))
+            report = half_of(script, store, monkeypatch).run()
+        assert report.is_loss
+        assert gauge("held_back_topics") == 1
+        key = "kbackup_mirror_incidents_total", ("A", "B", "recreated")
+        totals.append(counted.snapshot().values[key])
+    assert totals == [1, 0]
+    status = status_in(store)
+    assert [incident.message for incident in status.incidents] == [recreated.message]
+    assert [topic.held_back for topic in status.topics] == [recreated.message]
+
+
+@pytest.mark.parametrize("error", [None, StoreError, CorruptError])
+def test_a_long_round_gives_signs_of_life(
+    error: type[KbackupError] | None, stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`expire` sees them in the middle of the round; a store that takes none is told of."""
+    refused = error is not None
+    store, beaten = MemoryStore(), threading.Event()
+    make_archive(store)
+    script = Script(stop, [(LOST,)])
+    half = half_of(script, store, monkeypatch)
+    monkeypatch.setattr(apply, "ALIVE", Clock(True, 0.001))
+    write, run, begun = write_status, script.run, list[str]()
+
+    def beat(state: Store, status: FlowStatus) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            beaten.set()
+            if error is not None:
+                raise error("no room", "make some")
+        else:
+            begun.append(status.written_at)
+        write(state, status)
+
+    def long_round(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+        assert beaten.wait(30)
+        beaten.clear()
+        assert beaten.wait(30)  # the one before is written
+        assert (status_in(store).written_at > begun[-1]) is not refused
+        return run(archive, point, plan)
+
+    monkeypatch.setattr(apply, "write_status", beat)
+    monkeypatch.setattr(script, "run", long_round)
+    assert half.run().rounds == 1
+    assert [incident.message for incident in status_in(store).incidents] == [LOST.message]
+    assert [text for text in script.events if "no room" in text] == [
+        "flow A->B: the status was not written: no room; make some"
+    ][:refused]
+    assert not [thread for thread in threading.enumerate() if "sign-of-life" in thread.name]
+
+
+def test_points_that_a_round_lets_wait_are_behind(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restore point that comes while a round runs is behind at its end."""
+    history = History(MemoryStore())
+    history.run(1, {"orders": 1})
+    script = Script(stop, [()])
+    half = half_of(script, history.store, monkeypatch)
+    run = script.run
+
+    def long_round(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+        history.run(2, {"orders": 1})
+        return run(archive, point, plan)
+
+    monkeypatch.setattr(script, "run", long_round)
+    assert half.run().restore_point == 1
+    behind = gauge("seconds_behind")
+    assert behind is not None
+    assert behind > 900, "KbackupMirrorBehind fires"
+
+
+def test_a_round_that_fails_is_behind(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(MemoryStore())
+    history.run(1, {"orders": 1})
+    script = Script(stop, [UnreachableError("target is away", "")])
+    half = half_of(script, history.store, monkeypatch)
+    half.run()
+    behind = gauge("seconds_behind")
+    assert behind is not None
+    assert behind > 900
+    assert gauge("last_round_timestamp_seconds") is None
+    assert gauge("follow_start_timestamp_seconds"), "KbackupMirrorStale counts from here"
+
+
+# The report of a round of the apply half. The target is scripted.
+
+
+ONLY_CHECKPOINTS = "".join(
+    f"{key}.enabled = false\n" for key in ("sync.topic.configs", "sync.topic.acls", "emit.offset-syncs")
+)
+
+
+def test_checkpoint_latency_does_not_grow_while_nothing_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = make_archive(MemoryStore())
+    point = archive.restore_point("latest")
+    checkpoint = Checkpoint("billing", TopicPartition("A.orders", 0), 1, 1, "")
+    emitted = iter([Emitted([checkpoint], [checkpoint]), Emitted([checkpoint], [])])
+    monkeypatch.setattr(apply, "emit_checkpoints", lambda *_: next(emitted))
+    monkeypatch.setattr(apply, "sync_topics", lambda *_: TopicsReport((), {}, {}))
+    cluster: Any = SimpleNamespace(topic_names=lambda: [])
+    applier: Any = SimpleNamespace(apply=lambda *_: Applied(point.number), map=None)
+    internal: Any = None
+    flow = flow_of(ONLY_CHECKPOINTS + "emit.checkpoints.interval.seconds = 0\n")
+    rounds = Rounds(flow, cluster, internal, applier, Timetable())
+    captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
+    counted.begin("mirror")
+    written: list[int] = []
+    for seconds in (7, 700):
+        monkeypatch.setattr(time, "time", lambda seconds=seconds: captured_at + seconds)
+        written.append(rounds.run(archive, point, rounds.plan(archive, point)).checkpoints)
+        key = "kbackup_mirror_checkpoint_latency_seconds", ("A", "B", "billing")
+        assert counted.snapshot().values[key] == 7
+    assert written == [1, 0]

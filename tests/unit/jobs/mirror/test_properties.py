@@ -46,10 +46,10 @@ def test_flow_goes_before_all_flows() -> None:
 
 def test_pairs_that_are_not_enabled_emit_heartbeats() -> None:
     """MirrorMaker 2 writes heartbeats into A for B->A, so that A has a topic `heartbeats` to mirror to B."""
-    text = CLUSTERS + "B->A.emit.heartbeats.interval.seconds = 5\n"
-    assert [flow.name for flow in load_flows(text).heartbeat_flows] == ["B->A"]
-    assert load_flows(text).heartbeat_flows[0].emit_heartbeats.seconds == 5
-    assert not load_flows(text + "B->A.emit.heartbeats.enabled = false").heartbeat_flows
+    (flow,) = load_flows(CLUSTERS + "B->A.emit.heartbeats.interval.seconds = 5\n").heartbeat_flows
+    assert (flow.name, flow.emit_heartbeats.seconds) == ("B->A", 5)
+    for off in ("enabled = false", "interval.seconds = -1"):
+        assert not load_flows(f"{CLUSTERS}B->A.emit.heartbeats.{off}\n").heartbeat_flows
 
 
 @pytest.mark.parametrize("key", [key for key in FLOW_KEYS if key.endswith(".interval.seconds")])
@@ -58,10 +58,6 @@ def test_negative_interval_disables(key: str) -> None:
     clock = name.replace(".", "_")
     assert getattr(flow_of(f"{name}.enabled = true\n{key} = 7\n"), clock) == Clock(True, 7)
     assert not getattr(flow_of(f"{name}.enabled = true\n{key} = -1\n"), clock).enabled
-
-
-def test_pair_without_heartbeats_by_a_negative_interval() -> None:
-    assert not load_flows(CLUSTERS + "B->A.emit.heartbeats.interval.seconds = -1\n").heartbeat_flows
 
 
 def test_empty_enabled_is_the_default() -> None:
@@ -185,3 +181,106 @@ def test_where_the_first_round_of_a_topic_starts(line: str, at_end: bool) -> Non
     read = load_flows(CLUSTERS + line, environ={})
     assert read.flows[0].starts_at_end is at_end
     assert not [note for note in read.notes if "auto.offset.reset" in note]
+
+
+# Keys of MirrorMaker 2's properties file that are refused, have no meaning or are doubtful.
+
+
+REFUSED = {
+    "transforms = mask": "remove the key",
+    "A->B.transforms.mask.type = x": "remove the key",
+    "predicates = p": "remove the key",
+    "A->B.topcis = x": "did you mean A->B.topics?",
+    "topic = x": "did you mean topics?",
+    "A.bootstrap.server = a:1": "did you mean A.bootstrap.servers?",
+    "emit.heartbeat.enabled = false": "did you mean emit.heartbeats.enabled?",
+    "sync.group.offset.enabled = true": "did you mean sync.group.offsets.enabled?",
+    "A->C.enabled = true": "write one of A, B",
+    "C->B.topics = x": "write one of A, B",
+    "C.bootstrap.servers = c:1": "write one of A, B",
+    "C.consumer.fetch.max.bytes = 1": "write one of A, B",
+    "C.kbackup.archive = x": "write one of A, B",
+    "topics.blacklist = x": "topics.exclude",
+    "A->B.groups.blacklist = x": "groups.exclude",
+    "rename.topics = false": "IdentityReplicationPolicy",
+    "readahead.queue.capacity = 1": "remove",
+    "heartbeats.topic.retention.ms = 1": "retention.ms",
+    "emit.heartbeats = false": "emit.heartbeats.enabled",
+    "replication.policy.class = org.apache.kafka.connect.mirror.LegacyReplicationPolicy": "IdentityReplicationPolicy",
+    "replication.policy.class = com.example.Mine": "DefaultReplicationPolicy",
+    "replication.policy.separator =": "separator",
+    "topic.filter.class = com.example.Mine": "topics.exclude",
+    "connector.class = org.apache.kafka.connect.mirror.MirrorSinkConnector": "kbackup mirror",
+    "cluster.A.broker.list = a:1": "A.bootstrap.servers",
+    "kbackup.archiv = x": "kbackup.archive",
+    "A->B.kbackup.nothing = x": "kbackup.archive",
+    "kbackup.on.recreate = wait": "continue or stop",
+    "topics = *": "'.*'",
+    "topics = a[b": "not closed",
+    "topics = (?s)a": "(?i)",
+    "offset.lag.max = many": "whole number",
+    "emit.heartbeats.enabled = yes": "true or false",
+    "use.defaults.from = both": "source or target",
+    "A.ssl.truststore.location = /x.jks": "PEM",
+    "A.sasl.client.callback.handler.class = com.example.Mine": "Java",
+    "A.ssl.nonsense = 1": "librdkafka",
+    "topics = ${env:NOT_SET}": "set the variable",
+    "topics = ${file:/does/not/exist}": "readable",
+    "clusters = A": "two different",
+    "clusters = A, B, A": "two different",
+    "config.providers.v.class = com.example.Vault\nconfig.providers = v": "EnvVarConfigProvider",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused_with_what_to_write_instead(line: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_flows(CLUSTERS + line, environ={})
+    key = line.partition(" ")[0]
+    assert key.removeprefix("A.") in str(refused.value)
+    assert REFUSED[line] in str(refused.value)
+
+
+def test_mirrormakers_checkpoints_need_offset_syncs() -> None:
+    lines = "A->B.emit.offset-syncs.enabled = false\nkbackup.checkpoints = mm2\n"
+    with pytest.raises(UsageError) as refused:
+        load_flows(CLUSTERS + lines, environ={})
+    for key in ("kbackup.checkpoints: ", "A->B.emit.offset-syncs.enabled = true"):
+        assert key in str(refused.value)
+    only_heartbeats = CLUSTERS.replace("A->B.enabled = true", "A->B.enabled = false")
+    assert not load_flows(only_heartbeats + lines, environ={}).flows
+    assert flow_of(lines.replace("mm2", "exact")).checkpoint_rule == "exact"
+
+
+def test_refusal_shows_no_secret() -> None:
+    with pytest.raises(UsageError) as refused:
+        flow_of("A.sasl.jaas.config = com.example.Module required password=hidden;")
+    assert "hidden" not in str(refused.value)
+
+
+def test_connect_keys_mean_nothing() -> None:
+    lines = (
+        *("tasks.max = 4", "key.converter = x", "dedicated.mode.enable.internal.rest = true"),
+        *("offset.storage.replication.factor = 1", "B.config.storage.replication.factor = 1", "listeners = x"),
+        *("admin.timeout.ms = 1", "consumer.poll.timeout.ms = 1", "A->B.tasks.max = 2", "B.group.id = x"),
+        *("consumer.max.poll.records = 1", "topic.creation.enable = true", "errors.tolerance = all"),
+    )
+    read = load_flows(CLUSTERS + "\n".join(lines))
+    keys = [line.partition(" ")[0] for line in lines]
+    assert sorted(read.notes) == sorted(f"mm2.properties: {key} has no meaning here" for key in keys)
+    assert read.warnings == ()
+
+
+def test_doubtful_keys_are_warned_of() -> None:
+    read = load_flows(CLUSTERS + "A->B.tpocis = x\nB.replication.factor = 3\nA.fetch.max.bytes = 1\n")
+    text = "\n".join(read.warnings)
+    assert "A->B.tpocis is no key of MirrorMaker 2: did you mean topics?" in text
+    assert "B.replication.factor has no meaning, in MirrorMaker 2 neither: write it for all flows" in text
+    assert "A.fetch.max.bytes has no meaning, in MirrorMaker 2 neither: write A.consumer.fetch.max.bytes" in text
+
+
+def test_defaults_of_the_source_are_warned_of() -> None:
+    """Nothing reads the key: MirrorMaker 2 would copy what the source's brokers have."""
+    (warning,) = load_flows(CLUSTERS + "use.defaults.from = source\n").warnings
+    assert warning.startswith("mm2.properties: use.defaults.from = source has no effect")
+    assert load_flows(CLUSTERS + "use.defaults.from = target\n").warnings == ()

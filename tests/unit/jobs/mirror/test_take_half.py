@@ -1,0 +1,268 @@
+"""The sources of a take half and its heartbeats, when duties are due, and halves side by side."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self, cast
+
+import pytest
+
+from kbackup.archive.query.selection import Selection
+from kbackup.config.models import Backup, Follow
+from kbackup.errors import KbackupError, UnreachableError, UsageError
+from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
+from kbackup.jobs.backup.job import BackupReport
+from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror.flow import Clock, Flow
+from kbackup.jobs.mirror.halves import take
+from kbackup.jobs.mirror.halves.apply import Timetable
+from kbackup.jobs.mirror.halves.take import mirror_selections, rhythm_of, run_together, sources_of
+from kbackup.jobs.mirror.internal import InternalTopics
+from kbackup.jobs.mirror.properties import load_flows
+from kbackup.kafka.admin.cluster import Cluster
+from tests.support.mirrors import CLUSTERS, flow_of
+
+TO_C = "C.bootstrap.servers = c:1\nA->C.enabled = true\n"
+THREE = CLUSTERS.replace("A, B", "A, B, C") + TO_C
+
+
+def test_take_half_selects_what_its_flows_do() -> None:
+    flow = flow_of("topics = orders.*, pay\ntopics.exclude = .*-old\ngroups = app-.*\n")
+    topics, groups = mirror_selections(Backup(), [flow])
+    names = ["A.pay", "B.orders.1", "heartbeats", "C.heartbeats", "orders.1", "orders.1-old", "pay", "pays"]
+    assert topics.topics(names) == ["C.heartbeats", "heartbeats", "orders.1", "pay"]
+    assert [name for name in ("app-1", "other", "app-\xe9") if groups.matches(name)] == ["app-1", "app-\xe9"]
+
+
+def test_topics_from_the_target_are_left_out() -> None:
+    """The target has them already; another target of the same source may want them."""
+    names = ["B.orders", "C.B.orders", "C.orders", "Bx.orders", "orders"]
+    to_b, to_c = load_flows(THREE).flows
+    for flows, expected in (
+        ([to_b], ["Bx.orders", "C.orders", "orders"]),
+        ([to_b, to_c], sorted(names[:1] + names[2:])),
+    ):
+        assert mirror_selections(Backup(), flows).topics.topics(names) == expected
+
+
+def test_configuration_goes_before_flows() -> None:
+    selections = mirror_selections(Backup(topics=("all",), groups=("g",)), [flow_of()])
+    assert selections == (Selection(("all",)), Selection(("g",)))
+
+
+def test_nothing_waits_unless_asked_to() -> None:
+    keys = ("follow.interval_seconds", "follow.max_age_seconds", "follow.small_bytes")
+    rhythm = rhythm_of(Follow(), keys)
+    assert (rhythm.interval_seconds, rhythm.max_age_seconds, rhythm.small_bytes) == (5, 5, 0)
+    rhythm = rhythm_of(Follow(interval_seconds=20, max_age_seconds=300), keys[2:])
+    assert (rhythm.interval_seconds, rhythm.max_age_seconds, rhythm.small_bytes) == (20, 300, 1 << 20)
+
+
+def test_one_source_serves_all_its_flows() -> None:
+    flows = load_flows(THREE, archive="/tmp/{source}").flows
+    (source,) = sources_of(flows)
+    assert (source.alias, source.archive, source.flows) == ("A", "/tmp/A", flows)
+
+
+@pytest.mark.parametrize(
+    ("text", "archive", "hint"),
+    [
+        (THREE, None, "kbackup.archive"),
+        ("clusters = A, B\nB.bootstrap.servers = b:1\nA->B.enabled = true\n", "/tmp/x", "--apply"),
+    ],
+)
+def test_sources_that_cannot_be_taken(text: str, archive: str | None, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        sources_of(load_flows(text, archive=archive).flows)
+    assert hint in refused.value.hint
+
+
+def test_duties_are_due_on_clocks_of_their_own() -> None:
+    now = 100.0
+    timetable = Timetable(lambda: now)
+    clocks = {"topics": Clock(True, 10), "configs": Clock(True, 20), "acls": Clock(False, 1)}
+    assert [duty for duty, clock in clocks.items() if timetable.is_due(duty, clock)] == ["topics", "configs"]
+    assert timetable.is_due("acls", clocks["acls"], once=True)
+    for duty in clocks:
+        timetable.done(duty)
+    assert timetable.seconds_idle(clocks, 60) == 10
+    now += 12
+    assert [duty for duty, clock in clocks.items() if timetable.is_due(duty, clock, once=True)] == ["topics"]
+    assert timetable.seconds_idle(clocks, 60) == 0
+    timetable.done("topics")
+    assert timetable.seconds_idle(clocks, 5) == 5
+    assert timetable.seconds_idle({}, 60) == 60
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    with closing(Stop()) as made:
+        yield made
+
+
+@pytest.fixture
+def last() -> Iterator[Stop]:
+    with closing(Stop()) as made:
+        yield made
+
+
+@pytest.mark.parametrize("failing", ["take", "apply"])
+def test_half_that_fails_ends_the_other(failing: str, stop: Stop, last: Stop) -> None:
+    ended: list[str] = []
+
+    def half(name: str, end: Stop) -> None:
+        if name == failing:
+            raise UsageError("no such thing", "")
+        assert end.wait(60)
+        ended.append(name)
+
+    with pytest.raises(UsageError, match="no such thing"):
+        run_together({"take": partial(half, "take", stop)}, stop, {"apply": partial(half, "apply", last)}, last)
+    assert ended == [{"take": "apply", "apply": "take"}[failing]]
+
+
+def test_apply_halves_end_after_take_halves(stop: Stop, last: Stop) -> None:
+    ended: list[str] = []
+
+    def take() -> None:
+        stop.wait(60)
+        ended.append("take")
+
+    def applies() -> None:
+        last.wait(60)
+        ended.append("apply")
+
+    stop.ask()
+    run_together({"take": take}, stop, {"apply": applies}, last)
+    assert ended == ["take", "apply"]
+
+
+def test_apply_halves_alone_run_until_they_are_asked(stop: Stop) -> None:
+    def applies() -> bool:
+        return stop.wait(0.2)
+
+    assert run_together({}, stop, {"apply": applies}, stop) == {"apply": False}
+
+
+def test_halves_return_their_reports(stop: Stop, last: Stop) -> None:
+    assert run_together({"a": lambda: 1}, stop, {"b": lambda: 2}, last) == {"a": 1, "b": 2}
+    assert not stop.asked
+
+
+# The take half writes heartbeats for pairs of clusters that are not enabled, as MirrorMaker 2 does.
+
+
+class Brokers:
+    """A source that notes the topics that are made in it."""
+
+    def __init__(self, properties: object, role: str) -> None:
+        self.made: list[str] = []
+
+    def connect(self) -> None:
+        """Succeed."""
+
+    def topics(self, names: object) -> dict[str, object]:
+        return {}
+
+    def create_topic(self, name: str, *rest: object) -> None:
+        self.made.append(name)
+
+
+@dataclass
+class BadClock:
+    """A clock whose heartbeats fail, until `error` is None."""
+
+    flow: Flow
+    target: InternalTopics
+    error: KbackupError | None = field(default_factory=lambda: UnreachableError("no brokers", "start them"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing runs."""
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Events:
+    seen: list[str] = field(default_factory=list)
+
+    def committed(self, report: BackupReport) -> None:
+        self.seen.append("committed")
+
+    def well(self) -> None:
+        self.seen.append("well")
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        self.seen.append(f"failed {pause}")
+
+
+@dataclass
+class Rounds:
+    """A follower of three rounds that end well, and one that fails."""
+
+    watcher: Watcher
+
+    def follow(self) -> FollowReport:
+        for _ in range(3):
+            self.watcher.committed(cast(Any, None))
+            self.watcher.well()
+        self.watcher.failed(UnreachableError("away"), 2.0)
+        return FollowReport("file:///tmp/A", rounds=4)
+
+
+def test_heartbeats_of_a_pair_that_is_not_enabled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have one topic and no more. Where they fail, backups go on, and the error is logged once."""
+    properties = load_flows(CLUSTERS, archive="/tmp/{source}")
+    heartbeats = tuple(flow for flow in properties.heartbeat_flows if flow.target == "A")
+    clocks: list[BadClock] = []
+    clusters: list[Brokers] = []
+
+    def clock(flow: Flow, target: InternalTopics) -> BadClock:
+        clocks.append(BadClock(flow, target))
+        return clocks[-1]
+
+    def cluster(given: object, role: str) -> Cluster:
+        clusters.append(Brokers(given, role))
+        return cast(Cluster, clusters[-1])
+
+    monkeypatch.setattr(take, "HeartbeatClock", clock)
+    monkeypatch.setattr(take, "Cluster", cluster)
+    (source,) = take.sources_of(properties.flows)
+    events = Events()
+    half = take.TakeHalf(source, heartbeats, cast(Follower, Rounds(events)))
+    with caplog.at_level(logging.WARNING, take.__name__):
+        assert half.run().rounds == 4
+    assert [c.flow.name for c in clocks] == ["B->A"]
+    assert [c.made for c in clusters] == [["heartbeats"]]
+    assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
+    assert caplog.messages == ["heartbeats of B->A are not written: no brokers; start them"]
+
+
+def test_a_source_that_refuses_heartbeats_is_backed_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the rights of a backup alone, or with fewer brokers than the topic asks for."""
+
+    class Refusing(Brokers):
+        def create_topic(self, name: str, *rest: object) -> None:
+            raise UnreachableError("source denies creating topic heartbeats", "allow it")
+
+    monkeypatch.setattr(take, "Cluster", Refusing)
+    properties = load_flows(CLUSTERS, archive="/tmp/{source}")
+    (source,) = take.sources_of(properties.flows)
+    events = Events()
+    with caplog.at_level(logging.WARNING, take.__name__):
+        assert take.TakeHalf(source, properties.heartbeat_flows, cast(Follower, Rounds(events))).run().rounds == 4
+    assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
+    assert caplog.messages == ["heartbeats of B->A are not written: source denies creating topic heartbeats; allow it"]
