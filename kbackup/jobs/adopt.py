@@ -17,7 +17,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.java import empty_groups, is_java_archive, java_topics, missing_indexes
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.points import draft_of, groups_of_files, topic_states
-from kbackup.archive.repair.scan import Arranged, Damaged, ToScan, Whole, arrange
+from kbackup.archive.repair.segments import Arranged, Damaged, ToScan, Whole, arrange
 from kbackup.archive.run import WritingRun, begin_writing, open_or_create, put_manifest
 from kbackup.archive.segments.salvage import MOST_PARTITIONS, read_unlisted
 from kbackup.archive.segments.table import Segment

@@ -28,9 +28,19 @@ from kbackup.archive.models import ArchiveInfo, Lease, Manifest, dump, load
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.reader import Archive
 from kbackup.archive.repair import points
-from kbackup.archive.repair.attribution import attribute, by_rank, missing_segments, named_starts, unreached
 from kbackup.archive.repair.base import Documents, RepairBase, find_base, load_whole, read_documents, unless_damaged
-from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan, to_scan
+from kbackup.archive.repair.segments import (
+    Damaged,
+    ToScan,
+    Whole,
+    attribute,
+    by_rank,
+    missing_segments,
+    named_starts,
+    scan,
+    to_scan,
+    unreached,
+)
 from kbackup.archive.run import WritingRun, put_manifest
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
 from kbackup.archive.verify.catalog import check_derived, check_present

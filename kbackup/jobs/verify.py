@@ -81,16 +81,6 @@ class VerifyWork:
         yield _sum(results)
 
 
-@dataclass
-class _Known:
-    """Results before records are read; `remaining` are the segments to read."""
-
-    archive_id: str
-    numbers: tuple[int, ...]
-    segments: int
-    remaining: list[ToRead]
-
-
 def verify(store: Store, point: str, quick: bool, spark: Spark, listener: ProgressListener) -> VerifyReport:
     """Verify all of an archive, or a restore point with all before it.
 
@@ -101,27 +91,27 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
     with phases.step("list objects"):
         sizes = {entry.key: entry.size for entry in store.list()}
     if layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes):
-        known = _survey(store, sizes, point, quick, phases, findings)
+        archive_id, numbers, segments, remaining = _survey(store, sizes, point, quick, phases, findings)
     elif is_java_archive(store):
         with phases.step("files"):
             store = folder = JavaFolder(store)
-            to_read = survey_folder(folder, java_topics(folder), findings)
-            known = _Known(JAVA, (), len(to_read), to_read)
+            remaining = survey_folder(folder, java_topics(folder), findings)
+            archive_id, numbers, segments = JAVA, (), len(remaining)
     else:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
     read = SegmentResult(0, 0, ())
     if not quick:
         with phases.step("read segments"):
-            expect = sum(item.segment.count for item in known.remaining)
-            tasks = pack(known.remaining, lambda item: item.segment.stored, _TASK_BYTES, _TASK_SEGMENTS)
+            expect = sum(item.segment.count for item in remaining)
+            tasks = pack(remaining, lambda item: item.segment.stored, _TASK_BYTES, _TASK_SEGMENTS)
             tasks.sort(key=lambda task: -sum(item.segment.stored for item in task))
             read = _sum(run_counted(spark, tasks, VerifyWork(store), listener, expect))
     return VerifyReport(
         archive=store.url,
-        archive_id=known.archive_id,
+        archive_id=archive_id,
         deep=not quick,
-        restore_points=known.numbers,
-        segments=known.segments,
+        restore_points=numbers,
+        segments=segments,
         read_records=read.records,
         read_bytes=read.bytes,
         findings=tuple(sorted(findings.entries | set(read.findings))),
@@ -133,7 +123,8 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
 
 def _survey(
     store: Store, sizes: Mapping[str, int], name: str, quick: bool, phases: Phases, findings: Findings
-) -> _Known:
+) -> tuple[str, tuple[int, ...], int, list[ToRead]]:
+    """Return the archive's id, the restore points and the number of segments that are verified, and what to read."""
     with phases.step("restore points"):
         surveyed = catalog.survey(store, sizes, findings)
         archive = surveyed.archive
@@ -170,7 +161,7 @@ def _survey(
             catalog.check_derived(store, derived, sizes, not quick, findings)
         elif surveyed.points:
             findings.note("topics/", "has derived files that could not be judged now")
-    return _Known(surveyed.archive_id, numbers, len(segments), remaining)
+    return surveyed.archive_id, numbers, len(segments), remaining
 
 
 def _derived_names(sizes: Mapping[str, int]) -> set[str]:

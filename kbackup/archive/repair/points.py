@@ -34,8 +34,8 @@ from kbackup.archive.models import (
     Totals,
     load,
 )
-from kbackup.archive.repair.attribution import damaged_ranges
 from kbackup.archive.repair.base import Documents, RepairBase, Sizes
+from kbackup.archive.repair.segments import damaged_ranges
 from kbackup.archive.run import Draft, WritingRun, point_of, put_capture
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError

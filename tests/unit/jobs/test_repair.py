@@ -23,7 +23,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError, dump, load
 from kbackup.archive.query.overview import list_points, overview
 from kbackup.archive.reader import open_archive
-from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan
+from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
 from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
