@@ -139,9 +139,6 @@ class JavaFolder(DelegatingStore):
             self.segment(key, self.inner.stat(key).size if size is None else size)
         return self._known[key]
 
-    def get(self, key: str) -> bytes:
-        return self.get_with_etag(key)[0]
-
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         if (index := self._index(key)) is not None:
             return index, ""
@@ -160,9 +157,6 @@ class JavaFolder(DelegatingStore):
                 torn = self._torn(f"{key.removesuffix('_index')}_records")
                 return encode_index(torn.index) if torn is not None else None
         return None
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return b"".join(self.open_range(key, start, length))
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if (index := self._index(key)) is not None:

@@ -46,16 +46,9 @@ class FaultyStore(DelegatingStore):
         self.short: dict[str, int] = {}
         """Objects that are read as if they had only so many bytes."""
 
-    def get(self, key: str) -> bytes:
-        self._before("get", key)
-        return self.inner.get(key)
-
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         self._before("get", key)
         return self.inner.get_with_etag(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return b"".join(self.open_range(key, start, length))
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         self._before("open_range", key)

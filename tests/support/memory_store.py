@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
-from kbackup.store.base import CHUNK, SHORTER, Address, Buffer, Failed, ObjectInfo, check_key, view_of
+from kbackup.store.base import CHUNK, SHORTER, Address, Buffer, Failed, ObjectInfo, Store, check_key, view_of
 from tests.support.memory_upload import MemoryUpload
 
 LIST_PAGE = 1000  # keys in an answer of S3
@@ -30,7 +30,7 @@ class _Object(NamedTuple):
     modified: float
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """`Store` that lives as long as its process; a pickled one is the same store there, and an error elsewhere.
 
     Like a directory, it refuses a key that is the folder of another one, and keeps no checksums. `requests` counts
@@ -80,15 +80,9 @@ class MemoryStore:
                 if key.startswith(prefix):
                     self._objects[key] = found._replace(modified=found.modified - seconds)
 
-    def get(self, key: str) -> bytes:
-        return self.get_with_etag(key)[0]
-
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         found = self._asked(key)
         return bytes(found.data), found.etag
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return b"".join(self.open_range(key, start, length))
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         return (bytes(piece) for piece in self._pieces(key, start, length))
