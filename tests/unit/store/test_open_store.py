@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -54,24 +55,12 @@ def test_a_bucket(url: str) -> None:
     assert store.url == url
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "file:relative",
-        "file://host/path",
-        "file://",
-        "s3://",
-        "s3:///prefix",
-        "gs://bucket",
-        "s3a://bucket/x",
-        "s3:/bucket/x",
-        "s3:bucket",
-        "S3:/bucket",
-        "s3a:/bucket/x",
-        "https:/host/bucket",
-    ],
-)
+FILES = ["file:relative", "file://host/path", "file://"]
+BUCKETS = ["s3://", "s3:///prefix", "s3:/bucket/x", "s3:bucket", "S3:/bucket"]
+OTHERS = ["gs://bucket", "s3a://bucket/x", "s3a:/bucket/x", "https:/host/bucket"]
+
+
+@pytest.mark.parametrize("url", ["", *FILES, *BUCKETS, *OTHERS])
 def test_invalid_locations(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_store(url)
@@ -117,7 +106,8 @@ def test_the_sdk_is_loaded_by_its_use_only() -> None:
 # Tell whether two addresses name one location, however they are written.
 
 
-_KEYS = {"access_key_id": "id", "secret_access_key": "hush", "region": "eu-west-1"}
+def options(endpoint_url: str) -> S3Options:
+    return S3Options(endpoint_url=endpoint_url, access_key_id="id", secret_access_key="hush", region="eu-west-1")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +147,8 @@ def test_directories(destination: str, how: str | None, tmp_path: Path, monkeypa
     ],
 )
 def test_prefixes(destination: str, archive: str, how: str | None) -> None:
-    options = S3Options(endpoint_url="http://here:9000", **_KEYS)  # type: ignore[arg-type]
-    _check(open_store(destination, options), open_store(archive, options), how)
+    here = options("http://here:9000")
+    _check(open_store(destination, here), open_store(archive, here), how)
 
 
 @pytest.mark.exhaustive(keep=2)
@@ -176,26 +166,19 @@ def test_prefixes(destination: str, archive: str, how: str | None) -> None:
 )
 def test_endpoints(one: str, other: str, same: bool) -> None:
     """A bucket of AWS is the same one in every region."""
-    stores = [
-        open_store("s3://lake/kafka", S3Options(endpoint_url=url, **_KEYS))  # type: ignore[arg-type]
-        for url in (one, other)
-    ]
-    _check(stores[0], stores[1], "is the archive itself" if same else None)
+    first, second = (open_store("s3://lake/kafka", options(url)) for url in (one, other))
+    _check(first, second, "is the archive itself" if same else None)
 
 
 @pytest.mark.exhaustive
 def test_the_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://here:9000")
-    plain = S3Options(**_KEYS)  # type: ignore[arg-type]
-    named = S3Options(endpoint_url="http://here:9000", **_KEYS)  # type: ignore[arg-type]
-    _check(open_store("s3://lake/kafka", plain), open_store("s3://lake/kafka", named), "is the archive itself")
+    plain, named = (open_store("s3://lake/kafka", options(url)) for url in ("", "http://here:9000"))
+    _check(plain, named, "is the archive itself")
 
 
 def _check(destination: Store, archive: Store, how: str | None) -> None:
-    if how is None:
-        check_apart(destination, archive)
-        return
-    with pytest.raises(UsageError, match=how):
+    with pytest.raises(UsageError, match=how) if how is not None else nullcontext():
         check_apart(destination, archive)
 
 
