@@ -11,7 +11,7 @@ from awscrt.checksums import crc64nvme
 from kbackup.cli.common.output import configure_logging
 from kbackup.errors import UnreachableError
 from kbackup.store import Store
-from tests.contract.conftest import PART, S3Location, data_of
+from tests.contract.conftest import PART, S3Location, data_of, upload
 from tests.contract.proxy import Proxy
 
 DATA = data_of(1234)
@@ -25,30 +25,17 @@ def fill(store: Store) -> None:
     assert into == DATA
 
 
-def stat(store: Store) -> None:
-    assert store.stat("key").size == len(DATA)
+def writes(key: str, write: Callable[[Store], str]) -> Check:
+    def check(store: Store) -> None:
+        store.delete(["new"])
+        etag = write(store)
+        assert store.get_with_etag(key) == (DATA, etag)
+
+    return check
 
 
-def put(store: Store) -> None:
-    etag = store.put("key", DATA)
-    assert store.get_with_etag("key") == (DATA, etag)
-
-
-def put_new(store: Store) -> None:
-    etag = store.put_new("new", DATA)
-    assert store.get_with_etag("new") == (DATA, etag)
-    store.delete(["new"])
-
-
-def replace(store: Store) -> None:
-    etag = store.replace("key", DATA, store.get_with_etag("key")[1])
-    assert store.get_with_etag("key") == (DATA, etag)
-
-
-def upload(store: Store) -> None:
-    with store.upload("large") as up:
-        up.write(LARGE)
-        up.commit()
+def uploads(store: Store) -> None:
+    upload(store, "large", LARGE)
     assert store.get("large") == LARGE
     store.delete(["large"])
 
@@ -73,15 +60,15 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "fill": ("^GET", fill),
     "list": ("^GET", equal(lambda store: [i.key for i in store.list()], ["empty", "folder/a", "key"])),
     "list_dirs": ("^GET", equal(lambda store: list(store.list_dirs()), ["folder"])),
-    "stat": ("^HEAD", stat),
+    "stat": ("^HEAD", equal(lambda store: store.stat("key").size, len(DATA))),
     "checksum": ("^HEAD", equal(lambda store: store.checksum("key"), crc64nvme(DATA))),
-    "put": ("^PUT", put),
-    "put_new": ("^PUT", put_new),
-    "replace": ("^PUT", replace),
+    "put": ("^PUT", writes("key", lambda store: store.put("key", DATA))),
+    "put_new": ("^PUT", writes("new", lambda store: store.put_new("new", DATA))),
+    "replace": ("^PUT", writes("key", lambda store: store.replace("key", DATA, store.stat("key").etag))),
     "delete": ("^POST", delete),
-    "upload_create": ("^POST .*uploads", upload),
-    "upload_part": ("^PUT .*partNumber=1", upload),
-    "upload_commit": ("^POST .*uploadId", upload),
+    "upload_create": ("^POST .*uploads", uploads),
+    "upload_part": ("^PUT .*partNumber=1", uploads),
+    "upload_commit": ("^POST .*uploadId", uploads),
 }
 
 

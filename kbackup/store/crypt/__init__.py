@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from awscrt.checksums import crc64nvme
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 1024
 _VERSIONS = 5
-
-Room = Callable[[int, int], memoryview | None]
-"""(start, end) of a whole frame in plain bytes -> the buffer for it; None if the buffer has room for less than it."""
 
 
 class _Object(NamedTuple):
@@ -49,29 +46,26 @@ class DecryptingReader:
         self._lock = threading.Lock()
 
     def chunks(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        for view in self._views(key, start, start + length, lambda start, end: None):
+        for view in self._views(key, start, start + length, None):
             yield bytes(view)
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        end, at = start + len(into), 0
-
-        def room(first: int, last: int) -> memoryview | None:
-            return into[first - start : last - start] if start <= first and last <= end else None
-
-        for view in self._views(key, start, end, room):
+        at = 0
+        for view in self._views(key, start, start + len(into), into):
             filled = into[at : at + len(view)]
             if view.obj is not into.obj:
                 filled[:] = view
             at += len(view)
             yield filled
 
-    def _views(self, key: str, start: int, end: int, room: Room) -> Iterator[memoryview]:
-        """Yield the bytes from `start` to `end`, a frame at a time, all from one version of the object."""
+    def _views(self, key: str, start: int, end: int, into: memoryview | None) -> Iterator[memoryview]:
+        """Yield the bytes from `start` to `end`, a frame at a time, all from one version of the object. Frames that lie
+        within them are decrypted straight into `into`."""
         version = self._objects.get(key) or self._read_header(key)
         for _ in range(_VERSIONS):
             begun = False
             try:
-                for view in self._decrypt(key, version, start, end, room):
+                for view in self._decrypt(key, version, start, end, into):
                     begun = True
                     yield view
             except CorruptError:
@@ -84,7 +78,9 @@ class DecryptingReader:
             f"file {key} changed during each of {_VERSIONS} reads", "stop the other program that writes it"
         )
 
-    def _decrypt(self, key: str, version: _Object, start: int, end: int, room: Room) -> Iterator[memoryview]:
+    def _decrypt(
+        self, key: str, version: _Object, start: int, end: int, into: memoryview | None
+    ) -> Iterator[memoryview]:
         if end > version.plain:
             raise CorruptError(f"file {key} has {version.plain} bytes, wanted up to byte {end}", base.SHORTER)
         number = start // FRAME
@@ -94,8 +90,10 @@ class DecryptingReader:
         for frame in frames.split_frames(self._store.open_range(key, at, length)):
             first = number * FRAME
             last = first + len(frame) - TAG
-            buffer = room(first, last)
-            plain = memoryview(bytearray(len(frame) - TAG)) if buffer is None else buffer
+            if into is not None and start <= first and last <= end:
+                plain = into[first - start : last - start]
+            else:
+                plain = memoryview(bytearray(len(frame) - TAG))
             version.cipher.decrypt(number, last == version.plain, frame, plain)
             yield plain[max(0, start - first) : min(last, end) - first]
             number += 1
