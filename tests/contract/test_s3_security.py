@@ -260,6 +260,7 @@ def test_no_backup_needs_what_the_policy_for_aws_denies() -> None:
     statement = policy["Statement"][0]
     denied = [resource.removeprefix("arn:aws:s3:::BUCKET/PREFIX/") for resource in statement["Resource"]]
     store = Unconditional()
+    assert not any(store.list())  # a store that was asked before gets no copy of an archive, but its writes
     make(store)
     copy_archive(store, target := Unconditional(), 60, Silent())
     harm(store, f"{ORDERS}15_index", "flip")
