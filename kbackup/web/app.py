@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from kbackup.errors import DeniedError, KbackupError, NoArchiveError, StoreError, UnreachableError, UsageError
+from kbackup.errors import KbackupError, NoArchiveError, StoreError, UnreachableError, UsageError
 from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
@@ -38,7 +38,6 @@ _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (UsageError, 404),
     (NoArchiveError, 404),
     (UnreachableError, 502),
-    (DeniedError, 502),
     (StoreError, 502),
     (KbackupError, 500),
 )

@@ -21,6 +21,7 @@ from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import Access
 
 HERE = frozenset({"testserver"})
+WRITES = {"put", "put_new", "replace", "upload", "delete"}
 
 
 def visit(

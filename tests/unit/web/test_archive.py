@@ -27,9 +27,8 @@ from tests.support.browsing import encrypting
 from tests.support.faulty_store import FaultyStore
 from tests.support.java_sink import FLAWS, torn_folder
 from tests.support.memory_store import MemoryStore
-from tests.support.pages import WRITES
 from tests.support.rich_archive import ATTACK
-from tests.support.visits import crawl, links, text, visit
+from tests.support.visits import WRITES, crawl, links, text, visit
 
 SOON = 20.0
 """Seconds after which somebody is taken to wait for ever."""

@@ -10,15 +10,14 @@ import pytest
 
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from kbackup.web import search as engine
+from kbackup.web.pages import records as engine
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import T0, topic_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
-from tests.support.pages import WRITES
 from tests.support.plain_records import Plain, block_of
 from tests.support.rich_archive import ATTACK, SCRIPT
-from tests.support.visits import links, tags, text, visit
+from tests.support.visits import WRITES, links, tags, text, visit
 
 _MATCH = re.compile(r'/topics/([^/"]+)/(\d+)/records/(\d+)[^"]*">')
 Address = tuple[str, int, int]
@@ -70,7 +69,7 @@ def test_search_finds_records_by_text_topic_and_time(store: Store, query: str, e
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("bounds", [{"MOST": 7}, {"BYTES": 1}, {"SECONDS": 0.0}, {"ROOM": 1}])
+@pytest.mark.parametrize("bounds", [{"MATCHES": 7}, {"BYTES": 1}, {"SECONDS": 0.0}, {"ROOM": 1}])
 def test_bounded_pages_find_the_same(store: Store, bounds: dict[str, float]) -> None:
     address = "/search?text=key+&in=key&from_time=1"
     with mock.patch.dict(vars(engine), {"_UNIT": 500, **bounds}):
@@ -113,7 +112,7 @@ def test_topics_of_a_java_folder_with_any_name() -> None:
     client = visit(store)
     (address,) = {link for link in links(client.get(f"/topics/{quote(name, safe='')}").text) if "where=" in link}
     assert client.get(address).status_code == 200
-    with mock.patch.dict(vars(engine), {"MOST": 1}):
+    with mock.patch.dict(vars(engine), {"MATCHES": 1}):
         first = client.get("/search", params={"text": "a", "where": f"{name}:0"}).text
         (following,) = {link for link in links(first) if "at=" in link}
         second = client.get(following)
