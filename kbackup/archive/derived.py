@@ -146,36 +146,29 @@ def _spare_stems(state: State) -> dict[tuple[IncarnationPartition, int], str]:
 
 
 def _group_files(archive: Archive, topics: Iterable[TopicState], state: State) -> dict[str, bytes]:
-    """Return the group files of `topics` by the last capture of each."""
+    """Key -> bytes of the group offsets of each partition of `topics`, by the last capture of each topic.
+
+    Where the archive ends before the log did, a group that is further on stands at the archive's end, and a group
+    before the log start stands there: the Java tool finds its position.
+    """
     by_capture: dict[int, list[TopicState]] = defaultdict(list)
     for topic in topics:
         by_capture[topic.captured].append(topic)
     files: dict[str, bytes] = {}
     for captured, some in by_capture.items():
         ref = archive.capture(captured).groups  # as it is: files that were derived from it before stay valid
-        files |= group_files(some, load(Groups, archive.read_document(ref), ref.key), state)
+        ends = {(t.name, p.partition): p.end for t in some for p in t.partitions if p.end < p.log_end}
+        incarnations = {t.name: t.incarnation for t in some}
+        offsets: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+        for group in load(Groups, archive.read_document(ref), ref.key).groups:
+            for committed in group.offsets:
+                place = (committed.topic, committed.partition)
+                offset = min(committed.offset, ends.get(place, committed.offset))
+                start = state.starts.get((place[0], incarnations.get(place[0], 0), place[1]))
+                offsets[place][group.group] = max(offset, start.start) if start is not None else offset
+        for t in some:
+            folder = layout.topic_dir(t.name, t.incarnation)
+            for p in t.partitions:
+                key = layout.group_offsets_key(folder, p.partition)
+                files[key] = encode_group_offsets(offsets[t.name, p.partition])
     return files
-
-
-def group_files(topics: Collection[TopicState], groups: Groups, state: State) -> dict[str, bytes]:
-    """Key -> bytes of the group offsets of each partition of `topics`, which the run of `groups` captured.
-
-    Where the archive ends before the log did, a group that is further on stands at the archive's end, and a group
-    before the log start stands there: the Java tool finds its position.
-    """
-    ends = {(t.name, p.partition): p.end for t in topics for p in t.partitions if p.end < p.log_end}
-    incarnations = {t.name: t.incarnation for t in topics}
-    offsets: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-    for group in groups.groups:
-        for committed in group.offsets:
-            place = (committed.topic, committed.partition)
-            offset = min(committed.offset, ends.get(place, committed.offset))
-            start = state.starts.get((place[0], incarnations.get(place[0], 0), place[1]))
-            offsets[place][group.group] = max(offset, start.start) if start is not None else offset
-    return {
-        layout.group_offsets_key(layout.topic_dir(t.name, t.incarnation), p.partition): encode_group_offsets(
-            offsets[t.name, p.partition]
-        )
-        for t in topics
-        for p in t.partitions
-    }

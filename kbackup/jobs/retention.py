@@ -4,7 +4,7 @@ grace time; and the job that takes an expiration back."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -264,13 +264,32 @@ def expire(
         live = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
         plan = plan_expiration(archive, expiry, live)
     number = archive.state.number + 1 if plan.after is not plan.before else None
-    if not confirm:
-        return _report(archive, expiry, plan, number, Orphans(0, ()), {}, phases)
-    if number is not None:
-        with phases.step("expire"):
-            number = _commit(archive, plan)
-    orphans, failed = _sweep(archive, expiry.grace, lease_seconds, phases)
-    return replace(_report(archive, expiry, plan, number, orphans, failed, phases), confirmed=True)
+    orphans, failed = Orphans(0, ()), dict[str, str]()
+    if confirm:
+        if number is not None:
+            with phases.step("expire"):
+                number = _commit(archive, plan)
+        orphans, failed = _sweep(archive, expiry.grace, lease_seconds, phases)
+    before, after = (_sums(state) for state in (plan.before, plan.after))
+    deleted = [each for each in orphans.objects if each.key not in failed]
+    return ExpireReport(
+        archive=archive.store.url,
+        confirmed=confirm,
+        expiration=number,
+        restore_points=plan.fates,
+        segments=before[0] - after[0],
+        records=before[1] - after[1],
+        bytes=before[2] - after[2],
+        before=time_text(plan.cutoff) if plan.cutoff is not None else None,
+        spared=plan.spared,
+        mirrors=plan.mirrors,
+        deleted_from=rfc3339(datetime.now(UTC) + expiry.grace) if number is not None else None,
+        deleted=len(deleted),
+        deleted_bytes=sum(each.size for each in deleted),
+        unreadable=orphans.unreadable,
+        failed=failed,
+        seconds=phases.seconds,
+    )
 
 
 def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Phases) -> tuple[Orphans, dict[str, str]]:
@@ -298,38 +317,6 @@ def _commit(archive: Archive, plan: ExpirationPlan) -> int:
     summary = f"{points} restore points and the records of {len(plan.starts)} partitions expired"
     archive.move(commit(archive.store, archive.committed, operation, Author("expire", "", summary)))
     return archive.state.number
-
-
-def _report(
-    archive: Archive,
-    expiry: Expiry,
-    plan: ExpirationPlan,
-    number: int | None,
-    orphans: Orphans,
-    failed: dict[str, str],
-    phases: Phases,
-) -> ExpireReport:
-    """`number` is the catalog of the expiration, or would be."""
-    before, after = (_sums(state) for state in (plan.before, plan.after))
-    deleted = [each for each in orphans.objects if each.key not in failed]
-    return ExpireReport(
-        archive=archive.store.url,
-        confirmed=False,
-        expiration=number,
-        restore_points=plan.fates,
-        segments=before[0] - after[0],
-        records=before[1] - after[1],
-        bytes=before[2] - after[2],
-        before=time_text(plan.cutoff) if plan.cutoff is not None else None,
-        spared=plan.spared,
-        mirrors=plan.mirrors,
-        deleted_from=rfc3339(datetime.now(UTC) + expiry.grace) if number is not None else None,
-        deleted=len(deleted),
-        deleted_bytes=sum(each.size for each in deleted),
-        unreadable=orphans.unreadable,
-        failed=failed,
-        seconds=phases.seconds,
-    )
 
 
 def _sums(state: State) -> tuple[int, int, int]:

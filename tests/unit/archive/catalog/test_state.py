@@ -349,123 +349,80 @@ def _foreign(number: int, *documents: str) -> NewPoint:
     return NewPoint(point(number, "r", documents), table([segment("t", 30, 39)]), {("t", 1): "id"})
 
 
-REFUSED: dict[str, tuple[Operation, type[KbackupError], str]] = {
-    "end of a run that was closed": (
-        lambda s: operations.end_run(operations.begin_run(s, open_run("later")), "r"),
-        LeaseLostError,
-        "this run was closed by another writer",
-    ),
-    "end of a run that ended": (
-        lambda s: operations.end_run(operations.end_run(s, "r"), "r"),
-        LeaseLostError,
-        "this run was closed by another writer",
-    ),
-    "point of a run that was closed": (
-        lambda s: operations.add_point(operations.begin_run(s, open_run("later")), "r", _NEXT),
-        LeaseLostError,
-        "this run was closed by another writer",
-    ),
+def _closed(state: State) -> State:
+    return operations.begin_run(state, open_run("later"))
+
+
+def _pinned(state: State) -> State:
+    return operations.pin_points(state, [2], AT)
+
+
+_CLOSED = "this run was closed by another writer"
+_GONE = "restore point 1 was let go"
+_WENT = "restore points or records went since that expiration"
+_ORIGIN = Origin(archive="a", catalog=Link(number=1, checksum=""))
+LOST: dict[str, tuple[Operation, str]] = {
+    "end of a run that was closed": (lambda s: operations.end_run(_closed(s), "r"), _CLOSED),
+    "end of a run that ended": (lambda s: operations.end_run(operations.end_run(s, "r"), "r"), _CLOSED),
+    "point of a run that was closed": (lambda s: operations.add_point(_closed(s), "r", _NEXT), _CLOSED),
     "reservation of a run that was closed": (
-        lambda s: operations.reserve_incarnations(operations.begin_run(s, open_run("later")), "r", {("u", 1): "id-u"}),
-        LeaseLostError,
-        "this run was closed by another writer",
+        lambda s: operations.reserve_incarnations(_closed(s), "r", {("u", 1): "id-u"}),
+        _CLOSED,
     ),
+}
+MISNAMED: dict[str, tuple[Operation, str]] = {
+    "pin of a point that never was": (lambda s: operations.pin_points(s, [2, 7], AT), "restore point 7 does not exist"),
+    "pin of a point that was let go": (lambda s: operations.pin_points(_let_go(s), [1], AT), _GONE),
+    "release of a point that was let go": (lambda s: operations.release_points(_let_go(s), [1]), _GONE),
+    "label of a point that was let go": (lambda s: operations.label_point(_let_go(s), "a", 1), _GONE),
+    "label that is not there": (lambda s: operations.label_point(s, "a", None), "no restore point has label 'a'"),
+    "expiration of a point that was let go": (lambda s: retention.expire_points(_let_go(s), [1]), _GONE),
+}
+REFUSED: dict[str, tuple[Operation, str]] = {
     "number that was given": (
         lambda s: operations.add_point(s, "r", new_point(3, [], {})),
-        RefusedError,
         "restore point 3 is not the next one, 4",
     ),
     "number that was let go": (
         lambda s: operations.add_point(_let_go(s), "r", new_point(1, [], {})),
-        RefusedError,
         "restore point 1 is not the next one, 4",
     ),
     "number that skips one": (
         lambda s: operations.add_point(s, "r", new_point(5, [], {})),
-        RefusedError,
         "restore point 5 is not the next one, 4",
     ),
     "document of an older point": (
         lambda s: operations.add_point(s, "r", _foreign(4, s.restore_points[0].documents[0])),
-        RefusedError,
         "restore point 4 refers to points/0000000001-r/manifest.json, which the newest one does not",
     ),
     "incarnation that skips one": (
         lambda s: operations.reserve_incarnations(s, "r", {("t", 3): "id-3"}),
-        RefusedError,
         "topic t: incarnation 3 can't follow 1",
     ),
     "first incarnation that is no first": (
         lambda s: operations.reserve_incarnations(s, "r", {("u", 2): "id-u"}),
-        RefusedError,
         "topic u: incarnation 2 can't follow 0",
     ),
-    "pin of a point that never was": (
-        lambda s: operations.pin_points(s, [2, 7], AT),
-        UsageError,
-        "restore point 7 does not exist",
-    ),
-    "pin of a point that was let go": (
-        lambda s: operations.pin_points(_let_go(s), [1], AT),
-        UsageError,
-        "restore point 1 was let go",
-    ),
-    "release of a point that was let go": (
-        lambda s: operations.release_points(_let_go(s), [1]),
-        UsageError,
-        "restore point 1 was let go",
-    ),
-    "label of a point that was let go": (
-        lambda s: operations.label_point(_let_go(s), "a", 1),
-        UsageError,
-        "restore point 1 was let go",
-    ),
-    "label that is not there": (
-        lambda s: operations.label_point(s, "a", None),
-        UsageError,
-        "no restore point has label 'a'",
-    ),
-    "expiration of a point that was let go": (
-        lambda s: retention.expire_points(_let_go(s), [1]),
-        UsageError,
-        "restore point 1 was let go",
-    ),
     "expiration of a pinned point": (
-        lambda s: retention.expire_points(operations.pin_points(s, [2], AT), [1, 2]),
-        RefusedError,
+        lambda s: retention.expire_points(_pinned(s), [1, 2]),
         "restore point 2 is pinned",
     ),
-    "expiration of the newest point": (
-        lambda s: retention.expire_points(s, [3]),
-        RefusedError,
-        "restore point 3 is the newest one",
-    ),
+    "expiration of the newest point": (lambda s: retention.expire_points(s, [3]), "restore point 3 is the newest one"),
     "expiration of records of a pinned point": (
-        lambda s: retention.expire_records(operations.pin_points(s, [2], AT), _STARTS),
-        RefusedError,
+        lambda s: retention.expire_records(_pinned(s), _STARTS),
         "t-0: a pinned restore point has records below offset 10",
     ),
-    "undo in a copy": (
-        _undone(lambda s: replace(s, origin=Origin(archive="a", catalog=Link(number=1, checksum="")))),
-        RefusedError,
-        "this archive is a copy",
-    ),
+    "undo in a copy": (_undone(lambda s: replace(s, origin=_ORIGIN)), "this archive is a copy"),
     "undo of what was swept": (
         _undone(lambda s: retention.mark_swept(s, 1)),
-        RefusedError,
         "objects of that expiration may be deleted already",
     ),
-    "undo below a later expiration of points": (
-        _undone(lambda s: retention.expire_points(s, [2])),
-        RefusedError,
-        "restore points or records went since that expiration",
-    ),
-    "undo below a later expiration of records": (
-        _undone(lambda s: retention.expire_records(s, _STARTS)),
-        RefusedError,
-        "restore points or records went since that expiration",
-    ),
+    "undo below a later expiration of points": (_undone(lambda s: retention.expire_points(s, [2])), _WENT),
+    "undo below a later expiration of records": (_undone(lambda s: retention.expire_records(s, _STARTS)), _WENT),
 }
+ERRORS: dict[type[KbackupError], dict[str, tuple[Operation, str]]] = {
+    LeaseLostError: LOST, UsageError: MISNAMED, RefusedError: REFUSED,
+}  # fmt: skip
 ALLOWED: dict[str, Operation] = {
     "end": lambda s: operations.end_run(s, "r"),
     "add a point": lambda s: operations.add_point(s, "r", _NEXT),
@@ -485,9 +442,9 @@ ALLOWED: dict[str, Operation] = {
 """The neighbours of the refused ones: without these a refusal of everything would pass."""
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
-    operation, error, message = REFUSED[name]
+@pytest.mark.parametrize(("error", "name"), [(error, name) for error, rows in ERRORS.items() for name in rows])
+def test_refused(error: type[KbackupError], name: str) -> None:
+    operation, message = ERRORS[error][name]
     state = grown(3)
     with pytest.raises(error) as raised:
         operation(state)
