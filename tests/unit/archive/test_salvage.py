@@ -120,25 +120,23 @@ def test_damaged_segments_are_not_salvaged(store: FaultyStore) -> None:
 
 @pytest.mark.parametrize(
     ("selection", "isolation"),
-    [(plan((0, 30)), "read_uncommitted"), (plan((0, 0)), "read_committed"), (plan((30, 60)), "read_committed")],
-    ids=["other isolation", "beyond the end", "before the start"],
+    [
+        (plan((0, 30)), "read_uncommitted"),
+        (plan((0, 0)), "read_committed"),
+        (plan((30, 60)), "read_committed"),
+        (plan((0, 30), topic_id="made anew", incarnation=2), "read_committed"),
+    ],
+    ids=["other isolation", "beyond the end", "before the start", "another topic of that name"],
 )
 def test_segments_beyond_the_plan_are_not_salvaged(
     selection: Plan, isolation: IsolationLevel, store: FaultyStore
 ) -> None:
+    """Runs reserve the numbers of incarnations by topic id, so nothing in the folder of one is of another topic. The
+    sweep deletes what is of an incarnation that is over."""
     interrupt(store)
     strays = write(store, target(), range(30))
     assert again(store, selection, isolation) == []
     assert keys(store) == both(strays)
-
-
-def test_another_topic_of_that_name_has_another_incarnation(store: FaultyStore) -> None:
-    """Runs reserve the numbers of incarnations by topic id, so nothing in the folder of one is of another topic."""
-    interrupt(store)
-    strays = write(store, target(), range(30))
-    found = again(store, plan((0, 30), topic_id="made anew", incarnation=2))
-    assert found == []
-    assert keys(store) == both(strays), "the sweep deletes what is of an incarnation that is over"
 
 
 def test_a_topic_keeps_the_number_that_an_interrupted_run_reserved() -> None:
