@@ -176,9 +176,6 @@ def _decode(fields: Fields, data: bytes, name: str) -> dict[str, Any]:
     return values
 
 
-# MirrorMaker 2's internal records as JSON, by the names of their topics.
-
-
 def decoder_of(topic: str, part: str) -> Decoder | None:
     """Return the decoder for the `key` or the `value` of an internal topic's records, whatever the separator in its
     name; None for any other topic."""
@@ -199,9 +196,6 @@ def _made(record: RecordFields, part: str, data: bytes, headers: Headers) -> Mad
     except UndecodableError as error:
         return Undecoded(error.message)
     return Decoded(value, {"type": "MM2", "record": record.kind})
-
-
-# Reading an internal topic from its beginning to its present end.
 
 
 _TUNING = {
@@ -253,9 +247,6 @@ def _messages(connection: Connection, consumer: Consumer, topic: str) -> Iterato
         f"{connection.address} sent nothing of topic {topic} for {_QUIET:.0f} s",
         "check that it is running and can be reached from here",
     )
-
-
-# Producing small records in order: heartbeats, checkpoints and offset syncs.
 
 
 _SLACK = 5.0  # s, for librdkafka to report a record that timed out

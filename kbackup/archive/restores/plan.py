@@ -119,9 +119,6 @@ def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
         )
 
 
-# Read what a finished restore left in an archive.
-
-
 def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Table]:
     """Return a restore's plan and its whole offset map."""
     plan_key, map_key = (layout.restore_key(restore_id, name) for name in (layout.PLAN, layout.OFFSETS))

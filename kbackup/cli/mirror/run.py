@@ -98,13 +98,6 @@ def _change(run: DryRun, remote: str) -> str:
     return "gets partitions" if remote in run.grown else _STATES[True]
 
 
-class TakeRoundReporter(RoundReporter):
-    """Prints the result of each round of a take half."""
-
-    def __init__(self, frame: Frame, health: Health | None, name: str) -> None:
-        super().__init__(frame, health, f"{name.partition(' into ')[0]}: ")
-
-
 class ApplyRoundReporter(RoundReporter):
     """Prints the result of each round of an apply half, and updates health and metrics file."""
 
@@ -225,7 +218,7 @@ class Building:
             archive_store_at(self.frame, source.archive),
             self.spark,
             Silent(),
-            TakeRoundReporter(self.frame, self._health_of(name), name),
+            RoundReporter(self.frame, self._health_of(name), f"take {source.alias}: "),
             self.stop,
             mirror_selections(config.backup, source.flows),
         )

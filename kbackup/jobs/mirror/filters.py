@@ -192,12 +192,10 @@ _HANDLERS: dict[str, Callable[[_Translation], None]] = {
 _SAME = {".": r"[^\n\r\x85\u2028\u2029]", "$": r"\Z", "^": "^", "*": "*", "+": "+", "?": "?"}
 
 
-# Filters of topics, groups and config properties, as MirrorMaker 2's default filters select.
-
-
 @dataclass(frozen=True)
 class PatternFilter:
-    """Names that match `include` wholly and `exclude` not. None matches nothing."""
+    """Names that match `include` wholly and `exclude` not, as MirrorMaker 2's default filters select. None matches
+    nothing."""
 
     include: LinearRegex | None
     exclude: LinearRegex | None

@@ -197,9 +197,6 @@ class AppliedPosition(NamedTuple):
     next: int
 
 
-# mirrors/<source>/<target>/status.json: where a flow stands.
-
-
 class TopicStatus(Member, frozen=True, kw_only=True):
     """A topic that the flow selects. `applied` has the applied position of each partition of `incarnation`, by
     partition number: the next source offset to apply. `incarnation` is -1 if no record is applied yet.

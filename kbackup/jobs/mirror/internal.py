@@ -285,30 +285,22 @@ class HeartbeatClock:
     def _run(self) -> None:
         """Write heartbeats until the clock is closed. Each is due an interval after the last one was due; beats that a
         slow one delays are left out."""
-        interval = self.flow.emit_heartbeats.seconds
-        due = time.monotonic()
+        flow, due = self.flow, time.monotonic()
         try:
             while not self._stop.wait(max(0.0, due - time.monotonic())):
-                due = max(due + interval, time.monotonic())
-                self._beat()
+                due = max(due + flow.emit_heartbeats.seconds, time.monotonic())
+                now = int(time.time() * 1000)
+                try:
+                    self._writer.write(self._topic, [Heartbeat(flow.source, flow.target, now)], timestamp=now)
+                except KbackupError as error:
+                    self._error = None if self._stop.is_set() else error
+                else:
+                    self._error = None
+                    self.count += 1
         except Exception as error:  # noqa: BLE001 (`check` raises it in the thread that can act on it)
             self._error = error
         finally:
             self._writer.close()
-
-    def _beat(self) -> None:
-        now = int(time.time() * 1000)
-        heartbeat = Heartbeat(self.flow.source, self.flow.target, now)
-        try:
-            self._writer.write(self._topic, [heartbeat], timestamp=now)
-        except KbackupError as error:
-            self._error = None if self._stop.is_set() else error
-        else:
-            self._error = None
-            self.count += 1
-
-
-# Checkpoints: positions of the source's groups, translated to the target.
 
 
 class Emitted(NamedTuple):

@@ -34,14 +34,9 @@ BEFORE_FIRST = -1
 
 
 class OffsetSyncStore:
-    """The offset syncs of a flow, by source partition.
+    """The offset syncs of a flow, by source partition."""
 
-    `forgets`: only the newest sync counts of those that are added before `forgets` is set to False. So Java's store
-    reads the topic at its start where it could not read the checkpoints topic.
-    """
-
-    def __init__(self, *, forgets: bool = False) -> None:
-        self.forgets = forgets
+    def __init__(self) -> None:
         self._kept: dict[TopicPartition, list[OffsetSync]] = {}
 
     def clear(self) -> None:
@@ -51,7 +46,7 @@ class OffsetSyncStore:
     def add(self, sync: OffsetSync) -> None:
         """Take the next offset sync of the topic."""
         kept = self._kept.get(sync.tp)
-        if kept is None or self.forgets or kept[0].upstream > sync.upstream:
+        if kept is None or kept[0].upstream > sync.upstream:
             self._kept[sync.tp] = [sync] * SYNCS
         else:
             _update(kept, sync)
@@ -110,9 +105,6 @@ def _long(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-# From offsets of the source to offsets of the target, exactly: by the flow's offset map.
-
-
 Translate = Callable[[TopicPartition, int], int | None]
 """From a committed offset of a partition of the source to the target's offset. None or -1 if none is known."""
 
@@ -158,9 +150,6 @@ def exact_translation(
     return translate
 
 
-# `sync.group.offsets`: translated positions, written to the target's groups of the same names.
-
-
 @dataclass(frozen=True)
 class GroupSync:
     """`written` counts the offsets set by group; `held_back` has, by group, the reason why nothing was set."""
@@ -189,10 +178,6 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     refused = cluster.groups.commit_all(due)
     held_back |= {group: why for group, why in refused.items() if why}
     return GroupSync({group: len(due[group]) for group, why in refused.items() if not why}, held_back)
-
-
-# Report from which offsets a group of the source continues in the target: by Java's `RemoteClusterUtils`, and
-# exactly.
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,6 @@ def _text(path: str, where: str) -> str:
         raise UsageError(f"{where}: the file {path} is not UTF-8 text", "name a text file") from None
 
 
-# A properties file, cut by its prefixes: all flows, a cluster, a flow.
-
-
 class FlowClusters(NamedTuple):
     source: str
     target: str
@@ -159,9 +156,6 @@ def cut(raw: dict[str, str], file: str, references: References) -> Sections:
         elif key != "clusters":
             sections.top[key] = value
     return sections
-
-
-# Client properties of a flow's clusters: Java's, merged as MirrorMaker 2 merges them, in librdkafka's words.
 
 
 Side = Literal["source", "target"]
@@ -235,9 +229,6 @@ def _java_properties(sections: Sections, pair: FlowClusters, side: Side, role: s
     merged |= stripped(flow, f"{side}.{role}", f"{pair}") | stripped(flow, f"{role}override.", f"{pair}")
     resolved = {name: sections.references.resolve(value, key).strip() for name, (key, value) in merged.items()}
     return {name: value for name, value in resolved.items() if not name.startswith("override.")}
-
-
-# The keys, their defaults, and those that are refused or mean nothing here.
 
 
 PACKAGE = "org.apache.kafka.connect.mirror."
@@ -343,9 +334,6 @@ _CONNECT = re.compile(
     r"|(heartbeat|session|rebalance|request|connections|reconnect|retry|socket|metadata|send|receive)\..*"
 )
 """Keys of a Connect worker or connector, or of Java's clock of MirrorMaker 2's tasks."""
-
-
-# Read the values of one flow: its own keys, those of all flows, and defaults.
 
 
 @dataclass(frozen=True)
@@ -466,9 +454,6 @@ class FlowReader:
         raise self._refuse(key, f"the policy {name} can't be used here", f"write {hint}")
 
 
-# Review the keys of a properties file: those without a meaning, doubtful ones, and refused ones.
-
-
 _CLIENTS = (*(f"{side}.{role}" for side in ("source", "target") for role in (*ROLES, "cluster.")), *ROLES)
 
 
@@ -563,9 +548,6 @@ def _check_refused(name: str, value: str, where: str) -> None:
             f"{where} names Java code, which can't be run here",
             f"remove the key, and select by {name.split('.')[0]}s and {name.split('.')[0]}s.exclude",
         )
-
-
-# Read MirrorMaker 2's properties file.
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,6 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     return {topic.remote: known.get(topic.source, 0) for topic in topics}
 
 
-# The status of a flow after a round. Pure, but for the clock.
-
-
 _INCIDENTS = 100  # newest ones that a status keeps
 
 

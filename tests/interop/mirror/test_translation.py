@@ -41,8 +41,8 @@ def history(chance: random.Random) -> list[Step]:
     return made
 
 
-def commands(steps: list[Step], forgets: bool, end: int) -> list[str]:
-    lines = [f"begin {str(forgets).lower()}"]
+def commands(steps: list[Step], end: int) -> list[str]:
+    lines = ["begin false"]
     for n, step in enumerate(steps):
         if n == end:
             lines.append("end")
@@ -53,12 +53,10 @@ def commands(steps: list[Step], forgets: bool, end: int) -> list[str]:
     return lines
 
 
-def answers(steps: list[Step], forgets: bool, end: int) -> list[str]:
-    store = OffsetSyncStore(forgets=forgets)
+def answers(steps: list[Step], end: int) -> list[str]:
+    store = OffsetSyncStore()
     printed: list[int | None] = []
     for n, step in enumerate(steps):
-        if n == end:
-            store.forgets = False
         store.add(OffsetSync(TP, step.upstream, step.offset))
         if n >= end:
             printed += [store.translate(TP, offset) for offset in step.asked]
@@ -70,10 +68,10 @@ def test_random_histories_of_syncs_are_translated_as_by_java() -> None:
     lines: list[str] = []
     ours: list[str] = []
     for _ in range(HISTORIES):
-        steps, forgets = history(chance), chance.random() < 0.5
+        steps = history(chance)
         end = chance.choice([0, len(steps) // 2])
-        lines += commands(steps, forgets, end)
-        ours += answers(steps, forgets, end)
+        lines += commands(steps, end)
+        ours += answers(steps, end)
     with compiled("SyncStore.java") as java:
         theirs = java.run("org.apache.kafka.connect.mirror.SyncStore", stdin="\n".join(lines)).split()
     assert len(ours) > 60_000

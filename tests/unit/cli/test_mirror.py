@@ -19,9 +19,10 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map import FlowMapPartName
 from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.cli import main
+from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.mirror.run import ApplyRoundReporter, Building, TakeRoundReporter
+from kbackup.cli.mirror.run import ApplyRoundReporter, Building
 from kbackup.config.load import Setting, SettingOrigin
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.job import BackupReport
@@ -109,7 +110,7 @@ def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
     counted.begin("mirror")
     joint = JointHealth(60, lambda: now)
     now = 0.0
-    take = TakeRoundReporter(frame, joint.add_component("take A"), "take A")
+    take = RoundReporter(frame, joint.add_component("take A"), "take A: ")
     apply = ApplyRoundReporter(frame, joint.add_component("apply A->B"))
     now = 61.0
     apply.well()
@@ -122,7 +123,7 @@ def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
 
 def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.begin("mirror")
-    halves = {name: TakeRoundReporter(frame, None, f"take {name}") for name in ("A", "B")}
+    halves = {name: RoundReporter(frame, None, f"take {name}: ") for name in ("A", "B")}
     for second, name in enumerate("AABAA", start=100):
         monkeypatch.setattr(time, "time", lambda second=second: float(second))
         with counted.of_archive(name):
@@ -163,7 +164,7 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
 
 def test_take_halves_say_which_source_a_restore_point_is_of(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:
     """Both ways, each source has restore points of its own."""
-    reporter = TakeRoundReporter(frame, None, "take B into file:///archives/B")
+    reporter = RoundReporter(frame, None, "take B: ")
     totals = SimpleNamespace(records=3, bytes=10, segments=1)
     backed_up = SimpleNamespace(restore_point=7, warnings=(), losses=(), held_back=0, totals=totals)
     reporter.committed(cast(BackupReport, backed_up))

@@ -235,19 +235,13 @@ class Recovery:
                 restored[key.remote] = Noted(position, PositionNote(key.incarnation, slot.head, 0))
                 skipped = np.maximum(count - _TAIL, 0)
                 last[key.remote] = source + skipped, target + skipped, count - skipped
-        complete = self._with_last_records(last)
+        # a log of the same length may hold other records: of a transaction that was aborted after the topic was
+        # recreated. So the last records must be there, unless retention deleted them
+        whole, starts = self._long_enough(last)
+        expired = {tp for tp, run in whole.items() if starts[tp] >= _end(run)}
+        remaining = runs_table({tp: run for tp, run in whole.items() if tp not in expired})
+        complete = expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
         return {tp: noted for tp, noted in restored.items() if tp in complete}
-
-    def _with_last_records(self, last: Mapping[TopicPartition, Runs]) -> set[TopicPartition]:
-        """Return the partitions whose last records in the map the target has, or had before retention deleted them. A
-        log of the same length may hold other records: of a transaction that was aborted after the topic was recreated.
-        """
-        last, starts = self._long_enough(last)
-        if not last:
-            return set()
-        expired = {tp for tp, run in last.items() if starts[tp] >= _end(run)}
-        remaining = runs_table({tp: run for tp, run in last.items() if tp not in expired})
-        return expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
 
     def _go_on(self, slot: SlotMap, known: Collection[TopicPartition]) -> None:
         """Load the parts after the head that another part names, and the one after them if that was committed. A part
@@ -281,15 +275,12 @@ class Recovery:
         present = [tp for tp in runs if tp.topic in topics and tp.partition in topics[tp.topic].partitions]
         ends = self.cluster.log_ends(present, "read_uncommitted") if present else {}
         whole = {tp: runs[tp] for tp in present if ends[tp] >= _end(runs[tp])}
-        return whole, self.cluster.log_starts(whole)
+        return whole, self.cluster.log_starts(whole) if whole else {}
 
 
 def _end(runs: Runs) -> int:
     """Return the target offset after the last record."""
     return int(runs[1][-1] + runs[2][-1])
-
-
-# Find records that a flow can't apply any more: they expired or were lost before the flow read them. Pure.
 
 
 _WHY_LOST = {"retention": "were lost before they were archived", "damaged": "are damaged in the archive"}
@@ -342,9 +333,6 @@ def _gaps(archive: Archive, point: Manifest) -> Mapping[tuple[str, int], list[tu
             gap = (row["incarnation"], row["start"], row["end"], _WHY_LOST[row["kind"]])
             gaps[row["topic"], row["partition"]].append(gap)
     return gaps
-
-
-# New incarnations of topics, and the positions that the flow reported last. Pure.
 
 
 def reported_positions(
@@ -400,9 +388,6 @@ def _newest(positions: Mapping[TopicPartition, AppliedPosition]) -> dict[str, in
     for tp, position in positions.items():
         newest[tp.topic] = max(position.incarnation, newest.get(tp.topic, position.incarnation))
     return newest
-
-
-# Find the archived segments beyond the applied positions, in order of incarnation and offset. Pure.
 
 
 @dataclass(frozen=True)

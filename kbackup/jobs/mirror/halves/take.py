@@ -140,9 +140,6 @@ class _HeartbeatWatcher:
         self.watcher.failed(error, pause)
 
 
-# Halves side by side, each in a thread of its own. The first one that fails ends the others.
-
-
 T = TypeVar("T")
 
 _LOOK = 0.2  # s; signal handlers run between two looks
