@@ -73,11 +73,6 @@ def test_zstd_itself_gives_the_plain_file() -> None:
     assert table[-9:] == struct.pack("<IBI", count, 0, 0x8F92EAB1)
 
 
-def test_an_empty_segment_is_one_frame_of_the_magic_byte() -> None:
-    packed = compress([], 1000)
-    assert b"".join(frames.decompress([packed], "x")) == b"\x01"
-
-
 @pytest.mark.exhaustive
 def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
     made = [*make_records(20_000), Record(50_000, 0, 5, None, bytes(20_000_000), [])]

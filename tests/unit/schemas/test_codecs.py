@@ -149,51 +149,31 @@ def test_files_that_can_not_be_used(
 # Decode Avro by its schema, of any bytes and any depth.
 
 
+def logical(kind: str, name: str, **more: int) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+NOON, LOCAL = datetime(2026, 1, 31, 12, 0, tzinfo=UTC), datetime(2026, 1, 31, 12, 0, 0, 5000)
+TRACE = "12345678-1234-5678-1234-567812345678"
+WEIGHTS = {"a": float("nan"), "b": float("-inf"), "c": 0.1}
+FIELDS: list[tuple[str, Any, Any, Any]] = [
+    ("id", "long", 2**62 + 1, 2**62 + 1),
+    ("price", logical("bytes", "decimal", precision=12, scale=2), Decimal("-1234567.80"), "-1234567.80"),
+    ("at", logical("long", "timestamp-millis"), NOON, "2026-01-31T12:00:00.000Z"),
+    ("exactly", logical("long", "timestamp-micros"), NOON.replace(microsecond=123_456), "2026-01-31T12:00:00.123456Z"),
+    ("local", logical("long", "local-timestamp-millis"), LOCAL, "2026-01-31T12:00:00.005"),
+    ("day", logical("int", "date"), date(2026, 1, 31), "2026-01-31"),
+    ("clock", logical("int", "time-millis"), time(23, 59, 59, 7000), "23:59:59.007"),
+    ("trace", logical("string", "uuid"), UUID(TRACE), TRACE),
+    ("state", {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}, "PAID", "PAID"),
+    ("blob", ["null", "bytes"], b"\x00\xff", "AP8="),
+    ("weights", {"type": "map", "values": "double"}, WEIGHTS, {"a": "NaN", "b": "-Infinity", "c": 0.1}),
+]
+"""Of a record: the name, the type, a value, and how it is shown."""
+
 ORDER: dict[str, Any] = {
-    "type": "record",
-    "name": "Order",
-    "namespace": "shop",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "exactly", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
-        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-        {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
-        {"name": "trace", "type": {"type": "string", "logicalType": "uuid"}},
-        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
-        {"name": "blob", "type": ["null", "bytes"]},
-        {"name": "weights", "type": {"type": "map", "values": "double"}},
-    ],
-}
-
-AN_ORDER = {
-    "id": 2**62 + 1,
-    "price": Decimal("-1234567.80"),
-    "at": datetime(2026, 1, 31, 12, 0, tzinfo=UTC),
-    "exactly": datetime(2026, 1, 31, 12, 0, 0, 123_456, tzinfo=UTC),
-    "local": datetime(2026, 1, 31, 12, 0, 0, 5000),
-    "day": date(2026, 1, 31),
-    "clock": time(23, 59, 59, 7000),
-    "trace": UUID("12345678-1234-5678-1234-567812345678"),
-    "state": "PAID",
-    "blob": b"\x00\xff",
-    "weights": {"a": float("nan"), "b": float("-inf"), "c": 0.1},
-}
-
-IN_JSON = {
-    "id": 2**62 + 1,
-    "price": "-1234567.80",
-    "at": "2026-01-31T12:00:00.000Z",
-    "exactly": "2026-01-31T12:00:00.123456Z",
-    "local": "2026-01-31T12:00:00.005",
-    "day": "2026-01-31",
-    "clock": "23:59:59.007",
-    "trace": "12345678-1234-5678-1234-567812345678",
-    "state": "PAID",
-    "blob": "AP8=",
-    "weights": {"a": "NaN", "b": "-Infinity", "c": 0.1},
+    **{"type": "record", "name": "Order", "namespace": "shop"},
+    "fields": [{"name": name, "type": kind} for name, kind, _, _ in FIELDS],
 }
 
 
@@ -204,9 +184,9 @@ def avro(schema: Any, value: object) -> bytes:
 
 
 def test_avro_with_its_logical_types() -> None:
-    data = avro(ORDER, AN_ORDER)
+    data = avro(ORDER, {name: value for name, _, value, _ in FIELDS})
     codec = codec_of(Schema("AVRO", json.dumps(ORDER)))
-    assert codec.decode(data) == IN_JSON
+    assert codec.decode(data) == {name: shown for name, _, _, shown in FIELDS}
     for cut in (data[:-1], data + b"\0", b""):
         with pytest.raises(UndecodableError, match="not AVRO by its schema"):
             codec.decode(cut)
