@@ -38,14 +38,13 @@ class Catalogue:
 
     def partition(self, topic: str, number: int) -> ArchivedPartition:
         """Return a partition of a topic. `UsageError` if the topic has no such partition."""
-        match = next(t for t in self.topics if t.name == topic)
-        for partition in match.partitions:
-            if partition.partition == number:
-                return partition
-        raise UsageError(
-            f"topic {topic} has no partition {number} in {self.location}",
-            f"run 'kbackup ls {topic}', which lists its {len(match.partitions)}",
-        )
+        partitions = {p.partition: p for t in self.topics if t.name == topic for p in t.partitions}
+        if number not in partitions:
+            raise UsageError(
+                f"topic {topic} has no partition {number} in {self.location}",
+                f"run 'kbackup ls {topic}', which lists its {len(partitions)}",
+            )
+        return partitions[number]
 
     @property
     def location(self) -> str:

@@ -154,15 +154,13 @@ def narrowed(
         while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
             cut.pop()
         topics.append(replace(topic, partitions=tuple(cut)))
-    damaged = tuple(loss for loss in content.damaged if _is_asked(loss, window_of))
-    return replace(content, topics=tuple(topics), choice=choice, damaged=damaged)
-
-
-def _is_asked(loss: Loss, window_of: Callable[[str, int], Window]) -> bool:
-    """Return whether records of a loss may lie in the window. Their times are not known."""
-    window = window_of(loss.topic, loss.partition or 0)
-    start, end = loss.start or 0, loss.end if loss.end is not None else 1 << 63
-    return window.ranges is None or any(low < end and start < high for low, high in window.ranges)
+    damaged = []
+    for loss in content.damaged:  # the times of its records are not known
+        start, end = loss.start or 0, loss.end if loss.end is not None else 1 << 63
+        ranges = window_of(loss.topic, loss.partition or 0).ranges
+        if ranges is None or any(low < end and start < high for low, high in ranges):
+            damaged.append(loss)
+    return replace(content, topics=tuple(topics), choice=choice, damaged=tuple(damaged))
 
 
 def topic_of(
@@ -247,16 +245,27 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
     for the restore points that the moment needs; a number or a label for the topics and segments of that restore
     point."""
     upto = archive.restore_point(point_name)
+    point: Manifest | None = upto
+    at: str | None
     if window.to_time is None:
-        captured_at = archive.groups(upto).captured_at
-        note = f"topics and groups are those of restore point {upto.number}, captured at {captured_at}"
-        return _fixed(upto, upto, captured_at, (note,))
-    points = [p for p in archive.restore_points if p.number <= upto.number]
-    point, at, note = captured_by(archive, points, window.to_time)
-    if str(point_name) != "latest":
-        notes = (f"topics are those of restore point {upto.number}, which was asked for", note)
-        return _fixed(upto, point, at, notes)
-    return _at(archive, upto, points, point, at, note, window)
+        at = archive.groups(upto).captured_at
+        notes = [f"topics and groups are those of restore point {upto.number}, captured at {at}"]
+    else:
+        points = [p for p in archive.restore_points if p.number <= upto.number]
+        point, at, note = captured_by(archive, points, window.to_time)
+        if str(point_name) == "latest":
+            return _at(archive, upto, points, point, at, note, window)
+        notes = [f"topics are those of restore point {upto.number}, which was asked for", note]
+    return View(
+        upto,
+        tuple(t for t in upto.topics if t.state != "deleted"),
+        {t.name: t for t in upto.topics if t.state == "deleted"},
+        point.topics if point is not None else (),
+        upto.number,
+        point.number if point is not None else None,
+        at,
+        tuple(notes),
+    )
 
 
 def content_at(archive: Archive, view: View, topics: Sequence[TopicState]) -> Content:
@@ -276,20 +285,6 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Itera
         groups_captured_at=view.captured_at,
         notes=view.notes,
         left_out=tuple(excluded),
-    )
-
-
-def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[str, ...]) -> View:
-    """Return a view with the topics of a selected restore point and the groups of `point`."""
-    return View(
-        upto,
-        tuple(t for t in upto.topics if t.state != "deleted"),
-        {t.name: t for t in upto.topics if t.state == "deleted"},
-        point.topics if point is not None else (),
-        upto.number,
-        point.number if point is not None else None,
-        at,
-        notes,
     )
 
 

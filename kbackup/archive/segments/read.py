@@ -15,16 +15,8 @@ from awscrt.checksums import combine_crc64nvme, crc64nvme
 from kbackup.archive import layout
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
+from kbackup.formats import frames
 from kbackup.formats.block import make_block
-from kbackup.formats.frames import (
-    FRAME_SIZE,
-    SeekTable,
-    decode_seek_table,
-    decompress,
-    extract,
-    seek_table_size,
-    table_size,
-)
 from kbackup.formats.index import SegmentIndex, decode_entries, decode_index
 from kbackup.formats.layout import Buffer, check, corrupt
 from kbackup.formats.stream import block_of, blocks, record_cuts
@@ -156,7 +148,7 @@ class StoredRecords:
         chunks: Iterable[Buffer] = self._read([(start, min(start + FETCH_SPAN, self._size)) for start in starts])
         if packed:
             most = self._plain if self._plain is not None or index is None else index.file_size
-            chunks = decompress(chunks, self._key, most)
+            chunks = frames.decompress(chunks, self._key, most)
         yield from blocks(chunks, index, name=self._key, least=FETCH_SPAN)
 
     def _read(self, spans: Sequence[Span]) -> Iterator[Bytes]:
@@ -285,20 +277,20 @@ class SegmentRanges:
         at, size, skip = self._frames.locate(start, length)
         edges = self._frames.plain
         most = int(edges[np.searchsorted(edges, start + length)]) - (start - skip)
-        return extract(b"".join(self._read(key, at, size)), skip, length, key, most)
+        return frames.extract(b"".join(self._read(key, at, size)), skip, length, key, most)
 
     @cached_property
-    def _frames(self) -> SeekTable:
+    def _frames(self) -> frames.SeekTable:
         """The seek table, at once where frames have the usual size or more."""
         s = self._segment
 
         def tail(size: int) -> bytes:
             return b"".join(self._read(s.key, s.stored - size, size))
 
-        likely = min(s.stored, table_size(s.bytes // FRAME_SIZE + 1))
+        likely = min(s.stored, frames.table_size(s.bytes // frames.FRAME_SIZE + 1))
         end = tail(likely)
-        size = seek_table_size(end, s.stored, s.key)
-        table = decode_seek_table(end if size <= likely else tail(size), s.stored, s.key)
+        size = frames.seek_table_size(end, s.stored, s.key)
+        table = frames.decode_seek_table(end if size <= likely else tail(size), s.stored, s.key)
         if table.plain_size != s.bytes:
             raise corrupt(s.key, s.stored - size, f"a seek table of {table.plain_size} plain bytes", _HINT)
         return table

@@ -319,14 +319,16 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
     settings: list[Setting] = []
     for key, value in options.items():
         _check_allowed(key, value)
-        if name := _SPELLED.get(key.lower()):
+        lower = key.lower()
+        if name := _SPELLED.get(lower):
             named[name] = value
-        elif key.lower() == "encryption.key" or key.lower().startswith("s3."):
-            settings.append(Setting(key.lower(), value, SettingOrigin("option", key)))
+        elif lower == "encryption.key" or lower.startswith("s3."):
+            settings.append(Setting(lower, value, SettingOrigin("option", key)))
         else:
-            near = difflib.get_close_matches(key.lower(), [*_SPELLED, "encryption.key"], n=1)
-            hint = f"did you mean {_SPELLED.get(near[0], near[0])}?" if near else f"there are {', '.join(OPTIONS)}"
-            raise UsageError(f"there is no option {key}", f"{hint}, encryption.key and s3.…" if not near else hint)
+            near = difflib.get_close_matches(lower, [*_SPELLED, "encryption.key"], n=1)
+            hint = f"there are {', '.join(OPTIONS)}, encryption.key and s3.…"
+            hint = f"did you mean {_SPELLED.get(near[0], near[0])}?" if near else hint
+            raise UsageError(f"there is no option {key}", hint)
     return _Options(named, tuple(settings))
 
 
@@ -375,14 +377,12 @@ def _times(given: _Options) -> Window:
 
 
 def _ranges(given: _Options) -> Mapping[TopicPartition, Ranges] | None:
-    if not given("ranges"):
-        return None
-    ranges_by_partition: dict[TopicPartition, list[tuple[int, int]]] = {}
+    ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
     for text in given.items("ranges"):
         wanted = given.convert("ranges", text, parse_range, RANGES)
         bounds = (wanted.start or 0, _MOST if wanted.end is None else wanted.end)
-        ranges_by_partition.setdefault(TopicPartition(wanted.topic, wanted.partition), []).append(bounds)
-    return {tp: joined(ranges) for tp, ranges in ranges_by_partition.items()}
+        ranges.setdefault(TopicPartition(wanted.topic, wanted.partition), []).append(bounds)
+    return {tp: joined(some) for tp, some in ranges.items()} if given("ranges") else None
 
 
 def _columns(given: _Options) -> tuple[str, ...]:
