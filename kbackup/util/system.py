@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -54,8 +54,6 @@ class BufferPool:
     """
 
     def __init__(self, size: int, keep: int = 4) -> None:
-        if size < 1 or keep < 0:
-            raise ValueError(f"a pool of buffers of {size} bytes that keeps {keep}")
         self.size = size
         self._free: deque[mmap.mmap] = deque(maxlen=keep)
         self._lock = threading.Lock()
@@ -90,9 +88,9 @@ class BufferPool:
 # Folders of the user on this machine, and files in them that no other user can have written.
 
 
-def cache_folder(env: Mapping[str, str] = os.environ) -> Path | None:
+def cache_folder() -> Path | None:
     """Return kbackup's folder below XDG_CACHE_HOME, as a rule ~/.cache; None if there is no home."""
-    named = Path(env.get("XDG_CACHE_HOME", ""))
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         base = named if named.is_absolute() else Path.home() / ".cache"
     except RuntimeError:

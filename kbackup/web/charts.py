@@ -38,13 +38,12 @@ class Level(NamedTuple):
     value: int
 
 
-def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tuple[Tick, ...]:
+def ticks(start: int, end: int, reach: float = 100.0) -> tuple[Tick, ...]:
     """Return labels from `start` to `end` (ms); `end` is `reach` percent along the axis."""
     span = max(end - start, 0)
     pattern = "%m-%d %H:%M" if 0 < span < 4 * 86_400_000 else "%Y-%m-%d"
-    times = [(reach * n / intervals, start + span * n // intervals) for n in range(intervals + 1)]
-    shown = times if span else [(50.0, start)]
-    return tuple(Tick(at, calendar_text(ms, pattern) or str(ms)) for at, ms in shown)
+    times = [(reach * n / 4, start + span * n // 4) for n in range(5)] if span else [(50.0, start)]
+    return tuple(Tick(at, calendar_text(ms, pattern) or str(ms)) for at, ms in times)
 
 
 # A quantity over time.

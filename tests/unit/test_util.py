@@ -150,12 +150,6 @@ def test_a_forked_process_has_its_own_memory() -> None:
     assert lease.max() == 1
 
 
-@pytest.mark.parametrize(("size", "keep"), [(0, 1), (1, -1)])
-def test_impossible_pools(size: int, keep: int) -> None:
-    with pytest.raises(ValueError, match=f"buffers of {size} bytes that keeps {keep}"):
-        BufferPool(size, keep)
-
-
 # A copied command means what it was made of, and shows no control character.
 
 

@@ -56,22 +56,22 @@ def added_lately(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> 
 # Strips of a topic's partitions, with what the catalog knows of lost and expired records.
 
 
-class TopicStrips:
-    """Makes the strips of the partitions of a topic."""
+def topic_strips(
+    snapshot: ArchiveSnapshot, topic: ArchivedTopic
+) -> Callable[[ArchivedPartition, Iterable[tuple[str, int]]], Strip]:
+    """Return what makes the strips of the partitions of a topic, with groups as (name, offset)."""
+    states = snapshot.point.topics if snapshot.point is not None else ()
+    own = next((state for state in states if state.name == topic.name), None)
+    firsts = {p.partition: p.start for p in own.partitions} if own is not None else {}
 
-    def __init__(self, snapshot: ArchiveSnapshot, topic: ArchivedTopic) -> None:
-        self._lost, self._topic = snapshot.lost_ranges, topic
-        states = snapshot.point.topics if snapshot.point is not None else ()
-        own = next((state for state in states if state.name == topic.name), None)
-        self._first = {p.partition: p.start for p in own.partitions} if own is not None else {}
-
-    def of(self, partition: ArchivedPartition, groups: Iterable[tuple[str, int]] = ()) -> Strip:
-        """Return the strip of a partition; `groups` are (name, offset)."""
+    def of(partition: ArchivedPartition, groups: Iterable[tuple[str, int]]) -> Strip:
         number, start = partition.partition, partition.start
         # as many offsets as records expired, or more where the manifest still has the first one
-        first = max(min(self._first.get(number, start), start - partition.expired), 0)
-        lost = self._lost.get((*self._topic.key, number), ())
+        first = max(min(firsts.get(number, start), start - partition.expired), 0)
+        lost = snapshot.lost_ranges.get((*topic.key, number), ())
         return strip(partition, groups, lost, (first, start) if first < start else None)
+
+    return of
 
 
 # The pages of topics, their partitions and the segments of a partition.
@@ -109,7 +109,7 @@ def topics(request: Requested, page: Number = 1, q: str = "", sort: Order = "nam
 def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     shown_topic = request.snapshot.topic(name)
     known = request.snapshot.settings(shown_topic)
-    strips = TopicStrips(request.snapshot, shown_topic)
+    strips = topic_strips(request.snapshot, shown_topic)
     positions: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
     groups: list[tuple[str, int, int]] = []
     for group in request.snapshot.groups.groups:
@@ -125,7 +125,7 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         sums=sums_of(shown_topic.partitions),
         known=known,
         list_page=partitions,
-        rows=[(p, sums_of([p]), strips.of(p, positions[p.partition])) for p in partitions.entries],
+        rows=[(p, sums_of([p]), strips(p, positions[p.partition])) for p in partitions.entries],
         losses=[(point, loss) for point, loss in request.snapshot.losses if loss.topic == name],
         groups=sorted(groups),
         chart=records_over_time(shown_topic.partitions),
@@ -150,9 +150,7 @@ def partition(request: Requested, name: str, number: int, page: Number = 1) -> H
         sums=sums_of([shown_partition]),
         list_page=list_page(shown_partition.segments, page, PAGE),
         positions=positions,
-        strip=TopicStrips(request.snapshot, shown_topic).of(
-            shown_partition, [(group, position.offset) for group, position in positions]
-        ),
+        strip=topic_strips(request.snapshot, shown_topic)(shown_partition, [(g, p.offset) for g, p in positions]),
         losses=[
             (point, loss) for point, loss in request.snapshot.losses if (loss.topic, loss.partition) == (name, number)
         ],
@@ -196,11 +194,11 @@ def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     known = request.snapshot.topics
     topics = {p.topic: known[p.topic] for p in positions.entries if p.topic in known}
     partitions = {(name, p.partition): p for name, topic in topics.items() for p in topic.partitions}
-    strips = {name: TopicStrips(request.snapshot, topic) for name, topic in topics.items()}
+    strips = {name: topic_strips(request.snapshot, topic) for name, topic in topics.items()}
     rows = []
     for position in positions.entries:
         partition = partitions.get((position.topic, position.partition))
-        chart = strips[position.topic].of(partition, [(name, position.offset)]) if partition else None
+        chart = strips[position.topic](partition, [(name, position.offset)]) if partition else None
         rows.append((position, partition, chart))
     # a restore of the group and its archived topics; none without any
     archived = sorted({each.topic for each in shown.offsets} & {*known})[:TOPICS]
