@@ -1,9 +1,11 @@
-"""Fixtures of all unit tests: directories that need not outlive a power loss, and addresses of stores in memory."""
+"""Fixtures of all unit tests: directories that need not outlive a power loss, addresses of stores in memory, and tasks
+without Spark."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -30,3 +32,15 @@ def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
         return open_memory(url) if url.startswith("memory://") else plain(url, options, key_class)
 
     monkeypatch.setattr(kbackup.store, "_plain_store", open_plain)
+
+
+@pytest.fixture
+def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run in this process, one after the other."""
+    from kbackup.spark.tasks import ProgressSender
+
+    def run(spark: object, tasks: Sequence[Any], work: Callable[..., Iterator[Any]], show: object = None) -> list[Any]:
+        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
+
+    for module in ("kbackup.spark.tasks", "kbackup.jobs.repair", "kbackup.jobs.backup.task"):
+        monkeypatch.setattr(f"{module}.run_tasks", run)

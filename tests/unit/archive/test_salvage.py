@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -16,24 +16,14 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.backup import task as module
 from kbackup.jobs.backup.plan import PartitionPlan, Plan, TopicPlan
 from kbackup.jobs.backup.task import recover
 from kbackup.jobs.capture import Live
-from kbackup.spark.tasks import ProgressSender
 from kbackup.types import TopicPartition
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import TOPIC, TOPIC_ID, committed, state, target, write
 
-
-@pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run here, one after the other."""
-
-    def run(spark: object, tasks: Sequence[Any], work: Callable[..., Any]) -> list[Any]:
-        return [found for task in tasks for found in work(task, ProgressSender(None, 0))]
-
-    monkeypatch.setattr(module, "run_tasks", run)
+pytestmark = pytest.mark.usefixtures("tasks_run_here")
 
 
 def plan(*ranges: tuple[int, int], topic_id: str = TOPIC_ID, incarnation: int = 1, before: int | None = None) -> Plan:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +16,6 @@ from kbackup.archive.secrets import is_sensitive, without_secrets
 from kbackup.jobs import verify as job
 from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, ScramUser, not_carried_entry
 from kbackup.metrics.registry import Silent
-from kbackup.spark.tasks import ProgressSender
 from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -48,6 +45,8 @@ FULL = Metadata(
     ),
     group_configs=(GroupConfig(group="g", name="x.secret", value=HIDDEN),),
 )
+
+pytestmark = pytest.mark.usefixtures("tasks_run_here")
 
 
 def test_without_secrets_the_rest_stays_and_each_kind_is_named() -> None:
@@ -131,14 +130,6 @@ def store(inner: MemoryStore, folder: Path) -> CryptStore:
 
 def opened(inner: MemoryStore, folder: Path) -> CryptStore:
     return CryptStore(inner, Keyring(inner, f"file:{folder / 'key'}"), layout.key_class)
-
-
-@pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(spark: Any, tasks: Sequence[Any], work: Callable[..., Iterator[Any]], show: Any = None) -> list[Any]:
-        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
-
-    monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run)
 
 
 def damaged(store: CryptStore) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.status import archive_status
 from kbackup.jobs.verify import VerifyReport, record_verification
 from kbackup.metrics.registry import Silent
-from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -70,16 +69,7 @@ from tests.support.repairs import (
     without_segments,
 )
 
-pytestmark = pytest.mark.exhaustive(keep=2)
-
-
-@pytest.fixture(autouse=True)
-def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(spark: None, tasks: Sequence[Any], work: Any, show: Any) -> list[Any]:
-        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
-
-    monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run_here)
-    monkeypatch.setattr(repair_job, "run_tasks", run_here)
+pytestmark = [pytest.mark.exhaustive(keep=2), pytest.mark.usefixtures("tasks_run_here")]
 
 
 @pytest.fixture(scope="module")

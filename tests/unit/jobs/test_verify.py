@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from kbackup.archive.verify.findings import Findings
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.verify import STORED_FINDINGS, Verification, check_drills, check_verifications, record_verification
-from kbackup.spark.tasks import ProgressSender
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.golden.java_archive import ROOT as JAVA
@@ -45,15 +44,7 @@ from tests.support.verifications import (
     table_with,
 )
 
-pytestmark = pytest.mark.exhaustive(keep=2)
-
-
-@pytest.fixture(autouse=True)
-def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(spark: None, tasks: Sequence[Any], work: Any, show: Any) -> list[Any]:
-        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
-
-    monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run_here)
+pytestmark = [pytest.mark.exhaustive(keep=2), pytest.mark.usefixtures("tasks_run_here")]
 
 
 @pytest.fixture(scope="module")
