@@ -20,7 +20,7 @@ from kbackup.archive.query.java import JAVA as VERIFICATIONS_JAVA
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import begin_writing
 from kbackup.archive.verify.findings import Findings
-from kbackup.errors import NoArchiveError, UsageError
+from kbackup.errors import UsageError
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.verify import STORED_FINDINGS, Verification, check_drills, check_verifications, record_verification
 from kbackup.store import open_store
@@ -477,11 +477,6 @@ def test_one_restore_point_stands_on_those_before_it(root: Path) -> None:
     assert list(findings_of(run(root, "2"))) == [SEGMENT, later]
     with pytest.raises(UsageError, match="there is no restore point 9"):
         run(root, "9")
-
-
-def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(NoArchiveError):
-        run(tmp_path / "nothing")
 
 
 # Each verification is recorded in its archive, and the records are verified with it.
