@@ -8,16 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kbackup.formats import index as indexes
 from kbackup.formats import record
-from kbackup.formats.index import (
-    PartitionIndexEntry,
-    decode_group_offsets,
-    decode_index,
-    decode_partition_index,
-    encode_group_offsets,
-    encode_index,
-    encode_partition_index,
-)
 from kbackup.types import RecordBlock
 from tests.golden.java_archive import PARTITIONS, ROOT, Partition
 from tests.support.record_blocks import index_of
@@ -47,7 +39,7 @@ def test_records_are_the_truth(partition: Partition, indexed: bool) -> None:
     records: list[Record] = []
     for path in partition.segments():
         data = path.read_bytes()
-        index = decode_index(index_path(path).read_bytes(), str(path)) if indexed else None
+        index = indexes.decode_index(index_path(path).read_bytes(), str(path)) if indexed else None
         for block in record.blocks([data[:100], data[100:]], index, name=str(path)):
             records += from_batch(record.decode(block))
     assert records == partition.truth()
@@ -57,8 +49,8 @@ def test_records_are_the_truth(partition: Partition, indexed: bool) -> None:
 def test_an_index_is_what_its_records_say(partition: Partition) -> None:
     for path in partition.segments():
         block = record.scan(path.read_bytes()[1:], name=path.name, base=1)
-        assert encode_index(index_of([block])) == index_path(path).read_bytes()
-        read = decode_index(index_path(path).read_bytes(), path.name)
+        assert indexes.encode_index(index_of([block])) == index_path(path).read_bytes()
+        read = indexes.decode_index(index_path(path).read_bytes(), path.name)
         assert np.array_equal(read.offsets, block.offsets)
         assert read.file_size == path.stat().st_size
 
@@ -84,10 +76,10 @@ def test_writing_the_truth_gives_the_same_files(partition: Partition) -> None:
         name = f"segment_partition_{partition.number:03d}_from_offset_{start:010d}"
         assert path.name == f"{name}_records"
         assert path.read_bytes() == b"\x01" + block.data.tobytes()
-        assert index_path(path).read_bytes() == encode_index(index_of([block]))
-        entries.append(PartitionIndexEntry(name, start))
-    assert partition.index_bytes() == encode_partition_index(entries)
-    assert decode_partition_index(partition.index_bytes(), str(partition)) == entries
+        assert index_path(path).read_bytes() == indexes.encode_index(index_of([block]))
+        entries.append(indexes.PartitionIndexEntry(name, start))
+    assert partition.index_bytes() == indexes.encode_partition_index(entries)
+    assert indexes.decode_partition_index(partition.index_bytes(), str(partition)) == entries
 
 
 def test_the_threshold() -> None:
@@ -95,7 +87,7 @@ def test_the_threshold() -> None:
     low, high = 0, 1 << 62
     for partition in PARTITIONS:
         for path in partition.segments()[:-1]:
-            lengths = decode_index(index_path(path).read_bytes(), path.name).lengths
+            lengths = indexes.decode_index(index_path(path).read_bytes(), path.name).lengths
             size = path.stat().st_size
             low, high = max(low, size - int(lengths[-1])), min(high, size - 1)
     assert low <= THRESHOLD == high
@@ -104,9 +96,9 @@ def test_the_threshold() -> None:
 @each()
 def test_group_offsets_both_ways(partition: Partition) -> None:
     data = partition.group_bytes()
-    offsets = decode_group_offsets(data, str(partition))
+    offsets = indexes.decode_group_offsets(data, str(partition))
     assert offsets == json.loads(data)
-    assert encode_group_offsets(offsets) == data
+    assert indexes.encode_group_offsets(offsets) == data
     last = max((made.offset for made in partition.truth()), default=-1)
     # The tool's own position: past the last record, and past the transaction marker behind it, if there is one.
     assert offsets["connect-backup-sink"] - last - 1 in (0, 1)
@@ -115,4 +107,4 @@ def test_group_offsets_both_ways(partition: Partition) -> None:
 def test_a_group_with_a_name_that_is_not_ascii() -> None:
     data = Partition("orders.v1", 0).group_bytes()
     expected = {"connect-backup-sink": 131, "cg-100": 100, "cg-end ü": 100}
-    assert decode_group_offsets(data, "orders.v1-0") == expected
+    assert indexes.decode_group_offsets(data, "orders.v1-0") == expected

@@ -12,16 +12,7 @@ import pytest
 
 from kbackup.errors import CorruptError
 from kbackup.formats import frames, record
-from kbackup.formats.index import (
-    PartitionIndexEntry,
-    SegmentIndex,
-    decode_group_offsets,
-    decode_index,
-    decode_partition_index,
-    encode_group_offsets,
-    encode_index,
-    encode_partition_index,
-)
+from kbackup.formats import index as indexes
 from tests.golden.vectors import FORMATS, VECTORS, each, expected, record_of, refused
 from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import encode_record, from_batch, to_batch
@@ -29,16 +20,16 @@ from tests.unit.formats.reference import encode_record, from_batch, to_batch
 Vector = dict[str, Any]
 
 
-def table(index: SegmentIndex) -> list[list[int]]:
+def table(index: indexes.SegmentIndex) -> list[list[int]]:
     rows = zip(index.offsets.tolist(), index.positions.tolist(), index.lengths.tolist(), strict=True)
     return [list(row) for row in rows]
 
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "records": lambda data: list(record.blocks([data], None, name="file")),
-    "index": lambda data: decode_index(data, "file"),
-    "partition_index": lambda data: decode_partition_index(data, "file"),
-    "group_offsets": lambda data: decode_group_offsets(data, "file"),
+    "index": lambda data: indexes.decode_index(data, "file"),
+    "partition_index": lambda data: indexes.decode_partition_index(data, "file"),
+    "group_offsets": lambda data: indexes.decode_group_offsets(data, "file"),
     "zst": lambda data: list(frames.decompress([data], "file")),
 }
 
@@ -68,22 +59,22 @@ def test_records(data: bytes, vector: Vector) -> None:
     assert b"\x01" + b"".join(map(encode_record, made)) == data
     index = index_of(blocks)
     assert table(index) == vector.get("index", [])
-    reread = record.blocks([data], decode_index(encode_index(index), "index"), name="file")
+    reread = record.blocks([data], indexes.decode_index(indexes.encode_index(index), "index"), name="file")
     assert [r for block in reread for r in from_batch(record.decode(block))] == made
 
 
 @each("index")
 def test_index(data: bytes, vector: Vector) -> None:
-    index = decode_index(data, "file")
+    index = indexes.decode_index(data, "file")
     assert table(index) == vector["index"]
-    assert encode_index(index) == data
+    assert indexes.encode_index(index) == data
 
 
 @each("partition_index")
 def test_partition_index(data: bytes, vector: Vector) -> None:
-    entries = [PartitionIndexEntry(name, start) for name, start in vector["entries"]]
-    assert decode_partition_index(data, "file") == entries
-    assert encode_partition_index(entries) == data
+    entries = [indexes.PartitionIndexEntry(name, start) for name, start in vector["entries"]]
+    assert indexes.decode_partition_index(data, "file") == entries
+    assert indexes.encode_partition_index(entries) == data
 
 
 def group_schema() -> jsonschema.Draft202012Validator:
@@ -94,8 +85,8 @@ def group_schema() -> jsonschema.Draft202012Validator:
 
 @each("group_offsets")
 def test_group_offsets(data: bytes, vector: Vector) -> None:
-    assert decode_group_offsets(data, "file") == vector["offsets"]
-    assert (encode_group_offsets(vector["offsets"]) == data) == vector.get("writers", True)
+    assert indexes.decode_group_offsets(data, "file") == vector["offsets"]
+    assert (indexes.encode_group_offsets(vector["offsets"]) == data) == vector.get("writers", True)
     group_schema().validate(json.loads(data))
 
 

@@ -220,7 +220,7 @@ TYPES = {
     "headers": "array<struct<key:string,value:binary>>",
     "segment": "string",
 }
-"""The columns of `tables.SCHEMA`, as Spark calls their types."""
+"""The columns of `rows.SCHEMA`, as Spark calls their types."""
 
 _RENAMED = {"backup": "restorePoint", "startingbackup": "startingRestorePoint"}
 """Former names of options, which keep working."""

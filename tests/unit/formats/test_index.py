@@ -11,22 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import CorruptError, UsageError
+from kbackup.formats import index as indexes
 from kbackup.formats import record
-from kbackup.formats.index import (
-    PartitionIndexEntry,
-    SegmentIndex,
-    decode_group_offsets,
-    decode_index,
-    decode_partition_index,
-    encode_group_offsets,
-    encode_index,
-    encode_partition_index,
-)
 from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import Record, encode_record, records, to_batch
 
 
-def entries(index: SegmentIndex) -> list[tuple[int, int, int]]:
+def entries(index: indexes.SegmentIndex) -> list[tuple[int, int, int]]:
     return list(zip(*(c.tolist() for c in (index.offsets, index.positions, index.lengths)), strict=True))
 
 
@@ -39,8 +30,8 @@ def test_the_index_of_blocks(made: list[Record]) -> None:
         length = len(encode_record(r))
         expected += struct.pack(">qqq", r.offset, position, length)
         position += length
-    assert encode_index(index) == expected
-    assert entries(decode_index(expected, "idx")) == entries(index)
+    assert indexes.encode_index(index) == expected
+    assert entries(indexes.decode_index(expected, "idx")) == entries(index)
     assert index.file_size == position
 
 
@@ -48,14 +39,14 @@ def test_the_index_of_blocks(made: list[Record]) -> None:
 def test_positions_past_2_gib(rows: list[tuple[int, int]]) -> None:
     gaps, lengths = np.array(rows, np.int64).reshape(-1, 2).T
     ends = 1 + np.cumsum(lengths)
-    index = SegmentIndex(np.cumsum(gaps) - 1, ends - lengths, lengths)
-    assert entries(decode_index(encode_index(index), "idx")) == entries(index)
+    index = indexes.SegmentIndex(np.cumsum(gaps) - 1, ends - lengths, lengths)
+    assert entries(indexes.decode_index(indexes.encode_index(index), "idx")) == entries(index)
 
 
 def test_a_stream_whose_index_says_5_gib_names_where_it_was_cut() -> None:
     octets = encode_record(Record(0, -1, None, None, None, []))
     lengths = np.array([24, 5 << 30], np.int64)
-    index = SegmentIndex(np.array([0, 1]), np.array([1, 25]), lengths)
+    index = indexes.SegmentIndex(np.array([0, 1]), np.array([1, 25]), lengths)
     found = record.blocks([b"\x01" + octets + bytes(100)], index, name="seg")
     assert len(next(found)) == 1
     with pytest.raises(CorruptError, match=r"seg at byte 125: .* its index at 5368709145"):
@@ -79,17 +70,17 @@ def test_a_stream_whose_index_says_5_gib_names_where_it_was_cut() -> None:
 def test_bad_entries_are_refused(table: list[tuple[int, int, int]], message: str) -> None:
     data = b"\x01" + b"".join(struct.pack(">qqq", *row) for row in table)
     with pytest.raises(CorruptError, match=f"idx at {message}"):
-        decode_index(data, "idx")
+        indexes.decode_index(data, "idx")
 
 
 def test_cut_and_foreign_indexes_are_refused() -> None:
-    data = encode_index(index_of([record.encode(to_batch([Record(1, 0, 5, b"", b"", [])]))]))
+    data = indexes.encode_index(index_of([record.encode(to_batch([Record(1, 0, 5, b"", b"", [])]))]))
     for size in range(2, len(data)):
         with pytest.raises(CorruptError, match="within an entry"):
-            decode_index(data[:size], "idx")
+            indexes.decode_index(data[:size], "idx")
     for bad, message in [(b"", "empty"), (b"\x00" + data[1:], "0x00")]:
         with pytest.raises(CorruptError, match=message):
-            decode_index(bad, "idx")
+            indexes.decode_index(bad, "idx")
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=60)
@@ -97,12 +88,12 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0
 
 @given(st.dictionaries(st.integers(0, 2**63 - 1), NAMES, max_size=20))
 def test_partition_index_round_trip(segments: dict[int, str]) -> None:
-    made = [PartitionIndexEntry(segments[start], start) for start in sorted(segments)]
+    made = [indexes.PartitionIndexEntry(segments[start], start) for start in sorted(segments)]
     expected = b"\x01" + b"".join(
         struct.pack(">i", len(e.name.encode())) + e.name.encode() + struct.pack(">q", e.start_offset) for e in made
     )
-    assert encode_partition_index(made) == expected
-    assert decode_partition_index(expected, "part") == made
+    assert indexes.encode_partition_index(made) == expected
+    assert indexes.decode_partition_index(expected, "part") == made
 
 
 def entry(name: bytes, start: int, length: int | None = None) -> bytes:
@@ -125,7 +116,7 @@ def entry(name: bytes, start: int, length: int | None = None) -> bytes:
 )
 def test_bad_partition_indexes_are_refused(octets: bytes, message: str) -> None:
     with pytest.raises(CorruptError, match=f"part at {message}"):
-        decode_partition_index(b"\x01" + octets, "part")
+        indexes.decode_partition_index(b"\x01" + octets, "part")
 
 
 GROUPS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -133,19 +124,19 @@ GROUPS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 @given(st.dictionaries(GROUPS, st.integers(-1, 2**63 - 1)))
 def test_round_trip_without_groups_that_never_committed(offsets: dict[str, int]) -> None:
-    data = encode_group_offsets(offsets)
+    data = indexes.encode_group_offsets(offsets)
     there = {group: offset for group, offset in offsets.items() if offset != -1}
     assert json.loads(data) == there
-    found = decode_group_offsets(data, "groups")
+    found = indexes.decode_group_offsets(data, "groups")
     assert list(found.items()) == list(there.items())
 
 
 def test_group_files_are_compact_utf8_of_possible_offsets() -> None:
-    assert encode_group_offsets({"grün": 1, "b": -1, "c": 0}) == '{"grün":1,"c":0}'.encode()
-    assert encode_group_offsets({}) == b"{}"
+    assert indexes.encode_group_offsets({"grün": 1, "b": -1, "c": 0}) == '{"grün":1,"c":0}'.encode()
+    assert indexes.encode_group_offsets({}) == b"{}"
     for offset in (-2, 2**63):
         with pytest.raises(UsageError, match="group g: offset"):
-            encode_group_offsets({"g": offset})
+            indexes.encode_group_offsets({"g": offset})
 
 
 @pytest.mark.parametrize(
@@ -175,14 +166,14 @@ def test_group_files_are_compact_utf8_of_possible_offsets() -> None:
 )
 def test_anything_else_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(CorruptError, match=f"groups: .*{message}") as caught:
-        decode_group_offsets(data, "groups")
+        indexes.decode_group_offsets(data, "groups")
     assert caught.value.hint
 
 
 @given(st.binary(max_size=60) | GROUPS.map(str.encode))
 def test_arbitrary_bytes_give_offsets_or_a_refusal(data: bytes) -> None:
     try:
-        found = decode_group_offsets(data, "groups")
+        found = indexes.decode_group_offsets(data, "groups")
     except CorruptError:
         return
     assert json.loads(data) == found
