@@ -92,7 +92,8 @@ class CompareWork:
                 present = Side(topic_blocks(reader, compared), compared.start, stamps=compared.stamps)
                 with closing(archived), closing(present):
                     comparer = PartitionComparer(archived, present, compared.target_offsets, self.show, progress.add)
-                    yield comparer.run(part.topic, part.partition, part.target)
+                    result = comparer.run(part.topic, part.partition, part.target)
+                yield result
 
     def _archived(self, part: UnitRange) -> Open:
         def blocks(start: int) -> Iterator[RecordBlock]:
