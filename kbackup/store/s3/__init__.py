@@ -55,10 +55,7 @@ class S3Store(Store):
         try:
             return put(self._bucket, key, body)
         except OutcomeUnknownError as unknown:
-            current = read_back(self._bucket, key, body, unknown)
-            if current is None or not current.ours:
-                raise
-            return current.etag
+            return read_back(self._bucket, key, body, unknown)
 
     def put_new(self, key: str, data: Buffer) -> str:
         return put_new(self._bucket, key, as_body(data))
@@ -68,13 +65,8 @@ class S3Store(Store):
         try:
             return put(self._bucket, key, body, IfMatch=etag)
         except OutcomeUnknownError as unknown:
-            current = read_back(self._bucket, key, body, unknown)
-            if current is None or (current.etag == etag and not current.ours):
-                raise
-            if not current.ours:
-                name = self._bucket.describe(key)
-                raise PreconditionError(f"{name} is another version by now") from unknown
-            return current.etag
+            refusal = PreconditionError(f"{self._bucket.describe(key)} is another version by now")
+            return read_back(self._bucket, key, body, unknown, refusal, etag)
 
     def upload(self, key: str) -> S3Upload:
         return S3Upload(self._bucket, key)

@@ -111,13 +111,6 @@ class Body:
         self.views, self._starts, self._at, self._index = [], [0], 0, 0
 
 
-class Current(NamedTuple):
-    """The object under a key after a write without an answer. `ours`: it holds the bytes of that write."""
-
-    ours: bool
-    etag: str
-
-
 def as_body(data: Buffer) -> bytes | bytearray:
     """Return `data` in a type that the SDK takes, copied only where it must be."""
     return data if isinstance(data, (bytes, bytearray)) else bytes(view_of(data))
@@ -166,28 +159,37 @@ def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None =
     except PreconditionError as taken:
         raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from taken
     except OutcomeUnknownError as unknown:
-        current = read_back(bucket, key, body, unknown)
-        if current is None:
-            raise
-        if not current.ours:
-            raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from unknown
-        return current.etag
+        return read_back(bucket, key, body, unknown, AlreadyExistsError(f"{bucket.describe(key)} exists already"))
 
 
-def read_back(bucket: Bucket, key: str, body: bytes | bytearray, unknown: OutcomeUnknownError) -> Current | None:
-    """Return the object under `key`, None if there is none; raise `unknown` if it can't be read."""
-    try:
-        with _reading_back(unknown):
-            reading = ObjectReading(bucket, key)
-            at, same = 0, True
-            for chunk in reading:
-                same = same and chunk == body[at : at + len(chunk)]
-                at += len(chunk)
-                if at > len(body):
-                    break
-            return Current(same and at == len(body), reading.etag)
-    except NotFoundError:
-        return None
+def read_back(
+    bucket: Bucket,
+    key: str,
+    body: bytes | bytearray,
+    unknown: OutcomeUnknownError,
+    refusal: StoreError | None = None,
+    before: str = "",
+) -> str:
+    """Return the etag of the object under `key` if it holds the bytes of the write without an answer.
+
+    Raise `refusal` if there is another object, which shows that the write was refused: any but the version `before`.
+    Raise `unknown` if nothing shows it.
+    """
+    etag, ours = before, False
+    with suppress(NotFoundError), _reading_back(unknown):
+        reading = ObjectReading(bucket, key)
+        at, same = 0, True
+        for chunk in reading:
+            same = same and chunk == body[at : at + len(chunk)]
+            at += len(chunk)
+            if at > len(body):
+                break
+        etag, ours = reading.etag, same and at == len(body)
+    if ours:
+        return etag
+    if refusal is None or etag == before:
+        raise unknown
+    raise refusal from unknown
 
 
 @contextmanager
