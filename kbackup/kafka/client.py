@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
 from confluent_kafka.admin import AdminClient
@@ -88,6 +88,7 @@ READS_ALONE: Mapping[str, Any] = {
 """Of a consumer that reads the partitions and offsets it is given, and commits nothing."""
 
 Properties = Mapping[str, str]
+C = TypeVar("C")
 
 
 def librdkafka_version() -> str:
@@ -241,21 +242,17 @@ class Connection:
                 self.tokens(self.properties.get("sasl.oauthbearer.config", ""))
             except Exception:  # noqa: BLE001 (it is the user's function)
                 raise self._no_token() from None  # what it raised may hold what a token is made from
-        with self._building():
-            return AdminClient(self.config(_STEADY), logger=log)
+        return self._made(AdminClient, _STEADY)
 
     def consumer(self, extra: Mapping[str, Any]) -> Consumer:
-        with self._building():
-            return Consumer(self.config(extra), logger=log)
+        return self._made(Consumer, extra)
 
     def producer(self, extra: Mapping[str, Any]) -> Producer:
-        with self._building():
-            return Producer(self.config(extra), logger=log)
+        return self._made(Producer, extra)
 
-    @contextmanager
-    def _building(self) -> Iterator[None]:
+    def _made(self, kind: Callable[..., C], extra: Mapping[str, Any]) -> C:
         try:
-            yield
+            return kind(self.config(extra), logger=log)
         except KafkaException as raised:
             if self.tokens is not None and self.tokens.failure:
                 raise self._no_token() from raised

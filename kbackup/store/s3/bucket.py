@@ -203,6 +203,16 @@ class Bucket:
         self.prefix = f"{check_key(prefix)}/" if prefix else ""
         self._client: tuple[int, S3Client] | None = None
         self._seen = False
+        owner = {"ExpectedBucketOwner": options.expected_bucket_owner} if options.expected_bucket_owner else {}
+        self._owned: dict[str, Any] = {"Bucket": name, **owner}
+        # arguments of every request but `head_bucket`, which nobody pays for, and of every request that makes an object
+        self.common = self._owned | ({"RequestPayer": "requester"} if options.requester_pays else {})
+        made = {
+            "ServerSideEncryption": options.sse,
+            "SSEKMSKeyId": options.sse_kms_key_id,
+            "StorageClass": options.storage_class,
+        }
+        self.create: dict[str, Any] = {argument: value for argument, value in made.items() if value}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Bucket, (self.name, self.prefix.removesuffix("/"), self.options, self.key_class)
@@ -221,30 +231,6 @@ class Bucket:
         name."""
         with self.asking():
             return address_of_bucket(self.client.meta.endpoint_url, self.name, self.prefix)
-
-    @property
-    def common(self) -> dict[str, Any]:
-        """Return the arguments of every request but `head_bucket`, which nobody pays for."""
-        args = self._owned
-        if self.options.requester_pays:
-            args["RequestPayer"] = "requester"
-        return args
-
-    @property
-    def _owned(self) -> dict[str, Any]:
-        owner = self.options.expected_bucket_owner
-        return {"Bucket": self.name} | ({"ExpectedBucketOwner": owner} if owner else {})
-
-    @property
-    def create(self) -> dict[str, Any]:
-        """Return the arguments of every request that makes an object."""
-        options = self.options
-        args = {
-            "ServerSideEncryption": options.sse,
-            "SSEKMSKeyId": options.sse_kms_key_id,
-            "StorageClass": options.storage_class,
-        }
-        return {name: value for name, value in args.items() if value}
 
     def retention(self, key: str) -> dict[str, Any]:
         """Return the arguments that put a new object `key` under retention; none if the bucket is not locked
