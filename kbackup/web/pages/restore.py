@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -48,11 +48,11 @@ class RestoreForm(BaseModel):
 
     @property
     def topic_names(self) -> dict[str, str]:
-        return dict(_renamed(self.map_from, self.map_to))
+        return _renamed(self.map_from, self.map_to)
 
     @property
     def group_names(self) -> dict[str, str]:
-        return dict(_renamed(self.map_group_from, self.map_group_to))
+        return _renamed(self.map_group_from, self.map_group_to)
 
     def settings(self, restore_point: int | str) -> dict[str, object]:
         """Return what the command sets, values by path of the key, without defaults. Times are absolute."""
@@ -61,13 +61,13 @@ class RestoreForm(BaseModel):
             "restore.from_time": _absolute(self.from_time, up=True),
             "restore.to_time": _absolute(self.to_time),
             "restore.range": _entries(self.range),
-            "restore.topics": [*map(_pattern, _entries(self.topic))],
-            "restore.exclude_topics": [*map(_pattern, _entries(self.exclude_topic))],
+            "restore.topics": _patterns(self.topic),
+            "restore.exclude_topics": _patterns(self.exclude_topic),
             "restore.map": self.topic_names,
             "restore.map_regex": _entries(self.map_regex),
             "restore.no_groups": self.no_groups,
-            "restore.groups": [] if self.no_groups else [*map(_pattern, _entries(self.group))],
-            "restore.exclude_groups": [] if self.no_groups else [*map(_pattern, _entries(self.exclude_group))],
+            "restore.groups": [] if self.no_groups else _patterns(self.group),
+            "restore.exclude_groups": [] if self.no_groups else _patterns(self.exclude_group),
             "restore.map_group": {} if self.no_groups else self.group_names,
         }
         return {path: value for path, value in given.items() if value and value != KEYS[path].default}
@@ -81,7 +81,10 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
     commands: list[str] = []
     error: KbackupError | None = None
     try:
-        settings = form.settings(_restore_point(request, form))
+        # by its number, as a newer restore point may come before the command runs; a time chooses its restore point by
+        # itself, unless one is selected, too
+        by_time = form.to_time.strip() and request.point_name == "latest"
+        settings = form.settings("latest" if by_time else request.snapshot.number or "latest")
         plan, warnings = _plan(request, settings)
         settings = {"archive": request.cache.store.url, **settings}
         commands = [request.restore_command(settings, "--dry-run"), request.restore_command(settings)]
@@ -95,21 +98,13 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         warnings=warnings,
         commands=commands,
         error=error,
-        numbers=[] if request.cache.java else [p.number for p in request.cache.points()],
+        numbers=[p.number for p in request.cache.points()],
         topics=_offered(request.snapshot.topics),
         groups=_offered(request.snapshot.by_group),
         most=RENAMED,
     )
     response.status_code = 200 if error is None else 400
     return response
-
-
-def _restore_point(request: PageRequest, form: RestoreForm) -> int | str:
-    """Return the restore point of the command: by its number, as a newer one may come before the command runs.
-
-    A time chooses its restore point by itself, unless a restore point is selected, too."""
-    number = request.snapshot.number
-    return number if number is not None and not (form.to_time.strip() and request.point_name == "latest") else "latest"
 
 
 def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePlan, list[str]]:
@@ -124,18 +119,18 @@ def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePla
     return plan, [*left_out, *plan.group_warnings, *content.warnings]
 
 
-def _renamed(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield old and new names. Old names are percent-encoded: browsers change line ends in fields."""
-    return ((unquote(name), target.strip()) for name, target in zip(old, new, strict=False) if target.strip())
+def _renamed(old: list[str], new: list[str]) -> dict[str, str]:
+    """Return new names by old ones, which are percent-encoded: browsers change line ends in fields."""
+    return {unquote(name): target.strip() for name, target in zip(old, new, strict=False) if target.strip()}
 
 
 def _entries(values: list[str]) -> list[str]:
     return [value.strip() for value in values if value.strip()]
 
 
-def _pattern(entry: str) -> str:
-    """Return an entry of a selection; a name that can't be shown becomes a regular expression."""
-    return exact_entry(entry) if not entry.isprintable() else entry
+def _patterns(values: list[str]) -> list[str]:
+    """Return the entries of a selection; a name that can't be shown becomes a regular expression."""
+    return [entry if entry.isprintable() else exact_entry(entry) for entry in _entries(values)]
 
 
 def _absolute(text: str, *, up: bool = False) -> str | None:

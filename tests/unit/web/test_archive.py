@@ -242,16 +242,12 @@ def test_new_restore_points_show_up(store: Store) -> None:
     now = [0.0]
     client = visit(store, clock=lambda: now[0])
     assert "/points/3" not in client.get("/").text
-    archive = ArchiveCache(store)._archive
-    assert archive is not None
-    state = topic_state("later", 3, "present", [(0, 0, [])])
-    commit_point(archive, 3, [state], [], [group_at("new", ("later", 0, 0))])
+    _third(store)
     assert "/points/3" not in client.get("/").text, "nobody looked yet"
     now[0] += FRESH + 1
     assert "/points/3" in client.get("/").text
     assert "later" in text(client.get("/topics").text)
-    base = open_archive(store).committed
-    commit(store, base, lambda state: expire_points(state, [1, 2]), Author("expire", "", "test"))
+    _expire(store, 1, 2)
     now[0] += FRESH + 1
     page = client.get("/").text
     assert "/points/2" not in page, "what goes is noticed as well"
@@ -307,8 +303,11 @@ def test_a_folder_of_the_java_tool() -> None:
     assert "A folder of the Java tool" in text(seen["/"])
     assert any("/records/" in address for address in seen)
     assert not WRITES & {operation for operation, _ in store.calls}
-    assert visit(store).get("/diff").status_code == 404
-    assert visit(store).get("/points/1").status_code == 404
+    assert 'class="verdict' not in seen["/"]
+    for address in ("/diff", "/points/1", "/status"):
+        assert visit(store).get(address).status_code == 404
+    for address in ("/groups", "/groups/lag"):
+        assert visit(store).get(address).status_code == 200
 
 
 @pytest.mark.exhaustive
@@ -325,9 +324,8 @@ def test_a_folder_that_a_killed_sink_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_topics_of_a_java_folder_may_have_any_name(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "archive")
-    source = FileStore(JAVA / "archive")
+def test_topics_of_a_java_folder_may_have_any_name() -> None:
+    source, store = FileStore(JAVA / "archive"), MemoryStore()
     name = f"{ATTACK} ?#&"  # Starlette's client takes %2F for a slash, browsers don't
     topic = next(iter(source.list_dirs()))
     for entry in source.list(f"{topic}/"):
@@ -338,8 +336,8 @@ def test_topics_of_a_java_folder_may_have_any_name(tmp_path: Path) -> None:
     assert all("<img" not in html for html in pages.values())
 
 
-def test_an_archive_without_a_restore_point(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "archive")
+def test_an_archive_without_a_restore_point() -> None:
+    store = MemoryStore()
     open_or_create(store)
     client = visit(store)
     assert "no restore point yet" in text(client.get("/").text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,12 +16,10 @@ from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.store.base import Store
-from kbackup.store.file import FileStore
 from kbackup.web.archive_cache import SAMPLES
 from kbackup.web.charts import COLUMNS, HEIGHT, STEPS, WIDTH, Unit, area, running_totals, strip, timeline
 from kbackup.web.render import short
-from tests.golden.java_archive import ROOT as JAVA
-from tests.support.archives import commit_point, group_at, make_archive, topic_state
+from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.support.growing_archive import expired, grow
 from tests.support.memory_store import MemoryStore
@@ -187,18 +184,10 @@ def test_strips_show_what_is_lost(rich: Store, store: Store) -> None:
     assert [rect["class"] for rect in titles] == ["rail", "fill", "fill", "lost"]
 
 
-def test_strips_of_expired_records(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "archive")
-    make_archive(store)
+def test_strips_of_expired_records(store: Store) -> None:
     grow(store, 3, 12, 20)
     expired(store, before=15)
     shown = visit(store).get("/topics/orders/1").text
     assert "expired: offsets before 12" in shown
     assert 'class="ticks"><span><data class="n" value="0">' in shown
     assert "expired" in text(visit(store).get("/topics/orders").text)
-
-
-@pytest.mark.parametrize("address", ["/groups", "/groups/lag"])
-def test_charts_of_a_folder_of_the_java_tool(address: str) -> None:
-    client = visit(FileStore(JAVA / "archive"))
-    assert client.get(address).status_code == 200

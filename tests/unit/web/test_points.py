@@ -42,7 +42,6 @@ from kbackup.web.archive_cache import FRESH, FRESH_STATUS, ArchiveCache
 from kbackup.web.guard import STORED_POLICY
 from kbackup.web.pages import points as history_page
 from kbackup.web.pages.points import settings_tables
-from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, make_archive
 from tests.support.drill_reports import EVIL, comparison, store_drill
 from tests.support.faulty_store import FaultyStore
@@ -147,12 +146,6 @@ def test_the_status_is_read_once_a_minute_and_with_a_new_restore_point(store: St
     assert verdict(client.get("/").text)[1].startswith("restore point 3 is ")
 
 
-def test_a_folder_of_the_java_tool_has_no_verdict() -> None:
-    client = visit(FileStore(JAVA / "archive"))
-    assert 'class="verdict' not in client.get("/").text
-    assert client.get("/status").status_code == 404
-
-
 @pytest.mark.parametrize("allow_loss", [False, True])
 def test_the_verdict_follows_the_rules_of_the_configuration(store: Store, allow_loss: bool) -> None:
     archive = open_archive(store)
@@ -164,10 +157,6 @@ def test_the_verdict_follows_the_rules_of_the_configuration(store: Store, allow_
 
 
 # Drills on the page: the list, damaged reports, and the stored pages behind a policy of their own.
-
-
-def test_an_archive_without_drills(store: Store) -> None:
-    assert "No drill of this archive is stored" in text(visit(store).get("/drills").text)
 
 
 def test_the_newest_drill_comes_first_and_damage_hides_no_other(store: Store) -> None:
@@ -191,7 +180,9 @@ def test_recorded_verifications(tmp_path: Path) -> None:
     store = FileStore(root)
     make_archive(store)
     client = visit(store)
-    assert "No verification of this archive is recorded" in text(client.get("/drills").text)
+    empty = text(client.get("/drills").text)
+    assert "No drill of this archive is stored" in empty
+    assert "No verification of this archive is recorded" in empty
     record_verification(store, run(root, quick=True), "2026-01-31T05:30:00.000Z", partial=False)
     (root / SEGMENT).write_bytes(b"damage")
     record_verification(store, run(root, quick=True), "2026-01-31T06:30:00.000Z", partial=False)
