@@ -87,14 +87,15 @@ def test_a_refused_config_is_reported(target: Cluster, flow: Flow) -> None:
     assert "setting configs of topic A.odd" in report.refused["A.odd"]
 
 
+def acl(name: str, operation: str) -> Acl:
+    return Acl(
+        resource="topic", name=name, pattern="literal", principal="User:a", host="*",
+        operation=operation, permission="allow",
+    )  # fmt: skip
+
+
 def test_acls_are_created_once_and_never_deleted(target: Cluster, flow: Flow) -> None:
-    acls = [
-        Acl(
-            resource="topic", name=name, pattern="literal", principal="User:a", host="*",
-            operation=operation, permission="allow",
-        )
-        for name, operation in (("orders", "all"), ("orders", "write"), ("*", "describe"))
-    ]  # fmt: skip
+    acls = [acl("orders", "all"), acl("orders", "write"), acl("*", "describe")]
     report = sync_acls(flow, acls, flow.topics, target)
     assert report.created == (
         "allow describe for User:a from * on topic A.* (literal)",
@@ -113,10 +114,6 @@ def _acls(target: Cluster) -> set[tuple[str, str]]:
 
 def test_a_target_without_authorizer_takes_no_acls(broker: Broker, flow: Flow) -> None:
     bare = Cluster({"bootstrap.servers": broker.bootstrap}, "target")
-    acl = Acl(
-        resource="topic", name="orders", pattern="literal", principal="User:a", host="*",
-        operation="read", permission="allow",
-    )  # fmt: skip
-    report = sync_acls(flow, [acl], flow.topics, bare)
+    report = sync_acls(flow, [acl("orders", "read")], flow.topics, bare)
     assert report.created == ()
     assert "has no authorizer" in report.refused[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -63,10 +61,15 @@ def runs(*rows: tuple[int, int, int], key: MappedPartition = KEY) -> pa.Table:
 
 
 def write(
-    store: Store, number: int, attempt: str, previous: FlowMapPartName | None, *rows: tuple[int, int, int]
+    store: Store,
+    number: int,
+    attempt: str,
+    previous: FlowMapPartName | None,
+    *rows: tuple[int, int, int],
+    key: MappedPartition = KEY,
 ) -> FlowMapPartName:
     name = FlowMapPartName(number, attempt)
-    write_map_part(store, FOLDER, name, runs(*rows), previous)
+    write_map_part(store, FOLDER, name, runs(*rows, key=key), previous)
     return name
 
 
@@ -145,29 +148,25 @@ def test_a_part_that_is_missing_is_damage(store: Store) -> None:
         rows(open_map(store, "A", "B", {SLOT: two}))
 
 
-def test_a_remote_topic_that_was_made_anew_forgets_what_it_had(store: Store) -> None:
-    one = write(store, 1, "aa", None, (0, 0, 10))
-    two = write(store, 2, "aa", one, (0, 0, 10), (10, 12, 3))
-    assert rows(open_map(store, "A", "B", {SLOT: two})) == [(0, 0, 10), (10, 12, 3)]
-
-
-def test_a_topic_that_was_made_anew_may_begin_beyond_its_old_end(store: Store) -> None:
-    """Transactions that were given up have made the new log as long as the old one."""
-    one = write(store, 1, "aa", None, (0, 0, 10), (10, 11, 5))
-    two = write(store, 2, "aa", one, (5, 20, 10))
-    assert rows(open_map(store, "A", "B", {SLOT: two})) == [(5, 20, 10)]
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([(0, 0, 10)], [(0, 0, 10), (10, 12, 3)]),
+        # transactions that were given up have made the new log as long as the old one
+        ([(0, 0, 10), (10, 11, 5)], [(5, 20, 10)]),
+    ],
+)
+def test_a_remote_topic_that_was_made_anew_forgets_what_it_had(
+    old: list[tuple[int, int, int]], new: list[tuple[int, int, int]], store: Store
+) -> None:
+    two = write(store, 2, "aa", write(store, 1, "aa", None, *old), *new)
+    assert rows(open_map(store, "A", "B", {SLOT: two})) == new
 
 
 def test_incarnations_have_maps_of_their_own(store: Store) -> None:
     one = write(store, 1, "aa", None, (0, 0, 10))
-    later = FlowMapPartName(2, "aa")
-    write_map_part(store, FOLDER, later, runs((0, 11, 4), key=MappedPartition(REMOTE, 2)), one)
-    flow_map = open_map(store, "A", "B", {SLOT: later})
+    flow_map = open_map(store, "A", "B", {SLOT: write(store, 2, "aa", one, (0, 11, 4), key=MappedPartition(REMOTE, 2))})
     assert (rows(flow_map, 1), rows(flow_map, 2)) == ([(0, 0, 10)], [(0, 11, 4)])
-
-
-def followers(slot: SlotMap) -> Sequence[FlowMapPartName]:
-    return [name for name, _ in slot.followers()]
 
 
 def test_slot_map_without_notes_finds_head_and_followers(store: Store) -> None:
@@ -177,7 +176,7 @@ def test_slot_map_without_notes_finds_head_and_followers(store: Store) -> None:
     slot = SlotMap(store, FOLDER)
     slot.load(None)
     assert slot.head == two
-    assert followers(slot) == [three, other]
+    assert [name for name, _ in slot.followers()] == [three, other]
 
 
 def test_flow_maps_are_not_orphans(store: Store) -> None:

@@ -70,15 +70,8 @@ def made_of(text: str = "", target: Brokers | None = None, flow: Flow | None = N
 
 
 def test_every_topic_has_one_compacted_partition_and_its_own_replication_factor() -> None:
-    made = made_of(
-        """
-        offset-syncs.topic.location = target
-        replication.factor = 3
-        heartbeats.topic.replication.factor = 1
-        checkpoints.topic.replication.factor = 2
-        offset-syncs.topic.replication.factor = 3
-        """
-    )
+    factors = {"": 3, "heartbeats.topic.": 1, "checkpoints.topic.": 2, "offset-syncs.topic.": 3}
+    made = made_of("".join(f"{name}replication.factor = {factor}\n" for name, factor in factors.items()))
     compact = {"cleanup.policy": "compact"}
     assert made == {
         "heartbeats": (1, 1, compact),

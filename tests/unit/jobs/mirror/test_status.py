@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -192,42 +193,27 @@ def test_the_lag_after_a_round(archive: Archive, positions: tuple[int, ...], poi
 def test_a_round_is_written_and_read(archive: Archive) -> None:
     store = MemoryStore()
     lost = Lost("orders", 1, 0, "A.orders", 10, 15, "5 records of orders-0 expired before the flow took them")
-    recreated = Recreated("clicks", "A.clicks", 2, held_back=True)
-    round_ = applied(
-        10,
-        12,
-        0,
-        records=22,
-        bytes=220,
-        recreated=(recreated,),
-        held_back=(recreated,),
-        too_late=(lost,),
-        seconds=1.23456,
-    )
+    recreated = (Recreated("clicks", "A.clicks", 2, held_back=True),)
+    counts: dict[str, Any] = {"records": 22, "bytes": 220, "seconds": 1.23456}
+    round_ = applied(10, 12, 0, recreated=recreated, held_back=recreated, too_late=(lost,), **counts)
     first = first_status(flow_of(), archive.info.id, None)
     refused = {"topics": {"A.clicks": "no"}, "acls": ("no authorizer",)}
-    status = after_round(first, archive.manifest(1), (CLICKS, ORDERS), round_, refused)
-    write_status(store, status)
+    write_status(store, after_round(first, archive.manifest(1), (CLICKS, ORDERS), round_, refused))
 
-    (flow_status,) = read_status(store)
-    assert flow_status == read_flow_status(store, "A", "B")
-    assert (flow_status.name, flow_status.restore_point, flow_status.records, flow_status.round_seconds) == (
-        "A->B",
-        1,
-        22,
-        1.235,
-    )
-    clicks, orders = flow_status.topics
+    (status,) = read_status(store)
+    assert status == read_flow_status(store, "A", "B")
+    assert (status.name, status.restore_point, status.records, status.round_seconds) == ("A->B", 1, 22, 1.235)
+    clicks, orders = status.topics
     assert (orders.incarnation, orders.applied, orders.held_back) == (1, (10, 12, 0), "")
     assert (clicks.incarnation, clicks.applied, clicks.held_back) == (-1, (0,), "no")
-    assert [(r.subject, r.reason) for r in flow_status.refusals] == [("acls", "no authorizer")]
-    assert [i.message for i in flow_status.incidents] == [recreated.message, lost.message]
+    assert [(r.subject, r.reason) for r in status.refusals] == [("acls", "no authorizer")]
+    assert [i.message for i in status.incidents] == [recreated[0].message, lost.message]
 
-    failed = after_error(flow_status, "B is away")
-    assert (failed.error, failed.restore_point, failed.topics) == ("B is away", 1, flow_status.topics)
+    failed = after_error(status, "B is away")
+    assert (failed.error, failed.restore_point, failed.topics) == ("B is away", 1, status.topics)
     again = first_status(flow_of(), archive.info.id, failed)
-    assert (again.error, again.records, again.topics) == ("", 0, flow_status.topics)
-    assert again.incidents == flow_status.incidents
+    assert (again.error, again.records, again.topics) == ("", 0, status.topics)
+    assert again.incidents == status.incidents
     elsewhere = first_status(flow_of(), "another archive", failed)
     assert (elsewhere.restore_point, elsewhere.topics) == (0, ())
 

@@ -128,28 +128,23 @@ def test_half_that_fails_ends_the_other(failing: str, stop: Stop, last: Stop) ->
 def test_apply_halves_end_after_take_halves(stop: Stop, last: Stop) -> None:
     ended: list[str] = []
 
-    def take() -> None:
-        stop.wait(60)
-        ended.append("take")
-
-    def applies() -> None:
-        last.wait(60)
-        ended.append("apply")
+    def half(name: str, end: Stop) -> str:
+        assert end.wait(60)
+        ended.append(name)
+        return f"report of {name}"
 
     stop.ask()
-    run_together({"take": take}, stop, {"apply": applies}, last)
+    reports = run_together({"take": partial(half, "take", stop)}, stop, {"apply": partial(half, "apply", last)}, last)
     assert ended == ["take", "apply"]
+    assert reports == {name: f"report of {name}" for name in ended}
 
 
 def test_apply_halves_alone_run_until_they_are_asked(stop: Stop) -> None:
-    def applies() -> bool:
-        return stop.wait(0.2)
-
-    assert run_together({}, stop, {"apply": applies}, stop) == {"apply": False}
+    assert run_together({}, stop, {"apply": lambda: stop.wait(0.2)}, stop) == {"apply": False}
 
 
-def test_halves_return_their_reports(stop: Stop, last: Stop) -> None:
-    assert run_together({"a": lambda: 1}, stop, {"b": lambda: 2}, last) == {"a": 1, "b": 2}
+def test_halves_that_end_by_themselves_stop_nobody(stop: Stop, last: Stop) -> None:
+    run_together({"a": lambda: 1}, stop, {"b": lambda: 2}, last)
     assert not stop.asked
 
 
