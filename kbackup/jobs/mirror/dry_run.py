@@ -54,7 +54,7 @@ class DryRun:
     warnings: tuple[str, ...] = ()
 
 
-def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow] = ()) -> DryRun:
+def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow]) -> DryRun:
     """Plan a round of the flow. `heartbeats` are the pairs of clusters whose heartbeats the take
     half writes to the flow's source. `NoArchiveError` if the archive has no restore point and the source can't
     be reached."""
@@ -63,7 +63,7 @@ def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow
     made = sync_topics(flow, plan.topics, target, dry_run=True)
     there = [topic for topic in plan.topics if topic.remote not in made.created]
     configs = sync_configs(flow, there, target, dry_run=True).changed if flow.sync_topic_configs.enabled else {}
-    report = sync_acls(flow, acls, replicated(flow), target, dry_run=True) if flow.sync_topic_acls.enabled else None
+    rules = sync_acls(flow, acls if flow.sync_topic_acls.enabled else None, replicated(flow), target, dry_run=True)
     internal = InternalTopics(flow, target)
     existing = {*target.topic_names()}
     created = [InternalTopic(name, flow.replication_factor) for name in made.created]
@@ -78,7 +78,7 @@ def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow
         created=made.created,
         grown=made.grown,
         configs=configs,
-        acls=report.created if report is not None else (),
+        acls=rules.created,
         warnings=(*internal.warnings, *factor_warnings(flow.target, target.connect()[1], created)),
     )
 
@@ -93,18 +93,12 @@ def factor_warnings(cluster: str, brokers: int, topics: Iterable[InternalTopic])
     ]
 
 
-def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow] = ()) -> DryRun:
+def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow]) -> DryRun:
     """Plan the take half of the flow. Reads the source, and not the target."""
     plan = plan_topics(flow, topics_of_cluster(_connected(flow.client("source"))))
     names = InternalNames(flow, flow.emit_offset_syncs and flow.offset_syncs_location == "source")
-    return DryRun(
-        flow=flow.name,
-        archive=store.url,
-        restore_point=None,
-        topics=plan.topics,
-        skipped=plan.skipped,
-        internal=_internal(flow, names, heartbeats, None),
-    )
+    internal = _internal(flow, names, heartbeats, None)
+    return DryRun(flow.name, store.url, None, plan.topics, plan.skipped, internal)
 
 
 def _internal(

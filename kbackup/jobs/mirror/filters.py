@@ -152,33 +152,24 @@ class _Translation:
         return re.escape(following), 2
 
     def _class(self) -> None:
-        start = self._at
+        start, first = self._at, True
         self._emit("[")
         if self._text[self._at : self._at + 1] == "^":
             self._emit("^")
-        first = True
-        while True:
-            char = self._text[self._at : self._at + 1]
+        while (char := self._text[self._at : self._at + 1]) != "]" or first:
+            following = self._text[self._at + 1 : self._at + 2]
             if not char:
                 raise ValueError(f"the class '{self._text[start:]}' is not closed")
-            if char == "]" and not first:
-                return self._emit("]")
-            self._class_member(char)
-            first = False
-
-    def _class_member(self, char: str) -> None:
-        if char == "[" or self._text.startswith("&&", self._at):
-            raise ValueError("classes within classes, and '&&', can't be used here")
-        if char == "\\":
-            following = self._text[self._at + 1 : self._at + 2]
-            if following and following in _IN_CLASS:
+            if char == "[" or self._text.startswith("&&", self._at):
+                raise ValueError("classes within classes, and '&&', can't be used here")
+            if char != "\\":
+                self._emit("-" if char == "-" else re.escape(char))
+            elif following and following in _IN_CLASS:
                 self._emit(f"\\{following}", 2)
             else:
                 self._emit(*self._escaped(following, "{}"))
-        elif char == "-":
-            self._emit("-")
-        else:
-            self._emit(re.escape(char))
+            first = False
+        self._emit("]")
 
 
 _HANDLERS: dict[str, Callable[[_Translation], None]] = {

@@ -110,11 +110,9 @@ Translate = Callable[[TopicPartition, int], int | None]
 
 
 class Maps(Protocol):
-    """A flow's offset map."""
+    """A flow's offset map: of a remote partition for source offsets of one incarnation; None if none was applied."""
 
-    def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap | None:
-        """Return the map of a remote partition for source offsets of one incarnation; None if none was applied."""
-        ...
+    def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap | None: ...
 
 
 def exact_translation(

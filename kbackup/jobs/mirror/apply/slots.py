@@ -75,7 +75,6 @@ class SlotResult(NamedTuple):
     slot: int
     map_parts: list[CommittedMapPart]
     positions: dict[TopicPartition, Noted]
-    moved: int
     kernel: Kernel
 
 
@@ -202,14 +201,13 @@ class SlotWork:
         """Commit everything that is left of a task."""
         producer, ledger = slot.producer, slot.ledger
         ledger.point, ledger.topic_ids = self.point, task.topic_ids
-        moved = producer.moved
         begins = {tp: position for tp, position in task.begins.items() if tp not in ledger.positions}
         if begins:
             producer.commit_alone(ledger.write({}, begins))
             ledger.committed()
         UnitRun(self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start).run()
         map_parts, ledger.map_parts = ledger.map_parts, []
-        return SlotResult(task.slot, map_parts, ledger.positions, producer.moved - moved, selected_kernel())
+        return SlotResult(task.slot, map_parts, ledger.positions, selected_kernel())
 
 
 @dataclass

@@ -63,18 +63,17 @@ def mirror_selections(options: Backup, flows: Iterable[Flow]) -> Selections:
     """
     members = tuple(flows)
     topics, groups = selections_of(options)
+
+    def takes(flow: Flow, topic: str) -> bool:
+        """Return whether a flow needs a topic of that name, which the target does not have already."""
+        heartbeats = flow.heartbeats_replicated and flow.policy.is_heartbeats_topic(topic)
+        return (heartbeats or flow.topics(topic)) and not is_cycle(flow.policy, topic, flow.target)
+
     if not options.topics and not options.exclude_topics:
-        topics = Selection(leaves_out=lambda name: not any(_takes(flow, name) for flow in members))
+        topics = Selection(leaves_out=lambda name: not any(takes(flow, name) for flow in members))
     if not options.groups and not options.exclude_groups:
         groups = Selection(leaves_out=lambda name: not any(flow.groups(name) for flow in members))
     return Selections(topics, groups)
-
-
-def _takes(flow: Flow, topic: str) -> bool:
-    """Return whether a flow needs a topic of that name, which the target does not have already."""
-    policy = flow.policy
-    heartbeats = flow.heartbeats_replicated and policy.is_heartbeats_topic(topic)
-    return (heartbeats or flow.topics(topic)) and not is_cycle(policy, topic, flow.target)
 
 
 def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:

@@ -101,7 +101,7 @@ def test_the_map_gets_what_an_attempt_before_has_committed() -> None:
     store = MemoryStore()
     one, two = two_parts(store)
     session = make_session(store, {SLOT: one})
-    added = session.add(SlotResult(SLOT, [], noted(15, two), 0, selected_kernel()))
+    added = session.add(SlotResult(SLOT, [], noted(15, two), selected_kernel()))
     assert sources(added) == [10]
     assert session.map.slot(SLOT).head == two
     assert session.noted == noted(15, two)
