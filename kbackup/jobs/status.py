@@ -14,9 +14,9 @@ from kbackup.archive.lease import is_held, read_lease
 from kbackup.archive.models import load
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import Archive
+from kbackup.archive.verify.findings import Scope, Verification, VerificationFinding
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.jobs.drill.report import Result, list_drills, read_report
-from kbackup.jobs.verify import Scope, Verification, VerificationFinding
 from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
 from kbackup.util.text import human_size, join_names, plural

@@ -12,21 +12,31 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.derived import derived_files
 from kbackup.archive.identity import ANOTHER_COPY
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.models import Document, Member, dump, file_sum, load
+from kbackup.archive.models import Document, dump, file_sum, load
 from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
 from kbackup.archive.restores.flow_map import DOCUMENT, MAP_SCHEMA, FlowState
 from kbackup.archive.restores.offset_map import MapPartName, decode, previous_of
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment, in_order, with_checked_key
 from kbackup.archive.verify import catalog
-from kbackup.archive.verify.findings import CHANGED, Finding, Findings, Note, SegmentResult, ToRead, check_segment
+from kbackup.archive.verify.findings import (
+    CHANGED,
+    Finding,
+    Findings,
+    Note,
+    Scope,
+    SegmentResult,
+    ToRead,
+    Verification,
+    VerificationFinding,
+    check_segment,
+)
 from kbackup.archive.verify.java import survey_folder
 from kbackup.errors import NoArchiveError, NotFoundError
 from kbackup.jobs.drill.report import DrillReport
@@ -41,7 +51,6 @@ from kbackup.store.base import Store
 from kbackup.util.system import in_threads
 from kbackup.util.times import now
 
-Scope = Literal["full", "quick", "partial"]
 STORED_FINDINGS = 100
 """Findings that a record names; all are counted."""
 _TASK_BYTES = 64 << 20
@@ -298,41 +307,6 @@ def check_verifications(store: Store, keys: Collection[str], findings: Findings)
 
 
 # The record of a verification in the archive.
-
-
-class VerificationFinding(Member, frozen=True, kw_only=True):
-    """A finding about the object with the key `file`."""
-
-    file: str
-    message: str
-    hint: str
-
-
-class Verification(Document, frozen=True, kw_only=True):
-    """verifications/<id>/report.json: the result of one `kbackup verify` of this archive.
-
-    `scope` is 'full' (every record of every restore point was read back), 'quick' (sizes and stored checksums) or
-    'partial' (up to one restore point). `restore_points` counts the verified restore points, `newest` is the newest of
-    them. `findings` are the first ones of `finding_count`. `seconds` is the time of each phase.
-    """
-
-    format: Literal["kbackup-verification"] = "kbackup-verification"
-    verification_id: str
-    archive_id: str
-    tool: str
-    scope: Scope
-    started_at: str
-    ended_at: str
-    restore_points: int
-    newest: int | None
-    segments: int
-    read_records: int
-    read_bytes: int
-    finding_count: int
-    findings: tuple[VerificationFinding, ...]
-    note_count: int
-    orphan_bytes: int
-    seconds: dict[str, float]
 
 
 def record_verification(store: Store, report: VerifyReport, started_at: str, *, partial: bool) -> None:

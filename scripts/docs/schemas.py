@@ -12,13 +12,13 @@ from kbackup.archive.catalog import documents
 from kbackup.archive.models import Document
 from kbackup.archive.restores.flow_map import FlowState
 from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.verify.findings import Verification
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.write import SettingsBefore
-from kbackup.jobs.verify import Verification
 
 DOCUMENTS: dict[str, type[Document]] = {
     "archive": models.ArchiveInfo,

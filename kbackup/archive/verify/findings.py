@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from kbackup.archive import layout
 from kbackup.archive.identity import ANOTHER_COPY
-from kbackup.archive.models import NewerError
+from kbackup.archive.models import Document, Member, NewerError
 from kbackup.archive.segments.read import read_index, read_records
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import greatest, least
@@ -16,6 +17,7 @@ from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import SegmentIndex
 from kbackup.store.base import Store
 
+Scope = Literal["full", "quick", "partial"]
 REBUILD = "run kbackup repair --confirm for the Java tool, or wait for new records; kbackup does without it"
 CHANGED = f"it was changed after it was written; {ANOTHER_COPY}"
 
@@ -131,3 +133,41 @@ def check_segment(store: Store, item: ToRead) -> SegmentResult:
                     what = f"has {name.replace('_', ' ')} {is_now}, its restore point says {due}"
                     findings.add(segment.key, what, CHANGED)
     return SegmentResult(seen.count, seen.bytes, tuple(sorted(findings.entries)))
+
+
+# The record of a verification in its archive.
+
+
+class VerificationFinding(Member, frozen=True, kw_only=True):
+    """A finding about the object with the key `file`."""
+
+    file: str
+    message: str
+    hint: str
+
+
+class Verification(Document, frozen=True, kw_only=True):
+    """verifications/<id>/report.json: the result of one `kbackup verify` of this archive.
+
+    `scope` is 'full' (every record of every restore point was read back), 'quick' (sizes and stored checksums) or
+    'partial' (up to one restore point). `restore_points` counts the verified restore points, `newest` is the newest of
+    them. `findings` are the first ones of `finding_count`. `seconds` is the time of each phase.
+    """
+
+    format: Literal["kbackup-verification"] = "kbackup-verification"
+    verification_id: str
+    archive_id: str
+    tool: str
+    scope: Scope
+    started_at: str
+    ended_at: str
+    restore_points: int
+    newest: int | None
+    segments: int
+    read_records: int
+    read_bytes: int
+    finding_count: int
+    findings: tuple[VerificationFinding, ...]
+    note_count: int
+    orphan_bytes: int
+    seconds: dict[str, float]

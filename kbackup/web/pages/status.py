@@ -18,8 +18,8 @@ from kbackup.web.guard import STORED_POLICY
 from kbackup.web.view import GET, Number, Requested, list_page
 
 if TYPE_CHECKING:
+    from kbackup.archive.verify.findings import Verification
     from kbackup.jobs.drill.report import DrillReport
-    from kbackup.jobs.verify import Verification
 
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -50,8 +50,8 @@ T = TypeVar("T")
 @router.api_route("/drills", methods=GET)
 def drills(request: Requested, page: Number = 1) -> HTMLResponse:
     """Show the stored drills, the newest first, whatever restore point the other pages show."""
+    from kbackup.archive.verify.findings import Verification
     from kbackup.jobs.drill.report import list_drills, read_report
-    from kbackup.jobs.verify import Verification
 
     state, store = request.cache.state, request.cache.store
 

@@ -12,9 +12,9 @@ from kbackup.archive import layout
 from kbackup.archive.models import Lease, Loss, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import open_or_create
+from kbackup.archive.verify.findings import Scope, Verification
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.status import ArchiveStatus, archive_status
-from kbackup.jobs.verify import Scope, Verification
 from kbackup.store.base import Store
 from kbackup.util.times import rfc3339
 from tests.support import drill_reports

@@ -19,10 +19,10 @@ from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import JAVA as VERIFICATIONS_JAVA
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import begin_writing
-from kbackup.archive.verify.findings import Findings
+from kbackup.archive.verify.findings import Findings, Verification
 from kbackup.errors import UsageError
 from kbackup.jobs.drill.report import store_report
-from kbackup.jobs.verify import STORED_FINDINGS, Verification, check_drills, check_verifications, record_verification
+from kbackup.jobs.verify import STORED_FINDINGS, check_drills, check_verifications, record_verification
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.golden.java_archive import ROOT as JAVA
