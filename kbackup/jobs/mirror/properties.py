@@ -293,7 +293,7 @@ OWN_KEYS = {
 }
 """kbackup's own. A cluster may have them, too: they hold for the flows from it."""
 
-OWN_PREFIX = "kbackup."
+_KEYS = FLOW_KEYS | OWN_KEYS
 
 REFUSED = {
     "topics.blacklist": "write topics.exclude",
@@ -389,16 +389,15 @@ class FlowReader:
 
     def _value(self, name: str) -> tuple[str, str]:
         """Return (whole key, value), with the default from the table of keys."""
-        own = name in OWN_KEYS
-        default = OWN_KEYS[name].default if own else FLOW_KEYS[name].default
-        return self.sections.value(name, self.pair, of_cluster=own) or (name, default)
+        found = self.sections.value(name, self.pair, of_cluster=name in OWN_KEYS)
+        return found or (name, _KEYS[name].default)
 
     def _refuse(self, key: str, text: str, hint: str) -> UsageError:
         return UsageError(f"{self.sections.file}: {key}: {text}", hint)
 
     def text(self, name: str) -> str:
         key, value = self._value(name)
-        choices = (OWN_KEYS if name in OWN_KEYS else FLOW_KEYS)[name].choices
+        choices = _KEYS[name].choices
         if choices and value not in choices:
             raise self._refuse(key, f"{value!r} can't be used", f"write {' or '.join(choices)}")
         return value
@@ -479,11 +478,11 @@ def review(sections: Sections) -> tuple[list[str], list[str]]:
                 f"set {name} = target"
             )
         if prefix.count("->"):
-            known = name in FLOW_KEYS or name in OWN_KEYS or name.startswith(_CLIENTS)
+            known = name in _KEYS or name.startswith(_CLIENTS)
         elif prefix:
             known = _is_of_cluster(name)
         else:
-            known = name in FLOW_KEYS or name in OWN_KEYS or is_common(name)
+            known = name in _KEYS or is_common(name)
         if known or name in FILTER_CLASSES:
             continue
         meant = next((other for other in _KNOWN if _is_one_letter_off(name, other)), None)
@@ -505,7 +504,7 @@ def review(sections: Sections) -> tuple[list[str], list[str]]:
     return notes, warnings
 
 
-_KNOWN = (*FLOW_KEYS, *OWN_KEYS, *FILTER_CLASSES, "clusters", "bootstrap.servers", "security.protocol")
+_KNOWN = (*_KEYS, *FILTER_CLASSES, "clusters", "bootstrap.servers", "security.protocol")
 
 
 def _is_one_letter_off(name: str, other: str) -> bool:
@@ -529,7 +528,7 @@ def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
 def _check_refused(name: str, value: str, where: str) -> None:
     if name in REFUSED:
         raise UsageError(f"{where} is no key of MirrorMaker 2", REFUSED[name])
-    if name.startswith(OWN_PREFIX) and name not in OWN_KEYS:
+    if name.startswith("kbackup.") and name not in OWN_KEYS:
         raise UsageError(
             f"{where} is no key of kbackup", suggest_name(name, OWN_KEYS, f"keys are {', '.join(OWN_KEYS)}")
         )

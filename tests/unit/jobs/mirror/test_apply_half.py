@@ -140,8 +140,7 @@ def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.Monkey
 
 def test_waits_for_its_archive(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(stop, [()])
-    report = half_of(script, MemoryStore(), monkeypatch).run()
-    assert report.rounds == 0
+    assert half_of(script, MemoryStore(), monkeypatch).run().rounds == 0
     assert [text.partition(" at ")[0] for text in script.events] == ["waits: there is no archive"]
 
 
@@ -151,16 +150,13 @@ def test_the_target_stays_connected_until_the_first_restore_point(stop: Stop, mo
     script = Script(stop, [()])
     looks: list[str] = []
 
-    def waiting(flow: Flow, why: str) -> None:
-        looks.append(why.partition(" ")[0])
-
     def wait(seconds: float) -> bool:
         looks.append(f"{seconds} s")
         if len(looks) == 4:
             make_archive(store)
         return stop.asked
 
-    monkeypatch.setattr(script, "waiting", waiting)
+    monkeypatch.setattr(script, "waiting", lambda flow, why: looks.append(why.partition(" ")[0]))
     monkeypatch.setattr(stop, "wait", wait)
     assert half_of(script, store, monkeypatch).run().rounds == 1
     assert looks == ["archive", *["0.001 s"] * 3]

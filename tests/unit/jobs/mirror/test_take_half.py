@@ -169,11 +169,10 @@ class Brokers:
 
 @dataclass
 class BadClock:
-    """A clock whose heartbeats fail, until `error` is None."""
+    """A clock whose heartbeats fail."""
 
     flow: Flow
     target: InternalTopics
-    error: KbackupError | None = field(default_factory=lambda: UnreachableError("no brokers", "start them"))
 
     def __enter__(self) -> Self:
         return self
@@ -182,8 +181,7 @@ class BadClock:
         """Nothing runs."""
 
     def check(self) -> None:
-        if self.error is not None:
-            raise self.error
+        raise UnreachableError("no brokers", "start them")
 
 
 @dataclass
@@ -218,30 +216,28 @@ def test_heartbeats_of_a_pair_that_is_not_enabled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They have one topic and no more. Where they fail, backups go on, and the error is logged once."""
-    properties = load_flows(CLUSTERS, archive="/tmp/{source}")
-    heartbeats = tuple(flow for flow in properties.heartbeat_flows if flow.target == "A")
-    clocks: list[BadClock] = []
     clusters: list[Brokers] = []
-
-    def clock(flow: Flow, target: InternalTopics) -> BadClock:
-        clocks.append(BadClock(flow, target))
-        return clocks[-1]
 
     def cluster(given: object, role: str) -> Cluster:
         clusters.append(Brokers(given, role))
         return cast(Cluster, clusters[-1])
 
-    monkeypatch.setattr(take, "HeartbeatClock", clock)
+    monkeypatch.setattr(take, "HeartbeatClock", BadClock)
     monkeypatch.setattr(take, "Cluster", cluster)
+    check_rounds(caplog, "no brokers; start them")
+    assert [c.made for c in clusters] == [["heartbeats"]]
+
+
+def check_rounds(caplog: pytest.LogCaptureFixture, error: str) -> None:
+    """Run a take half: its rounds are told, and one error of its heartbeats."""
+    properties = load_flows(CLUSTERS, archive="/tmp/{source}")
     (source,) = take.sources_of(properties.flows)
     events = Events()
-    half = take.TakeHalf(source, heartbeats, cast(Follower, Rounds(events)))
+    half = take.TakeHalf(source, properties.heartbeat_flows, cast(Follower, Rounds(events)))
     with caplog.at_level(logging.WARNING, take.__name__):
         assert half.run().rounds == 4
-    assert [c.flow.name for c in clocks] == ["B->A"]
-    assert [c.made for c in clusters] == [["heartbeats"]]
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
-    assert caplog.messages == ["heartbeats of B->A are not written: no brokers; start them"]
+    assert caplog.messages == [f"heartbeats of B->A are not written: {error}"]
 
 
 def test_a_source_that_refuses_heartbeats_is_backed_up(
@@ -254,10 +250,4 @@ def test_a_source_that_refuses_heartbeats_is_backed_up(
             raise UnreachableError("source denies creating topic heartbeats", "allow it")
 
     monkeypatch.setattr(take, "Cluster", Refusing)
-    properties = load_flows(CLUSTERS, archive="/tmp/{source}")
-    (source,) = take.sources_of(properties.flows)
-    events = Events()
-    with caplog.at_level(logging.WARNING, take.__name__):
-        assert take.TakeHalf(source, properties.heartbeat_flows, cast(Follower, Rounds(events))).run().rounds == 4
-    assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
-    assert caplog.messages == ["heartbeats of B->A are not written: source denies creating topic heartbeats; allow it"]
+    check_rounds(caplog, "source denies creating topic heartbeats; allow it")
