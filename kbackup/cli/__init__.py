@@ -49,13 +49,13 @@ COMMANDS = {
     "label": ("points:label_command", "Give a restore point a label."),
     "log": ("points:log_command", "Show the history of an archive."),
     "promote": ("points:promote_command", "Make a copy an independent archive."),
-    "export": ("export", "Write records into Delta tables or Parquet files."),
+    "export": ("backup:export_command", "Write records into Delta tables or Parquet files."),
     "copy": ("copy", "Copy an archive, or what is new in it, to another store."),
     "adopt": ("repair:adopt_command", "Make an archive of a folder of the Java tool."),
     "repair": ("repair", "Repair an archive that has lost files."),
     "unlock": ("unlock", "Show who holds an archive's lease, and break a dead lease."),
     "key": ("key", "Generate, list and rotate keys of encrypted archives."),
-    "config": ("config_cmd", "Show the configuration and where each value came from."),
+    "config": ("help_cmd:config_command", "Show the configuration and where each value came from."),
     "completion": ("help_cmd:completion_command", "Print the completion script of a shell."),
     "help": ("help_cmd:help_command", "Show the help of a command."),
 }
@@ -171,7 +171,6 @@ def plain_arguments(args: Sequence[str]) -> list[str]:
 
 
 def _print_document(code: int, state: FlagValues) -> int:
-    """Print the JSON document of the command and return its exit code."""
     reporter = state.reporter or Reporter(json=state.json, one_line=state.json_line)
     reporter.finish(code, state.error)
     return code

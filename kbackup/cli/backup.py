@@ -1,4 +1,4 @@
-"""`kbackup backup`: write one restore point, or with --follow one after the other until stopped."""
+"""`kbackup backup`: write one restore point, or with --follow one after the other until stopped; `kbackup export`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from kbackup.cli.common import session
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, key_option, key_options, name_options, source_options
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
-from kbackup.cli.export import show_export
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
 from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kbackup.config.models import Follow
     from kbackup.jobs.backup.job import BackupReport
     from kbackup.jobs.backup.plan import Plan
+    from kbackup.jobs.export.job import ExportReport
     from kbackup.metrics.server import Health
     from kbackup.spark.session import SparkSession
     from kbackup.store import Store
@@ -44,8 +45,7 @@ class RoundReporter:
     def committed(self, report: BackupReport) -> None:
         totals = report.totals
         losses = tuple(f"loss: {loss.message}" for loss in report.losses)
-        for text in (*report.warnings, *losses):
-            self._reporter.warning(f"{self._label}{text}")
+        self._reporter.warning(*(f"{self._label}{text}" for text in (*report.warnings, *losses)))
         if losses and not self._allow_loss:
             self._notify_loss(losses, report)
         waiting = f", {plural(report.held_back, 'partition')} held back" if report.held_back else ""
@@ -158,7 +158,11 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     if follow:
         if label:
             raise UsageError("--label excludes --follow", "run 'kbackup label latest NAME' after a restore point")
-        _refuse_tables(frame)
+        if frame.config.export.delta:
+            origin = frame.loaded.origins["export.delta"]
+            if origin.kind == "flag" and origin.name != "--set":
+                raise UsageError("--delta excludes --follow", "run 'kbackup export --delta URL' at the same time")
+            frame.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
         return _follow_until_stopped(frame)
     for path, origin in frame.loaded.origins.items():
         if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
@@ -216,18 +220,8 @@ def _export(
             f"{error.message}",
             f"run 'kbackup export --delta {url}' to resume; {error.hint}",
         ) from error
-    show_export(done, frame.reporter)
+    _show_export(done, frame.reporter)
     return done.losses
-
-
-def _refuse_tables(frame: Frame) -> None:
-    """Refuse `--delta`, which `--follow` does not know; a key of the configuration is noted."""
-    if not frame.config.export.delta:
-        return
-    origin = frame.loaded.origins["export.delta"]
-    if origin.kind == "flag" and origin.name != "--set":
-        raise UsageError("--delta excludes --follow", "run 'kbackup export --delta URL' at the same time")
-    frame.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
 
 
 def _show_plan(plan: Plan, reporter: Reporter) -> None:
@@ -255,10 +249,8 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
             for t in report.topics
         ],
     )
-    for warning in report.warnings:
-        reporter.warning(warning)
-    for loss in report.losses:
-        reporter.warning(f"loss: {loss.message}")
+    reporter.warning(*report.warnings)
+    reporter.warning(*(f"loss: {loss.message}" for loss in report.losses))
     if report.losses:
         reporter.note(
             "these records were gone before they could be archived; to see all losses: kbackup info; back up more "
@@ -272,3 +264,55 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
         f"{human_duration(sum(report.seconds.values()))}"
     )
     reporter.document(report)
+
+
+@archive_command(
+    "export",
+    key_options("export.delta", "export.parquet", "export.one_table"),
+    name_options("export.topics"),
+    spark=True,
+)
+def export_command(frame: Frame) -> int:
+    """Export what is new in an archive to Delta tables or Parquet files.
+
+    Writes each restore point once, as one commit of a table, also after a crash. Backups may run meanwhile. For Delta
+    tables Spark fetches jars. Ends with exit code 3 when records may have expired before they were exported.
+    """
+    config, reporter = frame.config, frame.reporter
+    export = config.export
+    if not export.delta and not export.parquet:
+        raise UsageError("no destination is named", "give --delta URL or --parquet URL")
+    store = session.archive_store(frame)
+    done: list[ExportReport] = []
+    with (
+        spark_session(session.delta_config(config, export.delta), reporter=reporter) as spark,
+        ShownProgress(reporter) as shown,
+    ):
+        from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
+
+        for url, write in ((export.delta, export_delta), (export.parquet, export_parquet)):
+            if url:
+                done.append(write(ExportJob(export, url, store, config.s3, spark, shown, config.backup.lease_seconds)))
+    for report in done:
+        _show_export(report, reporter)
+    reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})
+    return EXIT_LOSS if any(report.losses for report in done) and not config.backup.allow_loss else EXIT_OK
+
+
+def _show_export(report: ExportReport, reporter: Reporter) -> None:
+    if report.tables:
+        reporter.table(
+            ("table", "restore points", "new records"),
+            [(t.url, _points(t.restore_points), t.records) for t in report.tables],
+        )
+    reporter.warning(*(f"loss: {loss}" for loss in report.losses))
+    if report.losses:
+        reporter.note("to export all records: run 'kbackup export' before each 'kbackup expire --older-than'")
+    reporter.line(
+        f"{report.url}: {plural(report.records, 'new record')}; at restore point {report.restore_point} of "
+        f"{report.archive}; {human_duration(sum(report.seconds.values()))}"
+    )
+
+
+def _points(numbers: tuple[int, ...]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

@@ -102,8 +102,7 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     )
     for part, owner, name in _VALUES:
         _table(reporter, (owner, name, "change", "before", "after"), map(_value, getattr(diff, part)))
-    for subject, why in diff.not_compared.items():
-        reporter.note(f"not compared: {subject} ({why})")
+    reporter.note(*(f"not compared: {subject} ({why})" for subject, why in diff.not_compared.items()))
     added = sum(max(0, o.added) for o in diff.offsets)
     counts = (
         (len(diff.topics), "topics"),

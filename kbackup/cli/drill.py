@@ -103,7 +103,6 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
 
 
 def _deletions(report: DrillReport) -> list[str]:
-    """Return the commands that delete the topics and groups which are still on the target."""
     names = [*report.kept, *report.left]
     groups = [name.removeprefix("group ").partition(": ")[0] for name in names if name.startswith("group ")]
     commands = []
@@ -123,10 +122,8 @@ def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
     for finding in report.findings:
         if finding not in shown:
             reporter.warning(finding)
-    for name in report.kept:
-        reporter.note(f"kept: {name}")
-    for command in _deletions(report):
-        reporter.note(f"to delete what the drill left: {command}")
+    reporter.note(*(f"kept: {name}" for name in report.kept))
+    reporter.note(*(f"to delete what the drill left: {command}" for command in _deletions(report)))
     if report.error is not None:
         reporter.warning(f"the drill ended with an error: {report.error.message}")
         if report.error.hint:
@@ -156,16 +153,21 @@ def drill_page(report: DrillReport) -> str:
     environment = templates("kbackup.cli")
     environment.filters |= {"size": human_size, "count": human_count, "duration": human_duration, "moment": _moment}
     compared = report.comparison
+    restored = [seconds for name, seconds in report.seconds.items() if name.startswith("restore: ")]
+    checks = compared.groups if compared else ()
+    wrong = sum(not check.ok for check in checks)
     return environment.get_template("drill.html.j2").render(
         report=report,
         compared=compared,
         sentence=_sentence(report),
         data_as_of=_moment(report.restore_point_at) if report.restore_point_at else "-",
         data_note=_data_note(report),
-        restore_seconds=_restore_seconds(report),
+        restore_seconds=sum(restored) if restored or report.restored_records else None,
         topics=sorted(compared.topics, key=lambda t: (t.ok, t.source)) if compared else [],
         groups=_groups(compared) if compared else [],
-        groups_note=_groups_note(compared),
+        groups_note=f"{plural(len(checks), 'offset')}, {'all' if not wrong else f'{wrong:,} not'} where they belong"
+        if compared
+        else "the drill ended before",
         differences=[
             (f"{partition.topic}-{partition.partition}", difference_text(each))
             for partition in (compared.partitions if compared else ())
@@ -213,24 +215,12 @@ def _data_note(report: DrillReport) -> str:
     return ", ".join(parts)
 
 
-def _restore_seconds(report: DrillReport) -> float | None:
-    seconds = [s for name, s in report.seconds.items() if name.startswith("restore: ")]
-    return sum(seconds) if seconds or report.restored_records else None
-
-
 def _groups(compared: AgainstReport) -> list[dict[str, object]]:
     results: defaultdict[str, list[bool]] = defaultdict(list)
     for check in compared.groups:
         results[check.source_group].append(check.ok)
     names = sorted(results, key=lambda name: (all(results[name]), name))
     return [{"name": name, "offsets": len(results[name]), "ok": all(results[name])} for name in names]
-
-
-def _groups_note(compared: AgainstReport | None) -> str:
-    if compared is None:
-        return "the drill ended before"
-    wrong = sum(not check.ok for check in compared.groups)
-    return f"{plural(len(compared.groups), 'offset')}, {'all' if not wrong else f'{wrong:,} not'} where they belong"
 
 
 def _details(report: DrillReport) -> Iterable[tuple[str, str]]:

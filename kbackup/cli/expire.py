@@ -151,7 +151,6 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
             f"catalog {report.unreadable} is damaged: no object is deleted before its grace time ends; "
             "'kbackup verify' names the damage, 'kbackup repair' mends it"
         )
-    for key, why in list(report.failed.items())[:_FAILED]:
-        reporter.warning(f"{key} can't be deleted: {why}")
+    reporter.warning(*(f"{key} can't be deleted: {why}" for key, why in list(report.failed.items())[:_FAILED]))
     if not done:
         reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}")

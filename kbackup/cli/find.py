@@ -89,7 +89,6 @@ class Expression:
         return msgspec.json.encode(whole).decode()
 
     def report_failures(self, reporter: Reporter) -> None:
-        """Print for how many records the expression failed."""
         if self._failed:
             reporter.warning(
                 f"the expression failed for {plural(self._failed, 'record')}, which are not printed; "

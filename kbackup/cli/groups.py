@@ -96,7 +96,6 @@ def show(frame: Frame, group: str | None, restore_point: str | None, to_time: st
 
 
 def _find_group(overview: GroupsOverview, name: str) -> GroupOverview:
-    """Return a captured group by name. Raises `UsageError` if it was not captured."""
     for group in overview.groups:
         if group.group == name:
             return group
@@ -122,8 +121,7 @@ def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
         ("group", "type", "state", "partitions", "lag"),
         [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in overview.groups],
     )
-    for group, why in overview.not_carried.items():
-        reporter.warning(f"group {group} was not captured: {why}")
+    reporter.warning(*(f"group {group} was not captured: {why}" for group, why in overview.not_carried.items()))
 
 
 def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporter) -> None:
@@ -160,8 +158,7 @@ def show_plan(report: GroupsPlanReport, reporter: Reporter) -> None:
             for o in g.offsets
         ],
     )
-    for missing in report.missing:
-        reporter.warning(missing)
+    reporter.warning(*report.missing)
     reporter.line(f"nothing was written; {plural(len(report.groups), 'group')}, {_as_of(report)}")
 
 
@@ -188,8 +185,7 @@ def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: 
 
 def show_applied(report: GroupsReport, reporter: Reporter) -> None:
     show_results(report.groups, reporter)
-    for missing in report.missing:
-        reporter.warning(missing)
+    reporter.warning(*report.missing)
     applied = sum(g.status == "applied" for g in report.groups)
     reporter.line(f"{plural(applied, 'group')} set, {_as_of(report)}")
     if report.capture:
@@ -197,7 +193,6 @@ def show_applied(report: GroupsReport, reporter: Reporter) -> None:
 
 
 def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
-    """Print the offsets of each group, and whether they were set."""
     reporter.table(
         ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
         [(g.group, o.topic, o.partition, o.source, o.target, o.how, g.status) for g in groups for o in g.offsets],
@@ -238,8 +233,7 @@ def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
         ("group", "status", "set back", "removed", "as it was"),
         [(g.group, g.status, g.set_back, g.removed, g.kept) for g in report.groups],
     )
-    for missing in report.missing:
-        reporter.warning(missing)
+    reporter.warning(*report.missing)
     put_back = len(report.groups) - len(report.missing)
     reporter.line(
         f"{put_back} of {plural(len(report.groups), 'group')} put back to {report.captured_at}, "

@@ -1,15 +1,17 @@
-"""`kbackup help` and `kbackup completion`."""
+"""`kbackup help`, `completion` and `config`: what there is to say about kbackup itself."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import common_options, key_option, s3_options, spark_options
+from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
 from kbackup.errors import UsageError
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the commands below those that are complete."""
     words = context.params.get("words") or ()
     below = _context_of(context.find_root(), words)
     return below.command.shell_complete(below, incomplete) if isinstance(below.command, click.Group) else []
@@ -52,3 +54,42 @@ def completion_command(context: click.Context, shell: str) -> None:
 
     script = _SHELLS[shell](context.find_root().command, {}, "kbackup", COMPLETION_VARIABLE).source()
     click.echo(script)
+
+
+@click.command("config")
+@click.option("--show", "output", flag_value="show", default="show", help="Show all values and where each came from.")
+@click.option("--keys", "output", flag_value="keys", help="Show all keys with type, default and meaning.")
+@common_options
+@key_option("archive", "-a", "--archive")
+@s3_options
+@spark_options
+@pass_frame
+def config_command(frame: Frame, output: str) -> None:
+    """Show the configuration and where each value came from; secrets are hidden."""
+    reporter = frame.reporter
+    if output == "keys":
+        keys = KEYS.values()
+        reporter.table(
+            ("key", "takes", "default", "meaning"), [(k.path, k.expected, k.default_text, k.doc) for k in keys]
+        )
+        reporter.line()
+        reporter.table(("variable", "meaning"), list(VARIABLES.items()))
+        described = [{"key": k.path, "takes": k.expected, "default": k.default, "meaning": k.doc} for k in keys]
+        reporter.document({"keys": described, "variables": VARIABLES})
+        return
+    from kbackup.cli.common.notify import RequestBody
+
+    RequestBody(frame.config.notify.body)  # raises for a template that makes no JSON
+    settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(frame.loaded)]
+    reporter.table(
+        ("key", "value", "from"),
+        [(setting.path, _text(setting.path, value), str(setting.origin)) for setting, value in settings],
+    )
+    reporter.note(*frame.loaded.notes)
+    documents = [{"key": s.path, "value": value, "origin": s.origin._asdict()} for s, value in settings]
+    reporter.document({"settings": documents, "notes": frame.loaded.notes})
+
+
+def _text(path: str, value: object) -> str:
+    key = KEYS.get(path)
+    return show_value(key, value) if key else str(value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import click
 
 from kbackup.archive.lease import describe, holder
@@ -117,7 +115,13 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
         fields.append(("expired or lost", plural(archived.let_go, "restore point")))
     fields += [*_sum_fields(archived.sums), ("groups", ", ".join(archived.groups) or "none")]
     if archived.restore_point is not None:
-        fields += _settings_fields(archived)
+        from kbackup.metadata.entities import PARTS
+
+        settings = archived.settings
+        counts = [f"{part.label} {settings[part.name]:,}" for part in PARTS if settings.get(part.name)]
+        lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
+        fields.append(("settings", ", ".join(counts) or "none"))
+        fields += [("not captured", ", ".join(lacking))] if lacking else []
     reporter.fields(fields)
     reporter.line()
     reporter.table(
@@ -130,25 +134,13 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
             for t in archived.topics
         ],
     )
-    _show_losses(archived.losses, reporter)
-    for unknown in archived.not_known:
-        reporter.warning(f"not known: {unknown}")
-    for warning in archived.warnings:
-        reporter.warning(warning)
+    reporter.warning(*(f"loss: {loss}" for loss in archived.losses))
+    reporter.warning(*(f"not known: {unknown}" for unknown in archived.not_known))
+    reporter.warning(*archived.warnings)
 
 
 def _dated(moment: str) -> str:
     return f"{moment} ({human_age(moment)})"
-
-
-def _settings_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
-    """Return counts of each kind of metadata in the restore point, and the kinds that were not captured."""
-    from kbackup.metadata.entities import PARTS
-
-    counts = [f"{part.label} {archived.settings[part.name]:,}" for part in PARTS if archived.settings.get(part.name)]
-    lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
-    fields: list[tuple[str, Cell]] = [("settings", ", ".join(counts) or "none")]
-    return [*fields, ("not captured", ", ".join(lacking))] if lacking else fields
 
 
 def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
@@ -169,7 +161,7 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
         reporter.table(
             ("group", "partition", "offset", "lag"), [(g.group, g.partition, g.offset, g.lag) for g in topic.groups]
         )
-    _show_losses(topic.losses, reporter)
+    reporter.warning(*(f"loss: {loss}" for loss in topic.losses))
 
 
 _SUM_COLUMNS = (
@@ -192,8 +184,3 @@ def _sum_fields(sums: Sums) -> list[tuple[str, Cell]]:
         ("timestamps", times if sums.min_timestamp is not None else "not known without reading the records"),
         *([("expired records", f"{sums.expired_records:,}, before the first ones")] if sums.expired_records else []),
     ]
-
-
-def _show_losses(losses: Iterable[str], reporter: Reporter) -> None:
-    for loss in losses:
-        reporter.warning(f"loss: {loss}")

@@ -147,13 +147,14 @@ class _Dialog:
                 steps = Steps(lambda step: show_step(step, self.reporter))
                 if self.tries:
                     attempt(steps, draft.config)
-                if not (self.asks and steps.exit_code and _ask_whether_to_correct()):
+                if not (self.asks and steps.exit_code):
+                    break
+                if _choice("Correct the answers or keep them?", "correct", ("correct", "keep")) == "keep":
                     break
             self.steps += tuple(steps.done)
 
 
 def _next_steps(draft: ConfigDraft, schedule: Schedule, config: Path) -> tuple[str, ...]:
-    """Return the commands that are left to the user."""
     named = "" if config == Path("kbackup.toml").absolute() else f" --config {quote(str(config))}"
     commands = [f"kbackup check --spark{named}", f"kbackup backup{named}"]
     variables = draft.variables()
@@ -350,11 +351,6 @@ def _ask_schedule(kind: Kind, at: str, image: str) -> Schedule:
     return Schedule(kind, moment, image)
 
 
-def _ask_whether_to_correct() -> bool:
-    """Return whether to correct the answers that failed; else they are kept."""
-    return _choice("Correct the answers or keep them?", "correct", ("correct", "keep")) == "correct"
-
-
 def _ask_key(draft: ConfigDraft, path: str, question: str, required: bool = False) -> None:
     """Ask for the value of a key; '-' removes an optional one."""
 
@@ -407,7 +403,6 @@ def _prompt(question: str, default: str | None, parse: Callable[[str], T], *, hi
 
 
 def _choice(question: str, default: str, choices: Sequence[W]) -> W:
-    """Ask for one of several words."""
 
     def parse(text: str) -> W:
         words = [word for word in choices if word.lower() == text.strip().lower()]
@@ -447,20 +442,16 @@ def parse_at(text: str) -> tuple[int, int]:
 def schedule_files(schedule: Schedule, config: Path, toml: str) -> dict[Path, str]:
     """Return the text of each file, beside the configuration file `config` with the text `toml`."""
     if schedule.kind == "systemd":
+        beside = Path(sys.executable).with_name("kbackup")
+        found = str(beside) if beside.is_file() else shutil.which("kbackup")
+        own = [found] if found else [sys.executable, "-m", "kbackup"]
         return {
-            config.with_name("kbackup.service"): service(config, _own_program(), os.environ),
+            config.with_name("kbackup.service"): service(config, own, os.environ),
             config.with_name("kbackup.timer"): timer(schedule.at),
         }
     if schedule.kind == "kubernetes":
         return {config.with_name("kbackup-values.yaml"): chart_values(schedule, toml)}
     return {}
-
-
-def _own_program() -> list[str]:
-    """Return the command line that starts this installation of kbackup."""
-    beside = Path(sys.executable).with_name("kbackup")
-    found = str(beside) if beside.is_file() else shutil.which("kbackup")
-    return [found] if found else [sys.executable, "-m", "kbackup"]
 
 
 def service(config: Path, command: list[str], environ: Mapping[str, str]) -> str:

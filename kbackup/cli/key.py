@@ -52,10 +52,8 @@ def show(frame: Frame) -> int:
 
     store = archive_store(frame)
     files, skipped, conflicts = held_keys(store)
-    for each in skipped:
-        frame.reporter.warning(str(each))
-    for conflict in conflicts:
-        frame.reporter.warning(f"{conflict.message}: {conflict.hint}")
+    frame.reporter.warning(*(str(each) for each in skipped))
+    frame.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
     frame.reporter.table(
         ("file", "created at", "under key", "data keys", "opens"),
         [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
@@ -90,8 +88,7 @@ def rotate(frame: Frame, new: str) -> int:
     check_source(new)
     store = archive_store(frame)
     done = rotate_keys(store, new, frame.config.backup.lease_seconds)
-    for each in done.skipped:
-        frame.reporter.warning(str(each))
+    frame.reporter.warning(*(str(each) for each in done.skipped))
     for failed in done.undeleted:
         frame.reporter.warning(
             f"{failed.key} is still under the old key: {failed.error.message}; delete it with a user that may"

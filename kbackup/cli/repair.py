@@ -62,10 +62,8 @@ def _show(report: RepairReport, reporter: Reporter) -> int:
         reporter.line(f"{each.file}: {each.what if done else 'is to be ' + each.what}")
     if len(report.mended) > _MENDED:
         reporter.line(f"and {plural(len(report.mended) - _MENDED, 'more file')}")
-    for loss in report.losses:
-        reporter.warning(f"loss: {loss}")
-    for warning in report.warnings:
-        reporter.warning(warning)
+    reporter.warning(*(f"loss: {loss}" for loss in report.losses))
+    reporter.warning(*report.warnings)
     reporter.line(f"{report.archive}: {_summary(report)}; {human_duration(sum(report.seconds.values()))}")
     if not report.read_data:
         reporter.note(

@@ -102,8 +102,7 @@ def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: 
         reporter.note(f"  to resume after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
         show_window(plan.choice, reporter)
-    for warning in (*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings):
-        reporter.warning(warning)
+    reporter.warning(*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings)
 
 
 def _show_dry_run(plan: RestorePlan, reporter: Reporter) -> None:
@@ -128,8 +127,7 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
     if report.groups:
         reporter.line()
         show_results(report.groups, reporter)
-    for warning in (*report.warnings, *report.missing):
-        reporter.warning(warning)
+    reporter.warning(*report.warnings, *report.missing)
     if any(missing.startswith("loss: ") for missing in report.missing):
         reporter.note("the archive lacks these records; to see in which restore points: kbackup list")
     applied = sum(g.status == "applied" for g in report.groups)
@@ -143,12 +141,9 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
 
 
 def _show_settings(planned: SettingsReport, reporter: Reporter) -> None:
-    """Print the differences to the target, and what is not carried."""
     _show_changes(planned.changes, reporter)
-    for entry in planned.not_carried:
-        reporter.note(f"not carried: {entry.what} ({entry.why})")
-    for warning in (*planned.warnings, *planned.missing):
-        reporter.warning(warning)
+    reporter.note(*(f"not carried: {entry.what} ({entry.why})" for entry in planned.not_carried))
+    reporter.warning(*planned.warnings, *planned.missing)
 
 
 def _show_changes(changes: Changes, reporter: Reporter) -> None:
@@ -182,8 +177,7 @@ def _undo_settings(frame: Frame, dry_run: bool) -> int:
         raise UsageError("no restore is named", "give --restore-id")
     undone = undo_settings(Cluster(config.target, "target"), state_store(frame), restore_id, dry_run)
     _show_changes(undone.changes, reporter)
-    for why in undone.missing:
-        reporter.warning(why)
+    reporter.warning(*undone.missing)
     if not undone.changes:
         reporter.line("nothing is left to undo")
     reporter.document(undone)

@@ -109,7 +109,6 @@ def _listen(listen: str) -> _Listener:
 
 
 def _access(frame: Frame, listener: _Listener, no_token: bool) -> Access:
-    """Return the rules of access: the token is ui.token or a new one."""
     from kbackup.web.guard import Access
 
     options = frame.config.ui

@@ -153,10 +153,8 @@ def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
     for compared in report.partitions:
         for difference in compared.differences:
             reporter.line(f"{compared.target}-{compared.partition}: {difference_text(difference)}")
-    for note in report.notes:
-        reporter.note(f"note: {note}")
-    for finding in report.findings:
-        reporter.warning(finding)
+    reporter.note(*(f"note: {note}" for note in report.notes))
+    reporter.warning(*report.findings)
     groups = f", {plural(len(report.groups), 'group offset')}" if report.groups else ""
     result = plural(len(report.findings), "finding") if report.findings else "no difference"
     reporter.line(

@@ -70,7 +70,11 @@ def entries(key: Key, value: object, where: str) -> dict[str, object]:
     """Return the entries of a table that was written whole: `a=b,c=d`, or TOML's inline table."""
     if isinstance(value, str):
         try:
-            value = _toml(value) if value.lstrip().startswith("{") else _pairs(value)
+            value = (
+                _toml(value)
+                if value.lstrip().startswith("{")
+                else dict(map(_pair, filter(str.strip, value.split(","))))
+            )
         except ValueError:
             value = None
     if not isinstance(value, Mapping):
@@ -149,11 +153,11 @@ def _from_text(key: Key, text: str) -> object:
     return int(text) if key.path == "restore.restore_point" and text.isdecimal() else text  # also a padded number
 
 
-def _pairs(text: str) -> dict[str, str]:
-    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
-    if not all(sign and name.strip() for name, sign, _ in pairs):
-        raise ValueError
-    return {name.strip(): value.strip() for name, _, value in pairs}
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise ValueError(text)
+    return name.strip(), value.strip()
 
 
 def _toml(text: str) -> object:

@@ -94,7 +94,7 @@ class Kbackup:
     config: Path
 
     def __call__(self, *arguments: str) -> Outcome:
-        return run_command(self.spark, self.config, arguments, ("backup", "restore", "export"))
+        return run_command(self.spark, self.config, arguments, ("backup", "restore"))
 
     def backup(self, archive: Archive, *arguments: str, code: int = 0) -> dict[str, Any]:
         return self._must(code, self("backup", "--archive", archive.url, *arguments))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbackup.archive import layout
+from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.frames import FRAME
 from kbackup.store.crypt.kek import generate_key
@@ -19,14 +20,22 @@ def data_of(size: int) -> bytes:
     return (bytes(n * 31 % 251 for n in range(997)) * (size // 997 + 1))[:size]
 
 
+def encrypted(inner: Store, folder: Path) -> CryptStore:
+    """Return a store whose key is in a file of `folder`, which is made where there is none."""
+    key = folder / "key"
+    if not key.exists():
+        key.write_text(generate_key())
+    return CryptStore(inner, Keyring(inner, f"file:{key}"), layout.key_class)
+
+
 class Stores:
     """A directory, encrypted, and as it is."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "key").write_text(generate_key())
+        self.folder = folder
         self.key = f"file:{folder / 'key'}"
         self.inner = FileStore(folder / "archive")
         self.store = self.opened()
 
     def opened(self) -> CryptStore:
-        return CryptStore(self.inner, Keyring(self.inner, self.key), layout.key_class)
+        return encrypted(self.inner, self.folder)

@@ -11,9 +11,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from string import Template
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
@@ -103,30 +102,7 @@ class Webhook:
 # A notification: the result of a run, as the JSON object that a webhook receives.
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunError:
-    """The error that ended a run or a round."""
-
-    type: str
-    message: str
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Notification:
-    """The result of a run. `summary` is one line for people; `report` is what the command prints with `--json`."""
-
-    event: Literal["failure", "loss", "success"]
-    command: str
-    archive: str
-    exit_code: int
-    summary: str
-    host: str
-    at: str
-    version: str
-    warnings: tuple[str, ...]
-    error: RunError | None
-    report: object
+Notification = dict[str, Any]
 
 
 def notification_of(
@@ -139,20 +115,24 @@ def notification_of(
     error: KbackupError | None = None,
     report: object = None,
 ) -> Notification:
-    """Return the notification of a result on this machine at this moment. An error without a summary is the summary."""
-    return Notification(
-        event="success" if exit_code == EXIT_OK else "loss" if exit_code == EXIT_LOSS else "failure",
-        command=command,
-        archive=archive,
-        exit_code=exit_code,
-        summary=summary or (str(error) if error is not None else ""),
-        host=socket.gethostname(),
-        at=now(),
-        version=__version__,
-        warnings=warnings,
-        error=RunError(type=type(error).__name__, message=error.message, hint=error.hint) if error else None,
-        report=report,
-    )
+    """Return the notification of a result on this machine at this moment.
+
+    `summary` is one line for people; an error without one is the summary. `report` is what the command prints with
+    `--json`."""
+    failure = {"type": type(error).__name__, "message": error.message, "hint": error.hint} if error else None
+    return {
+        "event": "success" if exit_code == EXIT_OK else "loss" if exit_code == EXIT_LOSS else "failure",
+        "command": command,
+        "archive": archive,
+        "exit_code": exit_code,
+        "summary": summary or (str(error) if error is not None else ""),
+        "host": socket.gethostname(),
+        "at": now(),
+        "version": __version__,
+        "warnings": warnings,
+        "error": failure,
+        "report": report,
+    }
 
 
 _TEXTS = ("event", "command", "archive", "exit_code", "summary", "host", "at", "version")
@@ -179,11 +159,11 @@ class RequestBody:
     def render(self, notification: Notification) -> str:
         if self._template is None:
             return _json(notification)
-        texts = {name: _escaped(str(getattr(notification, name))) for name in _TEXTS}
+        texts = {name: _escaped(str(notification[name])) for name in _TEXTS}
         return self._template.substitute(
             texts,
-            warnings=_escaped("\n".join(notification.warnings)),
-            report=_json(notification.report),
+            warnings=_escaped("\n".join(notification["warnings"])),
+            report=_json(notification["report"]),
             notification=_json(notification),
         )
 
@@ -253,7 +233,7 @@ class Notifier:
 
     def _send(self, exit_code: int, **result: Any) -> None:
         notification = notification_of(self._command, self._archive, exit_code, **result)
-        if notification.event not in self._events:
+        if notification["event"] not in self._events:
             return
         try:
             self._webhook.deliver(self._body.render(notification))

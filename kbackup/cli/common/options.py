@@ -74,7 +74,6 @@ def store(name: str) -> Callback:
 
 
 def record_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
-    """Record the keys of `--set`."""
     origin = SettingOrigin("flag", "--set")
     context.ensure_object(FlagValues).settings.extend(Setting(*pair, origin) for pair in map(_pair, values))
 
@@ -137,7 +136,6 @@ def key_option(
 
 
 def key_options(*paths: str) -> Callable[[F], F]:
-    """Return a `key_option` for each path."""
     return options(*map(key_option, paths))
 
 

@@ -29,7 +29,7 @@ def human_age(moment: str) -> str:
     return f"{duration_text(time.time() - ms_of(moment) / 1000, units=1)} ago"
 
 
-# Print tables on stdout: plain in pipes and files, fitted to the width of a terminal.
+# Tables on stdout: plain in pipes and files, fitted to the width of a terminal.
 
 
 Cell = str | int | float | None
@@ -122,17 +122,14 @@ def _rich_table(columns: Sequence[Column], rows: list[list[Cell]], texts: list[l
     console.print(table)
 
 
-# Show progress on stderr: a bar on a terminal, elsewhere a plain line every ten seconds.
-
-
 PLAIN_INTERVAL = 10.0
 _BAR = 20  # columns
 
 
 class Progress:
-    """Counts records and bytes; thread-safe.
+    """Counts records and bytes, and shows them on stderr: a bar on a terminal, elsewhere a line every ten seconds.
 
-    The bar shows the share of bytes if their total is known, else of records."""
+    The bar shows the share of bytes if their total is known, else of records. Thread-safe."""
 
     def __init__(
         self,
@@ -179,12 +176,10 @@ class Progress:
                 bar.start()
 
     def advance(self, records: int = 0, nbytes: int = 0) -> None:
-        """Add records and bytes."""
         with self._lock:
             self._reach(self.records + records, self.nbytes + nbytes)
 
     def reach(self, records: int, nbytes: int, expected: int) -> None:
-        """Set the records and bytes that are done, and the expected number of records."""
         with self._lock:
             self.total_records = expected
             self._reach(records, nbytes)
@@ -247,17 +242,14 @@ def _rich_bar(label: str) -> RichProgress:
     return bar
 
 
-# Print the output of a command: data on stdout, everything else on stderr.
-#
-# With `--json` stdout holds exactly one JSON document, printed at the end of the command with its exit code; tables
-# and lines print nothing. Without `--json` the document prints nothing. A command calls both.
-
-
 KEPT_WARNINGS = 20
 
 
 class Reporter:
-    """Prints the output of a command. Streams are looked up at each use.
+    """Prints the output of a command: data on stdout, everything else on stderr. Streams are looked up at each use.
+
+    With `--json` stdout holds exactly one JSON document, printed at the end of the command with its exit code; tables
+    and lines print nothing. Without `--json` the document prints nothing. A command calls both.
 
     `quiet` silences notes and progress, never data, warnings and errors. `one_line` prints the JSON document on one
     line. `documents` counts the JSON documents of a command: its report, or the records that it has printed. `report`,
@@ -318,13 +310,12 @@ class Reporter:
             self.line(f"{name:<{width}} {value}")
 
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]]) -> None:
-        """Print a table, as `print_table` does."""
         if not self.json:
             print_table(columns, [*rows])
 
-    def note(self, text: str) -> None:
+    def note(self, *texts: str) -> None:
         """Print information for people on stderr."""
-        if not self.quiet:
+        for text in () if self.quiet else texts:
             _print(printable(text), sys.stderr)
 
     def doing(self, text: str) -> None:
@@ -332,9 +323,10 @@ class Reporter:
         if sys.stderr.isatty():
             self.note(text)
 
-    def warning(self, text: str) -> None:
-        self.warnings += [text] if len(self.warnings) < KEPT_WARNINGS else []
-        _print(f"warning: {printable(text)}", sys.stderr)
+    def warning(self, *texts: str) -> None:
+        self.warnings += texts[: KEPT_WARNINGS - len(self.warnings)]
+        for text in texts:
+            _print(f"warning: {printable(text)}", sys.stderr)
 
     def progress(self, label: str, *, records: int | None = None, nbytes: int | None = None) -> Progress:
         """Return a context manager that shows the progress of `label`; pass totals if they are known."""
@@ -433,7 +425,5 @@ def show_window(choice: Choice, reporter: Reporter) -> None:
         reporter.note(f"  records {' '.join(bounds)}, {'both ' if len(bounds) > 1 else ''}included")
     if choice.ranges:
         reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
-    for note in choice.notes:
-        reporter.note(f"  {note}")
-    for words in choice.left_out:
-        reporter.warning(words)
+    reporter.note(*(f"  {note}" for note in choice.notes))
+    reporter.warning(*choice.left_out)

@@ -262,8 +262,7 @@ def open_archive_at(frame: Frame, restore_point: str, to_time: int | None, topic
     if catalogue.choice is not None:
         frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
         show_window(catalogue.choice, frame.reporter)
-    for warning in catalogue.warnings:
-        frame.reporter.warning(warning)
+    frame.reporter.warning(*catalogue.warnings)
     return OpenedArchive(store if catalogue.restore_point is not None else JavaFolder(store), catalogue)
 
 

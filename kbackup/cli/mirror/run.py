@@ -285,23 +285,16 @@ def _run(
         spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))
         last = stack.enter_context(closing(Stop())) if take and apply else stop
         halves = Building(frame, properties, spark, stop, last, stack).halves(flows, take=take, apply=apply)
+        runs: dict[str, Callable[[], FollowReport | ApplyReport]] = {
+            name: counted.of_archive(half.archive)(half.run) for name, half in halves.items()
+        }
         if once:
             stop.ask()
             last.ask()
-            reports = {name: _counted(half)() for name, half in halves.items()}
+            reports = {name: run() for name, run in runs.items()}
         else:
             stack.enter_context(stop_at_signals(stop))
-            takes = {name: _counted(half) for name, half in halves.items() if isinstance(half, TakeHalf)}
-            applies = {name: _counted(half) for name, half in halves.items() if isinstance(half, ApplyHalf)}
+            takes = {name: run for name, run in runs.items() if isinstance(halves[name], TakeHalf)}
+            applies = {name: run for name, run in runs.items() if name not in takes}
             reports = run_together(takes, stop, applies, last)
     return EXIT_LOSS if show_reports(frame, reports) else EXIT_OK
-
-
-def _counted(half: TakeHalf | ApplyHalf) -> Callable[[], FollowReport | ApplyReport]:
-    """Return how to run a half so that metrics count for its archive."""
-
-    def run() -> FollowReport | ApplyReport:
-        with counted.of_archive(half.archive):
-            return half.run()
-
-    return run

@@ -18,9 +18,9 @@ from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.crypt.keyring import KEYS
 from tests.support.archives import make_archive
+from tests.support.encrypted_stores import encrypted
 from tests.support.memory_store import MemoryStore
 
 HIDDEN = "not-to-be-seen"
@@ -111,25 +111,19 @@ def test_which_configs_are_sensitive(name: str, sensitive: bool) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the folder that holds the key."""
-    made = tmp_path_factory.mktemp("encrypted")
-    (made / "key").write_text(generate_key())
-    return made
+    return tmp_path_factory.mktemp("encrypted")
 
 
 @pytest.fixture(scope="module")
 def inner(folder: Path) -> MemoryStore:
     store = MemoryStore()
-    make_archive(opened(store, folder))
+    make_archive(encrypted(store, folder))
     return store
 
 
 @pytest.fixture
 def store(inner: MemoryStore, folder: Path) -> CryptStore:
-    return opened(inner, folder)
-
-
-def opened(inner: MemoryStore, folder: Path) -> CryptStore:
-    return CryptStore(inner, Keyring(inner, f"file:{folder / 'key'}"), layout.key_class)
+    return encrypted(inner, folder)
 
 
 def damaged(store: CryptStore) -> set[str]:
@@ -184,11 +178,11 @@ def test_an_older_version_of_a_derived_file(store: CryptStore, inner: MemoryStor
     inner.put(key, now)
 
 
-def test_a_lost_data_key_names_what_it_opened(store: CryptStore, inner: MemoryStore, folder: Path) -> None:
+def test_a_lost_data_key_names_what_it_encrypted(store: CryptStore, inner: MemoryStore, folder: Path) -> None:
     files = {info.key: inner.get(info.key) for info in inner.list(KEYS)}
     inner.delete(files)
     try:
-        fresh = opened(inner, folder)
+        fresh = encrypted(inner, folder)
         found = damaged(fresh)
         assert {key for key in sealed(inner) if key.startswith(layout.CATALOG)} & found
     finally:

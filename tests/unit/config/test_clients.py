@@ -15,6 +15,7 @@ from kbackup.errors import UsageError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 PEM = "-----BEGIN CERTIFICATE-----\n" + "A" * 64 + "\nBB==\n-----END CERTIFICATE-----\n"
 
 
@@ -67,10 +68,8 @@ def test_user_and_password_of_jaas(config: str) -> None:
     assert translated(sasl_jaas_config=config) == {"sasl.username": "u", "sasl.password": "p"}
 
 
-OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-
-
-def test_client_credentials_of_jaas() -> None:
+def test_tokens_of_jaas() -> None:
+    """Of client credentials, and tokens that nobody signs."""
     assert translated(
         sasl_mechanism="OAUTHBEARER",
         sasl_oauthbearer_token_endpoint_url="https://idp/token",
@@ -84,9 +83,6 @@ def test_client_credentials_of_jaas() -> None:
         "sasl.oauthbearer.client.secret": "hush",
         "sasl.oauthbearer.scope": "kafka",
     }
-
-
-def test_tokens_that_nobody_signs() -> None:
     options = 'unsecuredLoginStringClaim_sub="backup" unsecuredLoginLifetimeSeconds="600"'
     assert translated(sasl_jaas_config=f"{OAUTH} required {options};") == {
         "enable.sasl.oauthbearer.unsecure.jwt": "true",
@@ -149,42 +145,33 @@ def test_pkcs12_key_stores_pass() -> None:
         }
 
 
+JKS = "ssl.truststore.location is a JKS trust store"
+PKCS12 = "ssl.truststore.location is a PKCS12 trust store"
+KEYS = "ssl.keystore.location is a JKS key store"
+
+
 @pytest.mark.parametrize(
-    ("java", "message", "command"),
+    ("java", "message", "hint"),
     [
-        (
-            {"ssl_truststore_location": "t.jks"},
-            "ssl.truststore.location is a JKS trust store",
-            "keytool -list -rfc -keystore t.jks",
-        ),
+        ({"ssl_truststore_location": "t.jks"}, JKS, "keytool -list -rfc -keystore t.jks"),
         (
             {"ssl_truststore_location": "t.p12", "ssl_truststore_type": "PKCS12"},
-            "ssl.truststore.location is a PKCS12 trust store",
+            PKCS12,
             "openssl pkcs12 -in t.p12 -nokeys -out ca.pem",
         ),
-        (
-            {"ssl_keystore_location": "k.jks"},
-            "ssl.keystore.location is a JKS key store",
-            "keytool -importkeystore -srckeystore k.jks",
-        ),
+        ({"ssl_keystore_location": "k.jks"}, KEYS, "keytool -importkeystore -srckeystore k.jks"),
+        ({"sasl_login_callback_handler_class": "x.Y"}, "sasl.login.callback.handler.class names Java code", ""),
+        ({"ssl_engine_factory_class": "x.Y"}, "ssl.engine.factory.class names Java code", ""),
+        ({"sasl_login_class": "x.Y"}, "sasl.login.class names Java code", ""),
+        ({"security_providers": "x.Y"}, "security.providers names Java code", ""),
+        ({"sasl_mechanism": "AWS_MSK_IAM"}, "AWS_MSK_IAM exists in Java only", ""),
     ],
 )
-def test_stores_that_only_java_reads(java: dict[str, str], message: str, command: str) -> None:
+def test_what_only_java_has_is_refused(java: dict[str, str], message: str, hint: str) -> None:
     error = refused(**java, ssl_truststore_password="hush", ssl_keystore_password="hush")
     assert message in error.message
-    assert command in error.hint
+    assert hint in error.hint
     assert "hush" not in str(error)
-
-
-@pytest.mark.parametrize(
-    "name", ["sasl_login_callback_handler_class", "ssl_engine_factory_class", "sasl_login_class", "security_providers"]
-)
-def test_java_code_is_refused(name: str) -> None:
-    assert f"{name.replace('_', '.')} names Java code" in refused(**{name: "x.Y"}).message
-
-
-def test_msk_iam_is_refused() -> None:
-    assert "AWS_MSK_IAM exists in Java only" in refused(sasl_mechanism="AWS_MSK_IAM").message
 
 
 def test_controlled_properties_are_left_out_of_shared_files() -> None:

@@ -24,35 +24,21 @@ from kbackup.config import (
 from kbackup.errors import UsageError
 
 SECRETS = [
-    "source.sasl.password",
-    "target.sasl.password",
-    "source.ssl.key.password",
-    "source.ssl.key.pem",
-    "source.ssl.keystore.password",
-    "source.ssl.keystore.key",
-    "source.sasl.jaas.config",
-    "source.sasl.oauthbearer.config",
-    "source.sasl.oauthbearer.client.secret",
+    *("source.sasl.password", "target.sasl.password", "source.ssl.key.password", "source.ssl.key.pem"),
+    *("source.ssl.keystore.password", "source.ssl.keystore.key", "source.sasl.jaas.config"),
+    *("source.sasl.oauthbearer.config", "source.sasl.oauthbearer.client.secret", "source.sasl.oauthbearer.extensions"),
     "source.sasl.oauthbearer.assertion.private.key.passphrase",
     "source.sasl.oauthbearer.assertion.private.key.pem",
-    "s3.secret_access_key",
-    "s3.session_token",
-    "spark.conf.spark.hadoop.fs.s3a.secret.key",
-    "spark.conf.spark.ssl.keyPassword",
-    "spark.conf.spark.authenticate.secret",
+    *("source.zookeeper.sasl.password", "source.zookeeper.ssl.keystore.password"),
+    *("s3.secret_access_key", "s3.session_token", "spark.conf.spark.hadoop.fs.s3a.secret.key"),
+    *("spark.conf.spark.ssl.keyPassword", "spark.conf.spark.authenticate.secret"),
     "spark.conf.spark.hadoop.fs.s3a.encryption.key",
     "spark.conf.spark.hadoop.fs.s3a.bucket.mine.encryption.key",
     "spark.conf.spark.hadoop.fs.s3a.server-side-encryption.key",
     "spark.conf.spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net",
     "spark.conf.spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net",
     "spark.conf.spark.hadoop.fs.gs.auth.service.account.private.key",
-    "source.sasl.oauthbearer.extensions",
-    "source.zookeeper.sasl.password",
-    "source.zookeeper.ssl.keystore.password",
-    "encryption.key",
-    "ui.token",
-    "notify.url",
-    "notify.headers.Authorization",
+    *("encryption.key", "ui.token", "notify.url", "notify.headers.Authorization"),
 ]
 JAVA = {"source.ssl.keystore.key", "source.sasl.jaas.config"}
 """Properties that librdkafka does not have."""
@@ -66,17 +52,9 @@ BESIDE = {
 """The settings that some of the secrets require."""
 
 OPEN = [
-    "source.bootstrap.servers",
-    "source.ssl.key.location",
-    "source.ssl.ca.pem",
-    "source.ssl.certificate.pem",
-    "source.sasl.oauthbearer.token.endpoint.url",
-    "source.sasl.oauthbearer.client.id",
-    "s3.access_key_id",
-    "s3.sse_kms_key_id",
-    "restore.map.password-resets",
-    "restore.map_group.token-service",
-    "backup.topics",
+    *("source.bootstrap.servers", "source.ssl.key.location", "source.ssl.ca.pem", "source.ssl.certificate.pem"),
+    *("source.sasl.oauthbearer.token.endpoint.url", "source.sasl.oauthbearer.client.id", "s3.access_key_id"),
+    *("s3.sse_kms_key_id", "restore.map.password-resets", "restore.map_group.token-service", "backup.topics"),
 ]
 
 
@@ -102,54 +80,35 @@ def test_secret_keys() -> None:
     hidden = [path for path in OPEN if is_secret(path)]
     assert not hidden, f"plain settings that are taken for secrets: {hidden}"
     assert {path for path in KEYS if is_secret(path)} == {
-        "s3.secret_access_key",
-        "s3.session_token",
-        "encryption.key",
-        "ui.token",
-        "notify.url",
-        "notify.headers",
-        "notify.body",
-        "schema_registry.password",
-        "schema_registry.token",
-        "schema_registry.client_key_password",
+        *("s3.secret_access_key", "s3.session_token", "encryption.key", "ui.token"),
+        *("notify.url", "notify.headers", "notify.body"),
+        *("schema_registry.password", "schema_registry.token", "schema_registry.client_key_password"),
     }
 
 
-@pytest.fixture
-def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Flags that set every secret to a text with "hush" in it."""
-    monkeypatch.chdir(tmp_path)
-    pairs = [f"{path}=hush-{path}" for path in SECRETS if path not in JAVA]
-    return [
-        part for pair in [*pairs, *(f"{path}={value}" for path, value in BESIDE.items())] for part in ("--set", pair)
-    ]
+SETTINGS = {path: f"hush-{path}" for path in SECRETS if path not in JAVA} | BESIDE
+"""Every secret is a text with "hush" in it."""
 
 
 @pytest.mark.parametrize("how", [[], ["--json"], ["-v"], ["--debug"]])
-def test_config_shows_that_they_are_set(
-    everything: list[str], how: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", *everything, *how]) == 0
+def test_config_shows_that_they_are_set(how: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [word for path, value in SETTINGS.items() for word in ("--set", f"{path}={value}")]
+    assert main(["config", *flags, *how]) == 0
     out, err = capsys.readouterr()
     assert "hush" not in out + err
     assert out.count(HIDDEN) == len(SECRETS) - len(JAVA)
 
 
 @pytest.mark.parametrize("path", sorted(JAVA))
-def test_refused_properties_are_not_shown(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_refused_properties_are_not_shown(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--set", f"{path}=hush"]) == 2
     out, err = capsys.readouterr()
     assert f"flag --set: {path}: librdkafka " in err
     assert "hush" not in out + err
 
 
-def test_representations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    values = {path: f"hush-{path}" for path in SECRETS if path not in JAVA} | BESIDE
-    settings = [Setting(path, value, SettingOrigin("flag")) for path, value in values.items()]
+def test_representations() -> None:
+    settings = [Setting(path, value, SettingOrigin("flag")) for path, value in SETTINGS.items()]
     config = load(settings, ConfigFiles(), {}).config
     assert config.source["sasl.password"] == "hush-source.sasl.password"
     with Console().capture() as shown:
@@ -189,10 +148,9 @@ def test_redact_goes_into_nested_mappings_and_urls() -> None:
 
 
 @pytest.mark.parametrize("path", ["s3.secret_access_key", "s3.session_token", "source.sasl.password"])
-def test_wrong_types_of_secrets(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_wrong_types_of_secrets(path: str) -> None:
     section, _, name = path.partition(".")
-    (tmp_path / "kbackup.toml").write_text(f'[{section}]\n"{name}" = [["hush"]]\n')
+    Path("kbackup.toml").write_text(f'[{section}]\n"{name}" = [["hush"]]\n')
     with pytest.raises(UsageError) as raised:
         load((), ConfigFiles(), {})
     assert path in raised.value.message

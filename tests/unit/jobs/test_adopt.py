@@ -21,13 +21,11 @@ from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
-from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.support.archives import make_archive
 from tests.support.crash_store import crashed
+from tests.support.encrypted_stores import encrypted
 from tests.support.java_sink import FLAWS, torn_folder
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import no_spark
@@ -140,9 +138,8 @@ def test_refused_folders(folder: FileStore, tmp_path: Path) -> None:
     make_archive(FileStore(tmp_path / "archive"))
     with pytest.raises(RefusedError, match="is an archive already"):
         run(FileStore(tmp_path / "archive"))
-    (tmp_path / "key").write_text(generate_key())
     with pytest.raises(UsageError, match="is not encrypted"):
-        run(CryptStore(folder, Keyring(folder, f"file:{tmp_path / 'key'}"), layout.key_class))
+        run(encrypted(folder, tmp_path))
     with HeldLease(folder, "kbackup backup", 60), pytest.raises(LockedError):
         run(folder)
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from kbackup.archive.query.overview import list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
 from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
-from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError, KbackupError, LockedError, NoArchiveError, WrongKeyError
@@ -37,16 +37,15 @@ from kbackup.jobs.status import archive_status
 from kbackup.jobs.verify import VerifyReport, record_verification
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
-from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.keyring import Keyring
 from kbackup.types import TopicPartition
 from kbackup.util.times import now
 from tests.support.archives import LOSS, commit_point, make_archive, topic_state, write
 from tests.support.crash_store import CrashStore, crashed
 from tests.support.drill_reports import store_drill
+from tests.support.encrypted_stores import encrypted
 from tests.support.memory_store import MemoryStore
 from tests.support.mirrors import flow_of
+from tests.support.plans import restore_plan
 from tests.support.repairs import (
     HOWS,
     LAST,
@@ -137,6 +136,7 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
 @pytest.mark.parametrize("how", ["gone", "flip"])
 def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int, name: str, how: str) -> None:
     before, points = listed_segments(store), {p.number: p for p in list_points(open_archive(store))}
+    row = attrgetter("records", "losses", "labels", "pinned")
     shown = {n: overview(store, str(n)) for n in before}
     harm(store, key_of(store, number, name), how)
     assert verified(store).findings
@@ -147,12 +147,7 @@ def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int,
     assert listed_segments(store) == before
     after = {p.number: p for p in list_points(open_archive(store))}
     for n, point in after.items():
-        assert (point.records, point.losses, point.labels, point.pinned) == (
-            points[n].records,
-            points[n].losses,
-            points[n].labels,
-            points[n].pinned,
-        )
+        assert row(point) == row(points[n])
         whole = overview(store, str(n))
         assert [(t.name, t.incarnation, t.sums) for t in whole.topics] == [
             (t.name, t.incarnation, t.sums) for t in shown[n].topics
@@ -582,8 +577,7 @@ def test_a_repair_is_not_committed_to_a_changed_archive(store: MemoryStore) -> N
 
 def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> None:
     inner = MemoryStore()
-    (tmp_path / "key").write_text(generate_key())
-    store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"), layout.key_class)
+    store = encrypted(inner, tmp_path)
     make_archive(store)
     truth = records(store)
     for key in (layout.ARCHIVE, *(e.key for e in store.list(layout.POINTS)), f"{ORDERS}15_index"):
@@ -617,9 +611,8 @@ def test_the_index_of_an_orphan_is_left_alone(store: MemoryStore, how: str) -> N
 
 def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: MemoryStore, tmp_path: Path) -> None:
     harm(store, layout.ARCHIVE, "gone")
-    (tmp_path / "key").write_text(generate_key())
     with pytest.raises(WrongKeyError):
-        run(CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"), layout.key_class))
+        run(encrypted(store, tmp_path))
 
 
 def test_a_repair_waits_for_no_writer(store: MemoryStore) -> None:
@@ -636,20 +629,7 @@ def made_of_every_kind(store: Store) -> None:
     expire_some(store, {3})
     run(store)
     archive_id = open_archive(store).info.id
-    plan = RestorePlan(
-        restore_id="r",
-        archive_id=archive_id,
-        restore_point=1,
-        target_cluster_id="c",
-        created_at="",
-        transactions=True,
-        transaction_bytes=1,
-        into_existing=False,
-        topics=(),
-        units=(),
-        groups=(),
-    )
-    store.put(layout.restore_key("r", layout.PLAN), dump(plan))
+    store.put(layout.restore_key("r", layout.PLAN), dump(restore_plan(archive_id=archive_id)))
     runs = runs_table({TopicPartition("copy", 0): (np.array([0]), np.array([0]), np.array([1]))})
     write_map_part(store, "r", 0, MapPartName("one", 0), runs, None)
     write_map(store, "r", [runs])

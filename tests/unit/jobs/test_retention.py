@@ -35,11 +35,9 @@ from kbackup.jobs.retention import DatedPoint, Policy, moment, reasons, undo
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Failed, ObjectInfo, Store
-from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.probe import store_time
 from tests.support.crash_store import Crash, CrashStore, crashed
+from tests.support.encrypted_stores import encrypted
 from tests.support.exhaustive import sample
 from tests.support.expirations import (
     DAY,
@@ -78,10 +76,7 @@ def store(built: MemoryStore) -> MemoryStore:
 @pytest.fixture(params=["plain", "encrypted"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     plain = MemoryStore()
-    if request.param == "plain":
-        return plain
-    (tmp_path / "key").write_text(generate_key())
-    return CryptStore(plain, Keyring(plain, f"file:{tmp_path / 'key'}"), layout.key_class)
+    return plain if request.param == "plain" else encrypted(plain, tmp_path)
 
 
 def without(before: dict[int, Seen], kept: set[int], pinned: set[int], cutoff: int | None) -> dict[int, Seen]:
