@@ -1,1 +1,1 @@
-"""The halves of a mirror: `take` backs a source up, `apply` writes an archive to a target, `together` runs both."""
+"""The halves of a mirror: `take` backs a source up, `apply` writes to a target, `take.run_together` runs both."""

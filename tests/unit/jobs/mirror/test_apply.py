@@ -299,9 +299,9 @@ def with_gaps(starts: dict[tuple[str, int, int], LogStart], *rows: dict[str, obj
     return SimpleNamespace(state=SimpleNamespace(starts=starts, losses=SimpleNamespace(dicts=lambda: rows)))
 
 
-def loss(start: int, end: int, kind: str = "retention", incarnation: int = 1, **more: object) -> dict[str, object]:
+def loss(start: int, end: int, kind: str = "retention", incarnation: int = 1) -> dict[str, object]:
     row = {"point": 2, "topic": TOPIC, "incarnation": incarnation, "partition": 0, "kind": kind}
-    return {**row, "start": start, "end": end, **more}
+    return {**row, "start": start, "end": end}
 
 
 def lost(archive: Archive, gaps: Any, before: Positions, after: Positions) -> list[tuple[int | None, ...]]:
@@ -439,21 +439,28 @@ def test_a_position_is_missing_and_later_parts_are_named(recover: Recover) -> No
     assert recover.slot.head == two
 
 
-def test_a_part_that_a_known_position_does_not_name_was_given_up(recover: Recover) -> None:
-    """Its records are not looked for: another topic of that name may hold some at the same place."""
+@pytest.mark.parametrize(
+    ("rows", "target", "known"),
+    [
+        # another topic of that name may hold records at the same place
+        (
+            {BUSY: (10, 11, 5), QUIET: (0, 0, 5)},
+            Target({QUIET: (0, 107), BUSY: (0, 107)}, {QUIET: range(100), BUSY: range(100)}),
+            [BUSY],
+        ),
+        ({BUSY: (10, 11, 5)}, Target({QUIET: (0, 107)}, {QUIET: range(100)}), []),
+    ],
+    ids=["a known position does not name it", "its partition was made anew"],
+)
+def test_a_part_that_was_given_up(
+    rows: dict[TopicPartition, Row], target: Target, known: list[TopicPartition], recover: Recover
+) -> None:
+    """Its records are not looked for, or not found."""
     one = recover.write(1, None, {BUSY: (0, 0, 10)})
-    recover.write(2, one, {BUSY: (10, 11, 5), QUIET: (0, 0, 5)})
+    recover.write(2, one, rows)
     recover.slot.load(one)
-    target = Target({QUIET: (0, 107), BUSY: (0, 107)}, {QUIET: range(100), BUSY: range(100)})
-    assert recover(target, {BUSY: one}) == {}
+    assert recover(target, dict.fromkeys(known, one)) == {}
     assert recover.slot.head == one
-
-
-def test_a_partition_that_is_not_there_was_made_anew(recover: Recover) -> None:
-    one = recover.write(1, None, {BUSY: (0, 0, 10)})
-    recover.write(2, one, {BUSY: (10, 11, 5)})
-    recover.slot.load(one)
-    assert recover(Target({QUIET: (0, 107)}, {QUIET: range(100)})) == {}
 
 
 # New incarnations are told once, also where a round that committed some of them failed before it told.
@@ -480,16 +487,16 @@ def status_of(reborn: Archive, positions: Positions) -> FlowStatus:
     return after_round(first, reborn.restore_point(1), [ORDERS], Applied(1, positions=positions), {})
 
 
+CUT = loss(10, 15, "truncated", 2)
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
         ([], "was deleted and created again"),
-        (
-            [loss(10, 15, "recreated", 2), loss(10, 15, "truncated", 1), loss(10, 15, "truncated", 2, topic="x")],
-            "was deleted and created",
-        ),
-        ([loss(10, 15, "truncated", 2, point=3)], "was deleted and created again"),
-        ([loss(10, 15, "truncated", 2)], f"a log of topic {TOPIC} was cut"),
+        ([CUT | {"kind": "recreated"}, CUT | {"incarnation": 1}, CUT | {"topic": "x"}], "was deleted and created"),
+        ([CUT | {"point": 3}], "was deleted and created again"),
+        ([CUT], f"a log of topic {TOPIC} was cut"),
     ],
 )
 def test_why_a_new_incarnation_began(reborn: Archive, rows: list[dict[str, object]], words: str) -> None:
