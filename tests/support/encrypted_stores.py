@@ -32,10 +32,9 @@ class Stores:
     """A directory, encrypted, and as it is."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.key = f"file:{folder / 'key'}"
         self.inner = FileStore(folder / "archive")
-        self.store = self.opened()
+        self.store = encrypted(self.inner, folder)
 
     def opened(self) -> CryptStore:
-        return encrypted(self.inner, self.folder)
+        return CryptStore(self.inner, Keyring(self.inner, self.key), layout.key_class)
