@@ -27,7 +27,7 @@ def check_encryption(store: Store, info: ArchiveInfo) -> None:
     if given is None:
         from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them
 
-        files, _ = read_files(store, list_files(store)[-_FILES:])
+        files, _ = read_files(store, list_files(store)[-_FILES:], None)
         names = " or ".join(sorted({named.file.kek for named in files}))
         under = f" under key {names}" if names else ""
         raise WrongKeyError(

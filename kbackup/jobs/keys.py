@@ -23,7 +23,6 @@ from kbackup.store.crypt.keyring import (
     list_files,
     read_files,
     rotate,
-    split_foreign,
     unwrap_files,
 )
 
@@ -65,12 +64,11 @@ def check_data_keys(store: Store, findings: Findings) -> None:
 
 def _read_key_files(crypt: CryptStore) -> KeyFiles:
     kek, archive_id = crypt.keyring.kek, crypt.keyring.archive_id
-    files, damaged = read_files(crypt.inner, list_files(crypt.inner))
-    found, foreign = split_foreign(files, archive_id)
+    found, unusable = read_files(crypt.inner, list_files(crypt.inner), archive_id)
     opened, closed = unwrap_files(kek, [each for each in found if each.file.kek == kek.name], archive_id)
     ours = {each.path for each in opened}
     held = [HeldKeys(path, file.created_at, file.kek, len(file.keys), path in ours) for path, file in found]
-    skipped = [*damaged, *foreign, *closed]
+    skipped = [*unusable, *closed]
     return KeyFiles(sorted(held, key=lambda h: (h.created_at, h.file)), skipped, find_conflicts(opened))
 
 

@@ -104,18 +104,23 @@ def list_files(store: Store) -> list[str]:
 
 
 def read_files(
-    store: Store, paths: Iterable[str], known: Collection[str] = ()
+    store: Store, paths: Iterable[str], archive_id: str | None, known: Collection[str] = ()
 ) -> tuple[list[NamedKeyFile], list[Skipped]]:
-    """Return the files at `paths` but those `known`, and the files that can't be read: anybody who may write can add
-    one. A file that a rotation has removed meanwhile is in neither."""
+    """Return the files at `paths` but those `known`, and the files that can't be read or are of another archive than
+    `archive_id` (None: any): anybody who may write can add one. A file that a rotation has removed meanwhile is in
+    neither."""
 
     def read(path: str) -> NamedKeyFile | Skipped | None:
         try:
-            return NamedKeyFile(path, decode_file(store.get(path), path))
+            file = decode_file(store.get(path), path)
         except NotFoundError:
             return None
         except CorruptError as error:
             return Skipped(path, error)
+        if archive_id is None or file.archive_id == archive_id:
+            return NamedKeyFile(path, file)
+        message = f"it belongs to archive {file.archive_id or '(none)'}, not to {printable(archive_id) or '(none)'}"
+        return Skipped(path, CorruptError(message, "delete it, or move it to its own archive"))
 
     with ThreadPoolExecutor(_THREADS) as pool:
         entries = list(pool.map(read, [path for path in paths if path not in known]))
@@ -160,20 +165,6 @@ def find_conflicts(files: Iterable[Opened]) -> list[CorruptError]:
         for key_id, key in file.keys.items()
         if (other := first.setdefault(key_id, file)).keys[key_id] != key
     ]
-
-
-def split_foreign(files: Iterable[NamedKeyFile], archive_id: str) -> tuple[list[NamedKeyFile], list[Skipped]]:
-    """Split files into files of this archive, and files that are skipped because they are of another."""
-    ours: list[NamedKeyFile] = []
-    skipped: list[Skipped] = []
-    for named in files:
-        owner = named.file.archive_id
-        if owner == archive_id:
-            ours.append(named)
-        else:
-            message = f"it belongs to archive {owner or '(none)'}, not to {printable(archive_id) or '(none)'}"
-            skipped.append(Skipped(named.path, CorruptError(message, "delete it, or move it to its own archive")))
-    return ours, skipped
 
 
 def decode_file(data: bytes, name: str) -> KeyFile:
@@ -275,7 +266,7 @@ class Keyring:
             with suppress(NotFoundError):
                 archive_id = archive_id_in(self._store.get(ARCHIVE))
             if not archive_id:
-                files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:])
+                files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:], None)
                 owners = sorted({named.file.archive_id for named in files})
                 if len(owners) > 1:
                     raise CorruptError(
@@ -321,7 +312,7 @@ class Keyring:
         with self._lock:
             if key_id not in self._known and self._singly < _SINGLY:
                 self._singly += 1
-                self._take(*read_files(self._store, [path_of(key_id.hex())], self._read))
+                self._take([path_of(key_id.hex())])
             if key_id not in self._known:  # a rotation moved it to another file
                 self._load()
             if key_id in self._known:
@@ -369,11 +360,11 @@ class Keyring:
 
     def _load(self) -> None:
         """Read all files of data keys that were not read before."""
-        self._take(*read_files(self._store, list_files(self._store), self._read))
+        self._take(list_files(self._store))
 
-    def _take(self, files: Iterable[NamedKeyFile], damaged: Iterable[Skipped]) -> None:
-        """Learn the keys of `files`; one call unwraps all."""
-        ours, foreign = split_foreign(files, self.archive_id)
+    def _take(self, paths: Iterable[str]) -> None:
+        """Learn the keys of the files at `paths` that were not read before; one call unwraps all."""
+        ours, unusable = read_files(self._store, paths, self.archive_id, self._read)
         mine = [named for named in ours if named.file.kek == self.kek.name]
         for _, file in ours:
             if file.kek != self.kek.name:
@@ -388,7 +379,7 @@ class Keyring:
             for key_id, key in keys.items():
                 self._known[key_id] = tuple(dict.fromkeys((*self._known.get(key_id, ()), key)))
         self._read |= {named.path for named in ours}
-        for skipped in (*damaged, *foreign, *closed):
+        for skipped in (*unusable, *closed):
             if skipped.path not in self._skipped:
                 log.warning("%s", skipped)
             self._read.add(skipped.path)
@@ -419,8 +410,7 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     make sure that nobody writes keys meanwhile. `WrongKeyError` if neither key unwraps any file, `CorruptError` if two
     files hold different data keys under one id; nothing is changed then.
     """
-    files, damaged = read_files(store, list_files(store))
-    ours, foreign = split_foreign(files, archive_id)
+    ours, unusable = read_files(store, list_files(store), archive_id)
     keks = {old.name: old, new.name: new}
     why = f"which is neither {' nor '.join(sorted(keks))}", "rotate from that key as well if its data keys are yours"
     others = [  # anybody who may write can add one
@@ -433,7 +423,7 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     for kek in keks.values():
         opened, failed = unwrap_files(kek, [each for each in ours if each.file.kek == kek.name], archive_id)
         useful, closed = useful + opened, closed + failed
-    skipped = (*damaged, *foreign, *others, *closed)
+    skipped = (*unusable, *others, *closed)
     for conflict in find_conflicts(useful):
         raise CorruptError(f"{conflict.message}; nothing was changed", conflict.hint)
     keys = {key_id: key for opened_file in useful for key_id, key in opened_file.keys.items()}

@@ -422,7 +422,7 @@ def conflicting(inner: FileStore, kek: Kek, name: str) -> str:
 
 
 def key_ids(inner: FileStore) -> list[bytes]:
-    files, _ = read_files(inner, list_files(inner))
+    files, _ = read_files(inner, list_files(inner), None)
     return [key_id for named in files for key_id in named.file.wrapped()]
 
 
@@ -514,7 +514,7 @@ def test_a_data_key_that_opens_nothing_stops_a_rotation(inner: FileStore, source
     """The genuine file was overwritten: no conflict shows, so a rotation tries what it would leave."""
     make_archive(opened(inner, source))
     grow(opened(inner, source), 3, 50, 60)
-    for path, file in read_files(inner, list_files(inner))[0]:
+    for path, file in read_files(inner, list_files(inner), None)[0]:
         genuine = inner.get(path)
         inner.put(
             *new_file(load_kek(source), dict.fromkeys(file.wrapped(), bytes(32)), path[5:-5], archive_id_of(inner))
