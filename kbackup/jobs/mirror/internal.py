@@ -136,7 +136,7 @@ class SyncJournal(Journal[OffsetSync]):
     def _begin(self) -> None:
         super()._begin()
         if self._store is not None:
-            self._store.clear()
+            self._store = OffsetSyncStore()
 
     def _add(self, record: OffsetSync) -> None:
         super()._add(record)

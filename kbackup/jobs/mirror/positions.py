@@ -39,10 +39,6 @@ class OffsetSyncStore:
     def __init__(self) -> None:
         self._kept: dict[TopicPartition, list[OffsetSync]] = {}
 
-    def clear(self) -> None:
-        """Forget every sync."""
-        self._kept.clear()
-
     def add(self, sync: OffsetSync) -> None:
         """Take the next offset sync of the topic."""
         kept = self._kept.get(sync.tp)

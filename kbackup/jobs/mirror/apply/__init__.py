@@ -176,7 +176,7 @@ class Applier:
         self, session: ApplySession, work: SlotWork, tasks: Sequence[SlotTask], pending: Pending
     ) -> list[pa.Table]:
         """Do the tasks, and take over what they committed. Returns the runs that came to the offset map."""
-        segments = list(pending.segments)
+        segments = [s for ranges in pending.ranges.values() for each in ranges for s in each.segments]
         size, records = sum(s.bytes for s in segments), sum(s.count for s in segments)
         if size <= SMALL_BYTES and len(segments) <= SMALL_SEGMENTS:
             results = self._slots.run(work, tasks)

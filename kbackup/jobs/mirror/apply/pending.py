@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -390,8 +390,7 @@ def _newest(positions: Mapping[TopicPartition, AppliedPosition]) -> dict[str, in
     return newest
 
 
-@dataclass(frozen=True)
-class Lives:
+class Lives(NamedTuple):
     """The incarnations of a topic that a round applies: from `first` to `last`."""
 
     topic: RemoteTopic
@@ -405,10 +404,6 @@ class Pending:
 
     ranges: dict[TopicPartition, list[UnitRange]] = field(default_factory=dict)
     held_back: tuple[Recreated, ...] = ()
-
-    @property
-    def segments(self) -> Iterable[Segment]:
-        return (s for ranges in self.ranges.values() for each in ranges for s in each.segments)
 
 
 def find_pending(

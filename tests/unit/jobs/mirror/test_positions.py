@@ -92,12 +92,9 @@ def test_mirrormaker_never_skips_a_record_by_our_syncs(pairs: Pairs, lag: int, d
     assert (theirs == BEFORE_FIRST) is (committed < pairs[0][0])
 
 
-def test_a_partition_of_which_nothing_was_applied_has_no_answer() -> None:
-    assert exactly([])(TP, 5) is None
-
-
 def test_before_the_first_record_there_is_an_answer_where_the_log_begins_with_it() -> None:
     """Offsets before the first record may be unread records that another program has mirrored."""
+    assert exactly([])(TP, 5) is None, "nothing was applied"
     assert exactly([(10, 0), (11, 1)])(TP, 3) == 0
     assert exactly([(10, 8), (11, 9)])(TP, 3) is None
     assert exactly([(10, 8), (11, 9)])(TP, 10) == 8
