@@ -110,15 +110,9 @@ def ls_command(frame: Frame, address_text: str | None, restore_point: str, to_ti
     frame.reporter.table(
         [_HEADINGS.get(name, name) for name in names], [[_cell(n, row[n]) for n in names] for row in rows]
     )
-    frame.reporter.document(
-        {
-            "archive": catalogue.archive,
-            "restore_point": catalogue.restore_point,
-            "committed_at": catalogue.committed_at,
-            level: rows,
-            **({"choice": catalogue.choice} if catalogue.choice is not None else {}),
-        }
-    )
+    document = {"archive": catalogue.archive, "restore_point": catalogue.restore_point}
+    choice = {"choice": catalogue.choice} if catalogue.choice is not None else {}
+    frame.reporter.document({**document, "committed_at": catalogue.committed_at, level: rows, **choice})
 
 
 def _cell(name: str, value: Cell) -> Cell:

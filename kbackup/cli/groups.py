@@ -85,14 +85,8 @@ def show(frame: Frame, group: str | None, restore_point: str | None, to_time: st
         return
     shown = _find_group(overview, group)
     show_group(shown, overview, frame.reporter)
-    frame.reporter.document(
-        {
-            "archive": overview.archive,
-            "restore_point": overview.restore_point,
-            "captured_at": overview.captured_at,
-            "group": shown,
-        }
-    )
+    named = {"archive": overview.archive, "restore_point": overview.restore_point}
+    frame.reporter.document(named | {"captured_at": overview.captured_at, "group": shown})
 
 
 def _find_group(overview: GroupsOverview, name: str) -> GroupOverview:

@@ -60,15 +60,8 @@ def list_command(frame: Frame, label: str | None) -> None:
         reporter.note(f"{plural(let_go, 'restore point')} expired or lost; see 'kbackup log'")
     if lease is not None:
         reporter.note(f"locked by {describe(lease)}")
-    reporter.document(
-        {
-            "archive": store.url,
-            "archive_id": archive.info.id,
-            "restore_points": points,
-            "let_go": let_go,
-            "held_by": lease_fields(lease),
-        }
-    )
+    document = {"archive": store.url, "archive_id": archive.info.id, "restore_points": points}
+    reporter.document(document | {"let_go": let_go, "held_by": lease_fields(lease)})
 
 
 @click.command("info")

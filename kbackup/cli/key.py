@@ -58,14 +58,8 @@ def show(frame: Frame) -> int:
         ("file", "created at", "under key", "data keys", "opens"),
         [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
     )
-    frame.reporter.document(
-        {
-            "archive": store.url,
-            "files": files,
-            "skipped": [each.path for each in skipped],
-            "conflicts": [conflict.message for conflict in conflicts],
-        }
-    )
+    paths, messages = [each.path for each in skipped], [conflict.message for conflict in conflicts]
+    frame.reporter.document({"archive": store.url, "files": files, "skipped": paths, "conflicts": messages})
     return CorruptError.exit_code if conflicts else EXIT_OK
 
 

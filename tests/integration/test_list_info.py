@@ -44,15 +44,10 @@ def test_restore_points(made: BackedUp, capsys: Said) -> None:
 
 def test_a_topic_with_its_groups(made: BackedUp, capsys: Said) -> None:
     topic = told(made, capsys, "info", made.topic)["topic"]
-    assert [(p["start"], p["end"], p["sums"]["records"]) for p in topic["partitions"]] == [
-        (0, 150, 150),
-        (0, 30, 30),
-        (0, 0, 0),
-    ]
-    assert [(g["group"], g["partition"], g["offset"], g["lag"]) for g in topic["groups"]] == [
-        (made.group, 0, 40, 110),
-        (made.group, 1, 30, 0),
-    ]
+    ranges = [(p["start"], p["end"], p["sums"]["records"]) for p in topic["partitions"]]
+    assert ranges == [(0, 150, 150), (0, 30, 30), (0, 0, 0)]
+    groups = [(g["group"], g["partition"], g["offset"], g["lag"]) for g in topic["groups"]]
+    assert groups == [(made.group, 0, 40, 110), (made.group, 1, 30, 0)]
     sums = topic["sums"]
     assert (sums["min_timestamp"], sums["max_timestamp"]) == (T0, T0 + 149_000)
     first = told(made, capsys, "info", made.topic, "--restore-point", "1")["topic"]

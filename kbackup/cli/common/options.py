@@ -232,6 +232,12 @@ time_key_options = options(key_option("restore.to_time", aliases=_TIME_ALIASES),
 # a command reads the merged configuration.
 
 
+def _flag(*names: str, help: str) -> Callable[[F], F]:
+    """Return an option that sets the attribute of its name in `FlagValues`."""
+    attribute = names[-1].removeprefix("--").replace("-", "_")
+    return hidden_value(*names, callback=store(attribute), is_flag=True, help=help)
+
+
 common_options = options(
     hidden_value(
         "--config",
@@ -247,17 +253,12 @@ common_options = options(
         metavar="SECTION.KEY=VALUE",
         help="Set any key. [repeatable]",
     ),
-    hidden_value(
-        "--json",
-        callback=store("json"),
-        is_flag=True,
-        help="Print one JSON document on stdout; --json=line prints it on one line.",
-    ),
-    hidden_value("-q", "--quiet", callback=store("quiet"), is_flag=True, help="Print no notes and no progress."),
+    _flag("--json", help="Print one JSON document on stdout; --json=line prints it on one line."),
+    _flag("-q", "--quiet", help="Print no notes and no progress."),
     hidden_value(
         "-v", "--verbose", callback=store("verbose"), count=True, help="Log more; give it twice for still more."
     ),
-    hidden_value("--debug", callback=store("debug"), is_flag=True, help="Show tracebacks and log everything."),
+    _flag("--debug", help="Show tracebacks and log everything."),
     hidden_value(
         METRICS_FILE,
         callback=lambda context, parameter, value: None,  # `requested_metrics_file` reads it before click does
@@ -268,12 +269,7 @@ common_options = options(
 )
 archive_option = options(
     key_option("archive", "-a", "--archive"),
-    hidden_value(
-        "--accept-rollback",
-        callback=store("accept_rollback"),
-        is_flag=True,
-        help="Accept an archive whose newest catalogs are missing.",
-    ),
+    _flag("--accept-rollback", help="Accept an archive whose newest catalogs are missing."),
 )
 archive_argument = click.argument(
     "place", metavar="[ARCHIVE]", required=False, expose_value=False, callback=record_key(KEYS["archive"])

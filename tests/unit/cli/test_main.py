@@ -190,6 +190,12 @@ def test_help_names_commands_and_codes(kbackup: Kbackup) -> None:
 # Processes of kbackup: signals, interrupts, closed pipes, and their imports.
 
 
+def python(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False, env=env
+    )
+
+
 def test_sigterm_handler_is_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     cli.main(["--version"])
@@ -224,9 +230,8 @@ def test_signals_end_a_run_with_its_cleaning_up(number: signal.Signals) -> None:
 
 
 def test_a_reader_that_leaves_is_no_internal_error() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "kbackup", "config", "--keys"], stdout=-1, stderr=-1, text=True
-    ) as process:
+    command = [sys.executable, "-m", "kbackup", "config", "--keys"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
@@ -256,13 +261,7 @@ runpy.run_module("kbackup", run_name="__main__")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("module", ["click", "kbackup.cli.common.output"])
 def test_an_interrupt_while_modules_load_ends_in_its_code(number: int, module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED, module, str(int(number))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python("-c", _INTERRUPTED, module, str(int(number)))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kbackup: interrupted\n")
 
 
@@ -287,23 +286,13 @@ sys.exit(kbackup.__main__.main())
 
 def test_a_process_ends_before_its_modules_are_taken_down() -> None:
     """With the exit code, after what is registered for the exit: threads of native libraries may call Python."""
-    done = subprocess.run([sys.executable, "-c", _NATIVE], capture_output=True, text=True, check=False)
+    done = python("-c", _NATIVE)
     assert (done.returncode, done.stdout, done.stderr) == (7, "cleaned up\n", "")
 
 
 def test_the_installed_command_is_the_module_s() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"kbackup": "kbackup.__main__:main"}
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PATH with the command kbackup."""
-    folder = tmp_path_factory.mktemp("bin")
-    file = folder / "kbackup"
-    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m kbackup "$@"\n')
-    file.chmod(0o755)
-    return folder
 
 
 _SCRIPT = """
@@ -323,7 +312,9 @@ done
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_commands_options_and_choices(commands: Path) -> None:
+def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
+    (tmp_path / "kbackup").write_text(f'#!/bin/sh\nexec {sys.executable} -m kbackup "$@"\n')
+    (tmp_path / "kbackup").chmod(0o755)
     lines = ["kbackup ba", "kbackup groups ", "kbackup help groups a", "kbackup restore --into-e"]
     lines += ["kbackup cat --output ", "kbackup backup --isolation-level read_c", "kbackup no-such --x"]
     done = subprocess.run(
@@ -332,18 +323,11 @@ def test_bash_completes_commands_options_and_choices(commands: Path) -> None:
         text=True,
         timeout=120,
         check=True,
-        env={"PATH": f"{commands}:/usr/bin:/bin"},
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
     )
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "backup",
-        "show plan apply undo",
-        "apply",
-        "--into-existing",
-        "text json hex",
-        "read_committed",
-        "",
-    ]
+    completed = ["backup", "show plan apply undo", "apply", "--into-existing", "text json hex", "read_committed", ""]
+    assert done.stdout.splitlines() == completed
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -351,15 +335,9 @@ def test_scripts_call_kbackup_by_its_variable(shell: str, kbackup: Kbackup) -> N
     assert f"_KBACKUP_COMPLETE={shell}_complete" in kbackup("completion", shell).out
 
 
-def test_commands_are_completed_without_their_modules(commands: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "kbackup"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={"COMP_WORDS": "kbackup r", "COMP_CWORD": "1", cli.COMPLETION_VARIABLE: "bash_complete"},
-    )
+def test_commands_are_completed_without_their_modules() -> None:
+    environ = {"COMP_WORDS": "kbackup r", "COMP_CWORD": "1", cli.COMPLETION_VARIABLE: "bash_complete"}
+    done = python("-X", "importtime", "-m", "kbackup", env=environ)
     assert done.stdout.split() == [f"plain,{name}" for name in cli.COMMANDS if name.startswith("r")]
     assert "kbackup.cli.restore" not in done.stderr
 
