@@ -96,7 +96,7 @@ class Applied:
     """Everything up to restore point `point` is committed in the target, but for what is held back.
 
     `positions` has all remote partitions of the flow, not only those of this round. `runs` are what the round added to
-    the offset map (`archive.flow_map.SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
+    the offset map (`flow_map.MAP_SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
     the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why the
     target has no room for its records: they wait.
     """
