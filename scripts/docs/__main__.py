@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.docs.commands import commands_document
-from scripts.docs.configuration import PAGE, configuration_document
+from scripts.docs.commands import PAGE, commands_document, configuration_document
 from scripts.docs.man import manual_pages
-from scripts.docs.outputs import output_schemas
 from scripts.docs.requests import write_table
-from scripts.docs.schemas import schema_documents
+from scripts.docs.schemas import output_schemas, schema_documents
 
 OUTPUT_SCHEMAS = "infra/docs/json"
 """The folder of the schemas of what commands print with --json."""

@@ -1,15 +1,19 @@
-"""infra/docs/commands.md: every command with its options, from click's own objects."""
+"""infra/docs/commands.md from click's own objects, and the keys in infra/docs/configuration.md from their table."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import click
 
 from kbackup.cli import COMMANDS, cli
 from kbackup.cli.common.options import archive_option, options, s3_options
+from kbackup.config import KEYS, Key
 
 _HEAD = """\
 # Commands
@@ -164,3 +168,45 @@ def _subcommand(group: click.Group, context: click.Context, name: str) -> click.
     command = group.get_command(context, name)
     assert command is not None, name
     return command
+
+
+PAGE = "infra/docs/configuration.md"
+_KEYS_HEAD = "| key | takes | default | meaning |\n|---|---|---|---|\n"
+_NOUN = re.compile(r"^an? (\w+) such as [^,]+")
+_LIMIT = re.compile(r", at least (\S+)$")
+
+
+def configuration_document(root: Path) -> str:
+    """Return the page with the table of keys made anew."""
+    text = (root / PAGE).read_text("utf-8")
+    before, head, rest = text.partition(_KEYS_HEAD)
+    assert head, f"{PAGE} has no table of keys"
+    return before + head + "".join(map(_key_row, KEYS.values())) + rest[rest.index("\n\n") + 1 :]
+
+
+def _key_row(key: Key) -> str:
+    default = f"`{key.default_text}`" if key.default_text else ""
+    return f"| `{key.path}` | {_takes(key)} | {default} | {_option_names().get(key.path, key.doc)} |\n"
+
+
+@functools.cache
+def _option_names() -> dict[str, str]:
+    """Return the option that commands.md explains in the words of a key, by the key's path."""
+    paths = {path.replace(".", "_"): path for path in KEYS}
+    options = {}
+    for command in all_commands().values():
+        for option in visible(command.params):
+            path = paths.get(option.name or "")
+            if path and (option.help or "").startswith(KEYS[path].doc):
+                options[path] = f"`{option.opts[-1]}`"
+    return options
+
+
+def _takes(key: Key) -> str:
+    """Return the kind of value, as `How values are written` names it, with limits and choices."""
+    if key.kind in ("time", "table"):
+        return key.kind
+    unit = "s" if key.kind == "duration" else ""
+    text = _LIMIT.sub(rf" ≥ \1{unit}", _NOUN.sub(r"\1", key.expected))
+    text = re.sub(r"^a ", "", text).replace("true or false", "flag")
+    return "list" if text == "list of text" else text.replace("list of ", "list: ")

@@ -47,7 +47,7 @@ def find_problem(command: str, document: object) -> str:
     """Return how a document of a command differs from its schema; "" if it does not."""
     file = SCHEMAS / f"{command.replace(' ', '-')}.schema.json"
     if not file.is_file():
-        return f"kbackup {command} prints JSON without a schema: add it to scripts/docs/outputs.py"
+        return f"kbackup {command} prints JSON without a schema: add it to scripts/docs/schemas.py"
     plain = json.loads(json.dumps(msgspec.to_builtins(document, str_keys=True)))
     error = jsonschema.exceptions.best_match(_validator(file).iter_errors(plain))
     return "" if error is None else f"kbackup {command} --json: {error.json_path}: {error.message[:300]}"

@@ -8,7 +8,7 @@ import pytest
 
 from kbackup import cli
 from scripts.docs.commands import all_commands, subcommands
-from scripts.docs.outputs import OUTPUTS, WITHOUT_JSON
+from scripts.docs.schemas import OUTPUTS, WITHOUT_JSON
 from tests.support import output_schemas
 from tests.support.output_schemas import SCHEMAS, find_problem
 
