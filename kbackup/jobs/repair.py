@@ -176,7 +176,8 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         damaged = _damaged_segments(job, base.state)
         state, manifests = _rebuild_state(job, base, documents, damaged)
         after = lose_segments(state, damaged)
-        job.losses += [loss.message for loss in after.damage if loss not in base.state.lost]
+        known = set(base.state.lost)
+        job.losses += [loss.message for loss in after.damage if loss not in known]
     with phases.step("commit"):
         mender = points.Mender(writing, documents, manifests)
         after = _add_new_points(job, writing, base, mender.mend(after), mender.manifests, documents)

@@ -176,6 +176,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
     lives = {**state.lives, **{key: life for key, life in before.lives.items() if key not in last}}
     lives |= {key: life for key, life in state.lives.items() if not life.retired}
     known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
+    losses = set(after.lost)
     labels = {name: number for name, number in before.labels.items() if number in numbers}
     return replace(
         state,
@@ -184,7 +185,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         points=state.points.append([p for p in before.restore_points if p.number in numbers]),
         past=state.past.without("number", numbers),
         segments=state.segments.append(before.segments.without("key", known).read()),
-        losses=state.losses.append([loss for loss in before.lost if loss not in after.lost]),
+        losses=state.losses.append([loss for loss in before.lost if loss not in losses]),
         incarnations=state.incarnations.replace(drop_superseded(lives.values())),
         log_starts=before.log_starts,
     )

@@ -558,11 +558,12 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
 
 def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LostRange]:
     """Return the losses that manifests have and `state` lacks."""
+    known = set(state.lost)
     losses: list[LostRange] = []
     for number, manifest in sorted(manifests.items()):
         incarnations = {t.name: t.incarnation for t in manifest.topics}
         losses += [loss_row(number, incarnations.get(loss.topic, 1), loss) for loss in manifest.losses]
-    return [loss for loss in losses if loss not in state.lost]
+    return [loss for loss in losses if loss not in known]
 
 
 def without_let_go(state: State) -> State:
