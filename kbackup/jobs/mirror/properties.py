@@ -303,10 +303,10 @@ REFUSED = {
     "groups.whitelist": "write groups",
     "rename.topics": f"write replication.policy.class = {IDENTITY_POLICY}",
     "readahead.queue.capacity": "remove the key; fetch.max.bytes of the consumer bounds what is read ahead",
-    "heartbeats.topic.retention.ms": "remove the key, and set retention.ms of the topic itself",
-    "checkpoints.topic.retention.ms": "remove the key, and set retention.ms of the topic itself",
-    "offset.syncs.topic.retention.ms": "remove the key, and set retention.ms of the topic itself",
-    "offset-syncs.topic.retention.ms": "remove the key, and set retention.ms of the topic itself",
+    **{
+        f"{topic}.topic.retention.ms": "remove the key, and set retention.ms of the topic itself"
+        for topic in ("heartbeats", "checkpoints", "offset.syncs", "offset-syncs")
+    },
     **{
         name.removesuffix(".enabled"): f"write {name}"
         for name, key in FLOW_KEYS.items()
