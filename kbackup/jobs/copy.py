@@ -28,6 +28,7 @@ from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, check_apart
 from kbackup.store.crypt import read_chunks, size_of, stored
 from kbackup.store.probe import check_conditional_writes
+from kbackup.util.system import in_threads
 
 THREADS = 8
 _FEW = 256
@@ -69,15 +70,14 @@ def missing(target: Store, due: list[Due]) -> list[Due]:
         kept = target.checksum(each.key)
         return kept is None or f"{kept:016x}" == each.crc
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        if len(due) > _FEW:
-            sizes = {entry.key: entry.size for entry in raw.list(layout.TOPICS) if entry.key in keys}
-        else:
-            list(pool.map(find, keys))
-        there = [each for each in due if each.key in sizes]
-        for each, whole in zip(there, pool.map(is_whole, there), strict=True):
-            if not whole:
-                raise RefusedError(f"file {each.key} at {target.url} is damaged", _IN_THE_WAY)
+    if len(due) > _FEW:
+        sizes = {entry.key: entry.size for entry in raw.list(layout.TOPICS) if entry.key in keys}
+    else:
+        in_threads(find, keys, THREADS)
+    there = [each for each in due if each.key in sizes]
+    for each, whole in zip(there, in_threads(is_whole, there, THREADS), strict=True):
+        if not whole:
+            raise RefusedError(f"file {each.key} at {target.url} is damaged", _IN_THE_WAY)
     return [each for each in due if each.key not in sizes]
 
 
@@ -175,9 +175,7 @@ def check_keys(source: Store, target: Store) -> None:
                 )
 
     there = {entry.key for entry in raw_target.list(layout.KEYS)}
-    both = [entry.key for entry in raw_source.list(layout.KEYS) if entry.key in there]
-    with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(check, both))
+    in_threads(check, [entry.key for entry in raw_source.list(layout.KEYS) if entry.key in there], THREADS)
 
 
 def copy_beside(source: Store, target: Store) -> int:
@@ -199,9 +197,8 @@ def copy_beside(source: Store, target: Store) -> int:
         found = list(raw_source.list(folder))
         changed = [e.key for e in found if sizes.get(e.key) != e.size or e.key.endswith(".json")]
         reports = [key for key in changed if key.endswith("/" + layout.REPORT)]
-        with ThreadPoolExecutor(THREADS) as pool:
-            copied += sum(pool.map(one, [key for key in changed if key not in set(reports)]))
-            copied += sum(pool.map(one, reports))
+        copied += sum(in_threads(one, [key for key in changed if key not in set(reports)], THREADS))
+        copied += sum(in_threads(one, reports, THREADS))
     copy_keys(source, target)
     return copied
 
@@ -368,7 +365,5 @@ def _copy_documents(archive: Archive, target: Store, points: Sequence[Point]) ->
     def send_document(key: str) -> None:
         put_same(target, key, stored(archive.store).get(key))
 
-    keys = list(dict.fromkeys(key for point in points for key in point.documents))
-    with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(check, points))
-        list(pool.map(send_document, keys))
+    in_threads(check, points, THREADS)
+    in_threads(send_document, dict.fromkeys(key for point in points for key in point.documents), THREADS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -19,6 +18,7 @@ from kbackup.errors import CorruptError, NotFoundError
 from kbackup.jobs.drill.report import Result, list_drills, read_report
 from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
+from kbackup.util.system import in_threads
 from kbackup.util.text import human_size, join_names, plural
 from kbackup.util.times import duration_text, ms_of, rfc3339
 
@@ -228,8 +228,7 @@ def _newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVeri
             unmendable=sum(finding.file.startswith(layout.BESIDE) for finding in record.findings),
         )
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        read_now = list(pool.map(read, sorted(newest.values(), reverse=True)))
+    read_now = in_threads(read, sorted(newest.values(), reverse=True), _THREADS)
     whole = [each for each in read_now if isinstance(each, LastVerification)]
     return whole, [each for each in read_now if isinstance(each, CorruptError)]
 

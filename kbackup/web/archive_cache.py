@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -35,6 +34,7 @@ from kbackup.errors import KbackupError, NoArchiveError, UsageError
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
+from kbackup.util.system import in_threads
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class LagCache:
     def history(self, archive: Archive, points: Sequence[PointOverview]) -> list[PointLags]:
         """Return the lag of all groups at a sample of `points`, oldest first."""
         sample = {archive.find_point(p.number).manifest: p for p in sample_points(points, SAMPLES)}
-        with self._lock, ThreadPoolExecutor(_THREADS) as pool:
+        with self._lock:
             unread = [manifest for manifest in sample if manifest not in self._read]
-            lags = pool.map(lambda manifest: point_lags(archive, sample[manifest]), unread)
+            lags = in_threads(lambda manifest: point_lags(archive, sample[manifest]), unread, _THREADS)
             self._read.update(zip(unread, lags, strict=True))
             for manifest in sample:
                 self._read.move_to_end(manifest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from fastapi import APIRouter
@@ -13,6 +12,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.errors import CorruptError, NotFoundError, UsageError
 from kbackup.jobs.migrate.readings import archived_state
+from kbackup.util.system import in_threads
 from kbackup.web.archive_cache import MIGRATION_POINTS
 from kbackup.web.guard import STORED_POLICY
 from kbackup.web.view import GET, Number, Requested, list_page
@@ -99,8 +99,7 @@ def _read_all(
         except (CorruptError, UsageError) as error:
             return error
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(try_read, entries))
+    return in_threads(try_read, entries, _THREADS)
 
 
 # The page of flows that mirror the archive: their progress and incidents.
