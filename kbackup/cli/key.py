@@ -91,15 +91,7 @@ def rotate(frame: Frame, new: str) -> int:
         f"{plural(done.keys, 'data key')} of {store.url} under key {done.kek} now, in {done.file}; "
         f"{plural(len(done.removed), 'file')} removed"
     )
-    frame.reporter.document(
-        {
-            "archive": store.url,
-            "key": done.kek,
-            "data_keys": done.keys,
-            "file": done.file,
-            "removed": done.removed,
-            "left": [failed.key for failed in done.undeleted],
-            "skipped": [each.path for each in done.skipped],
-        }
-    )
+    made = {"archive": store.url, "key": done.kek, "data_keys": done.keys, "file": done.file, "removed": done.removed}
+    left, skipped = [failed.key for failed in done.undeleted], [each.path for each in done.skipped]
+    frame.reporter.document(made | {"left": left, "skipped": skipped})
     return EXIT_LOSS if done.undeleted else EXIT_OK

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -143,15 +144,10 @@ def _from_file(name: str | None) -> list[Setting]:
         raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file") from error
     except ValueError as error:
         raise UsageError(f"{file}: not TOML: {error}", 'put strings in quotes: name = "value"') from error
-    settings = [Setting(path, value, SettingOrigin("file", file)) for path, value in flatten(table)]
-    seen: set[str] = set()
-    for setting in settings:
-        if setting.path in seen:
-            raise UsageError(
-                f"{file}: {setting.path} stands there twice", "remove one: it stands there quoted and as a table"
-            )
-        seen.add(setting.path)
-    return settings
+    values = flatten(table)
+    if twice := [path for path, count in Counter(path for path, _ in values).items() if count > 1]:
+        raise UsageError(f"{file}: {twice[0]} stands there twice", "remove one: it stands there quoted and as a table")
+    return [Setting(path, value, SettingOrigin("file", file)) for path, value in values]
 
 
 def _check_owner(opened: BinaryIO) -> None:
@@ -168,13 +164,11 @@ def _check_owner(opened: BinaryIO) -> None:
 
 def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
     paths = {"KBACKUP_" + key.path.upper().replace(".", "_"): key.path for key in KEYS.values()}
-    settings = []
-    for name, value in sorted(environ.items()):
-        if not name.startswith("KBACKUP_") or not value or name in VARIABLES or _SERVICE_LINK.search(name):
-            continue
-        path = paths.get(name) or _property_path(name)
-        settings.append(Setting(path, value, SettingOrigin("environment", name)))
-    return settings
+    return [
+        Setting(paths.get(name) or _property_path(name), value, SettingOrigin("environment", name))
+        for name, value in sorted(environ.items())
+        if name.startswith("KBACKUP_") and value and name not in VARIABLES and not _SERVICE_LINK.search(name)
+    ]
 
 
 def _property_path(name: str) -> str:
