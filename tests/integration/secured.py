@@ -35,7 +35,7 @@ class Command:
 
     def __call__(self, *arguments: str) -> Outcome:
         return run_command(
-            self.spark, self.folder / "kbackup.toml", arguments, ("backup", "restore", "verify", "drill.command")
+            self.spark, self.folder / "kbackup.toml", arguments, ("backup", "restore", "verify", "drill")
         )
 
     def must(self, *arguments: str) -> Outcome:
