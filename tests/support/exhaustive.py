@@ -25,7 +25,7 @@ class _Run:
     sampled = False
 
 
-def sample(cases: Sequence[T], number: int = 4) -> Sequence[T]:
+def sample(cases: Sequence[T], number: int = 2) -> Sequence[T]:
     """All cases; of a sample `number` of them, the first and the last and evenly between."""
     if not _Run.sampled or len(cases) <= number:
         return cases

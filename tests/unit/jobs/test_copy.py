@@ -58,7 +58,7 @@ from tests.support.histories import History
 from tests.support.made_segments import target as partition_of
 from tests.support.memory_store import MemoryStore
 
-pytestmark = pytest.mark.exhaustive(keep=2)
+pytestmark = pytest.mark.exhaustive(keep=1)
 
 
 @pytest.fixture

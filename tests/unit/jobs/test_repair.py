@@ -68,7 +68,7 @@ from tests.support.repairs import (
     without_segments,
 )
 
-pytestmark = [pytest.mark.exhaustive(keep=2), pytest.mark.usefixtures("tasks_run_here")]
+pytestmark = [pytest.mark.exhaustive(keep=1), pytest.mark.usefixtures("tasks_run_here")]
 
 
 @pytest.fixture(scope="module")

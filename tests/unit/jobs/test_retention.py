@@ -57,7 +57,7 @@ from tests.support.faulty_store import FaultyStore, down
 from tests.support.histories import Did, History, day
 from tests.support.memory_store import MemoryStore
 
-pytestmark = pytest.mark.exhaustive(keep=2)
+pytestmark = pytest.mark.exhaustive(keep=1)
 
 
 @pytest.fixture(scope="module")
