@@ -14,7 +14,6 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
-from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
 from kbackup.kafka.security import SecurityAdmin, Untold
@@ -34,7 +33,7 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.metadata_requests import ClusterReader
+    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,8 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
         )
 
 
-def _asked(session: AdminSession | Untold, ask: Callable[[ClusterReader], T | Untold]) -> T | Untold:
-    return session if isinstance(session, Untold) else ask(session.read)
+def _asked(session: AdminSession | Untold, ask: Callable[[AdminSession], T | Untold]) -> T | Untold:
+    return session if isinstance(session, Untold) else ask(session)
 
 
 def _acls(security: SecurityAdmin, session: AdminSession | Untold) -> tuple[list[Acl] | Untold, list[str]]:

@@ -21,7 +21,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.capture import capture_settings
 from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.session import AdminSession
+from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import S3Options, open_store
 from kbackup.store.crypt.kek import generate_key
@@ -108,12 +108,12 @@ def section(name: str, properties: dict[str, str]) -> str:
 
 def furnish(broker: SecuredBroker) -> None:
     with Cluster(broker.client(), "source").admin_session() as session:
-        assert isinstance(session, AdminSession)
+        assert not isinstance(session, Untold)
         refused = [
-            *session.write.set_quotas(QUOTAS).values(),
-            *session.write.set_default_broker_configs({"log.segment.bytes": "2097152"}).values(),
-            *session.write.create_acls(ACLS).values(),
-            session.write.set_client_metrics("m 1", METRICS),
+            *session.set_quotas(QUOTAS).values(),
+            *session.set_default_broker_configs({"log.segment.bytes": "2097152"}).values(),
+            *session.create_acls(ACLS).values(),
+            session.set_client_metrics("m 1", METRICS),
         ]
     assert not any(refused)
 
@@ -223,11 +223,11 @@ def stands(target: Broker) -> Reading:
 def test_a_second_cluster_gets_the_same_and_gives_it_back(whole: Whole, plain: Metadata) -> None:
     with Broker(GUARDED) as target:
         with Cluster(target.client(), "target").admin_session() as session:
-            assert isinstance(session, AdminSession)
+            assert not isinstance(session, Untold)
             own: dict[QuotaKey, dict[str, float | None]] = {
                 (("user", None),): {"controller_mutation_rate": 3.0, "request_percentage": 90.0}
             }
-            refused = [*session.write.set_quotas(own).values(), *session.write.create_acls(ACLS[:1]).values()]
+            refused = [*session.set_quotas(own).values(), *session.create_acls(ACLS[:1]).values()]
         assert not any(refused)
         before = stands(target)
         arguments = [

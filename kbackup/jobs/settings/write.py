@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,10 +28,12 @@ from kbackup.jobs.settings.plan import (
     quota_values,
 )
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.session import AdminSession
 from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 # The settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
 #
@@ -112,14 +114,14 @@ def _create(cluster: Cluster, session: AdminSession | Untold, acls: Sequence[Acl
     if isinstance(session, Untold):
         refused |= dict.fromkeys(special, session.why)
     elif special:
-        refused |= session.write.create_acls(special)
+        refused |= session.create_acls(special)
     return [refused[acl] for acl in acls]
 
 
 def _delete(session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
     if isinstance(session, Untold):
         return [session.why for _ in acls]
-    refused = session.write.delete_acls(acls)
+    refused = session.delete_acls(acls)
     return [refused[acl] for acl in acls]
 
 
@@ -130,7 +132,7 @@ def _set_quotas(session: AdminSession | Untold, changes: Sequence[QuotaChange]) 
     for change in changes:
         entity, name = change.key
         by_entity.setdefault(entity, {})[name] = change.after
-    refused = session.write.set_quotas(by_entity) if by_entity else {}
+    refused = session.set_quotas(by_entity) if by_entity else {}
     return [refused[change.key[0]] for change in changes]
 
 
@@ -144,8 +146,8 @@ def _set(cluster: Cluster, session: AdminSession | Untold, change: ConfigChange)
     if isinstance(session, Untold):
         return session.why
     if change.of_all:
-        return session.write.set_default_broker_configs(values)[change.name]
-    return session.write.set_client_metrics(change.owner, values)
+        return session.set_default_broker_configs(values)[change.name]
+    return session.set_client_metrics(change.owner, values)
 
 
 # `restore --with`: ACLs, dynamic configs, quotas and users, compared with the target's and set there.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaTopicPartition
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewPartitions
 
-from kbackup.kafka.admin_protocol.session import AdminSession, admin_session
+from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
 from kbackup.kafka.groups.admin import GroupAdmin
 from kbackup.kafka.retry import (
@@ -37,6 +37,9 @@ from kbackup.kafka.retry import (
 )
 from kbackup.kafka.security import SecurityAdmin, Untold
 from kbackup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 _ONE_OF_MANY = 10.0  # s, for a broker that others can answer for
 _TOPICS_AT_ONCE = 500  # topics in one request
@@ -87,12 +90,12 @@ class BrokerAdmin:
         the release."""
         connection = Connection({**self._properties, "bootstrap.servers": address}, self.connection.role)
         with admin_session(connection) as session:
-            return session if isinstance(session, Untold) else session.read.fetch_version()
+            return session if isinstance(session, Untold) else session.fetch_version()
 
     def reassignments(self) -> list[str] | Untold:
         """Return the partitions that are on their way to other brokers, such as orders-0."""
         with admin_session(self.connection) as session:
-            return session if isinstance(session, Untold) else session.read.reassignments()
+            return session if isinstance(session, Untold) else session.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
         """Return every config of a broker, static ones and defaults included, without those that are not

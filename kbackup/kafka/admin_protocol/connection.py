@@ -14,7 +14,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Generator
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import KafkaError
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -47,8 +47,7 @@ def connect(endpoint: Endpoint) -> BrokerConnection:
         except (OSError, NoConnectionError, LoginError) as error:
             failures.append(f"{host}:{port}: {error}")
         except RefusedRequestError as error:
-            words = error.words or KafkaError(error.code).str()
-            failures.append(f"{host}:{port}: {words}")
+            failures.append(f"{host}:{port}: {error.kafka_error().str()}")
     raise NoConnectionError("; ".join(failures) or "bootstrap.servers names no address")
 
 
@@ -75,12 +74,6 @@ class BrokerConnection:
         self._sent = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._stream.close()
@@ -171,24 +164,17 @@ _MOST_ITERATIONS = 10_000_000
 def conversation(login: Login) -> Conversation:
     """Return the client's half of a login. It raises `LoginError` if the broker's half is not what it must be."""
     if login.mechanism == "PLAIN":
-        return _plain(login)
-    if login.mechanism == "OAUTHBEARER":
-        return _bearer(login)
-    return _scram(login, login.mechanism.removeprefix("SCRAM-").replace("-", "").lower())
-
-
-def _plain(login: Login) -> Conversation:
-    yield b"\0" + login.user.encode() + b"\0" + login.password.encode()
-
-
-def _bearer(login: Login) -> Conversation:
-    if login.token is None:
-        raise LoginError("no function gives a token")
-    token, extensions = login.token()
-    pairs = "".join(f"\x01{name}={value}" for name, value in extensions.items())
-    refusal = yield f"n,,\x01auth=Bearer {token}{pairs}\x01\x01".encode()
-    if refusal:
-        yield b"\x01"  # the broker then says why
+        yield b"\0" + login.user.encode() + b"\0" + login.password.encode()
+    elif login.mechanism == "OAUTHBEARER":
+        if login.token is None:
+            raise LoginError("no function gives a token")
+        token, extensions = login.token()
+        pairs = "".join(f"\x01{name}={value}" for name, value in extensions.items())
+        refusal = yield f"n,,\x01auth=Bearer {token}{pairs}\x01\x01".encode()
+        if refusal:
+            yield b"\x01"  # the broker then says why
+    else:
+        yield from _scram(login, login.mechanism.removeprefix("SCRAM-").replace("-", "").lower())
 
 
 def _scram(login: Login, digest: str) -> Conversation:

@@ -16,9 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
+
+from confluent_kafka import KafkaError
+
+from kbackup.util.text import words_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -44,6 +48,9 @@ class RefusedRequestError(Exception):
         self.code = code
         self.words = words
 
+    def kafka_error(self) -> KafkaError:
+        return KafkaError(self.code, self.words) if self.words else KafkaError(self.code)
+
 
 TokenSource = Callable[[], tuple[str, Mapping[str, str]]]
 """Makes a token for OAUTHBEARER, and its SASL extensions."""
@@ -52,7 +59,6 @@ _DEFAULT_PORT = 9092
 _TLS = ("SSL", "SASL_SSL")
 _SASL = ("SASL_PLAINTEXT", "SASL_SSL")
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-_MECHANISMS: tuple[Mechanism, ...] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 _TLS_PROPERTIES = {
     *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
@@ -91,33 +97,30 @@ def endpoint_of(properties: Mapping[str, str], token: TokenSource | None, timeou
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in ("PLAINTEXT", *_TLS, *_SASL):
         raise NotMappedError(f"security.protocol {protocol} is not supported")
+    addresses = []
+    for text in words_of(properties["bootstrap.servers"]):
+        if (found := _ADDRESS.match(text)) is None:
+            raise NotMappedError(f"bootstrap.servers has {text!r}, which is no host:port")
+        addresses.append((found["ip6"] or found["host"], int(found["port"] or _DEFAULT_PORT)))
+    tls: dict[str, str] | None = None
+    if protocol in _TLS:
+        tls = {name: value for name, value in properties.items() if name in _TLS_PROPERTIES}
+        for name in properties:
+            if name.startswith(("ssl.", "ssl_")) and name not in tls:
+                raise NotMappedError(f"{name} works in librdkafka alone")
     milliseconds = properties.get("socket.timeout.ms", "")
     return Endpoint(
-        addresses=tuple(_address(each.strip()) for each in properties["bootstrap.servers"].split(",") if each.strip()),
-        tls=_tls(properties) if protocol in _TLS else None,
+        addresses=tuple(addresses),
+        tls=tls,
         login=_login(properties, token, timeout) if protocol in _SASL else None,
         timeout=min(timeout, int(milliseconds) / 1000) if milliseconds.isdecimal() else timeout,
         client_id=properties.get("client.id", "kbackup"),
     )
 
 
-def _address(text: str) -> tuple[str, int]:
-    found = _ADDRESS.match(text)
-    if found is None:
-        raise NotMappedError(f"bootstrap.servers has {text!r}, which is no host:port")
-    return found["ip6"] or found["host"], int(found["port"] or _DEFAULT_PORT)
-
-
-def _tls(properties: Mapping[str, str]) -> dict[str, str]:
-    for name in properties:
-        if name.startswith(("ssl.", "ssl_")) and name not in _TLS_PROPERTIES:
-            raise NotMappedError(f"{name} works in librdkafka alone")
-    return {name: value for name, value in properties.items() if name in _TLS_PROPERTIES}
-
-
 def _login(properties: Mapping[str, str], token: TokenSource | None, timeout: float) -> Login:
     name = properties.get("sasl.mechanism", properties.get("sasl.mechanisms", "GSSAPI")).upper()
-    mechanism = next((each for each in _MECHANISMS if each == name), None)
+    mechanism = next((each for each in get_args(Mechanism) if each == name), None)
     if mechanism is None:
         raise NotMappedError(f"sasl.mechanism {name} works in librdkafka alone")
     if mechanism == "OAUTHBEARER":
@@ -141,12 +144,6 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if ciphers := properties.get("ssl.cipher.suites"):
         context.set_ciphers(ciphers)
-    _load_authorities(context, properties)
-    _load_own(context, properties)
-    return context
-
-
-def _load_authorities(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     location, text = properties.get("ssl.ca.location", ""), properties.get("ssl.ca.pem", "")
     if text:
         context.load_verify_locations(cadata=text)
@@ -155,48 +152,40 @@ def _load_authorities(context: ssl.SSLContext, properties: Mapping[str, str]) ->
         context.load_verify_locations(**({"capath": location} if folder else {"cafile": location}))
     elif not text:
         context.load_default_certs()
-
-
-def _load_own(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
-    """Load the client's certificate and key."""
     chain, key = _own(properties)
-    if not chain or not key:
-        return
-    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+    if chain and key:
+        from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-    # OpenSSL reads them from a file alone: the key is encrypted in it by a password that nobody else has.
-    password = secrets.token_hex(32)
-    sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
-    with tempfile.TemporaryDirectory(prefix="kbackup-tls-") as folder:
-        file = Path(folder, "client.pem")
-        file.write_bytes(chain + b"\n" + sealed)
-        context.load_cert_chain(file, password=password)
+        # OpenSSL reads them from a file alone: the key is encrypted in it by a password that nobody else has.
+        password = secrets.token_hex(32)
+        sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
+        with tempfile.TemporaryDirectory(prefix="kbackup-tls-") as temporary:
+            file = Path(temporary, "client.pem")
+            file.write_bytes(chain + b"\n" + sealed)
+            context.load_cert_chain(file, password=password)
+    return context
 
 
 def _own(properties: Mapping[str, str]) -> tuple[bytes, PrivateKeyTypes | None]:
+    """Return the client's own certificates in PEM, and its key."""
     if store := properties.get("ssl.keystore.location"):
-        return _from_key_store(Path(store), properties.get("ssl.keystore.password", ""))
-    chain, key = (_text(properties, f"ssl.{part}") for part in ("certificate", "key"))
-    if not key:
+        from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+
+        password = properties.get("ssl.keystore.password", "").encode() or None
+        key, own, others = pkcs12.load_key_and_certificates(Path(store).read_bytes(), password)
+        certificates = [own, *others] if own is not None else others
+        return b"".join(each.public_bytes(Encoding.PEM) for each in certificates), key
+    chain, text = (
+        Path(location).read_bytes()
+        if (location := properties.get(f"ssl.{part}.location"))
+        else properties.get(f"ssl.{part}.pem", "").encode()
+        for part in ("certificate", "key")
+    )
+    if not text:
         return chain, None
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    password = properties.get("ssl.key.password", "").encode() or None
-    return chain, load_pem_private_key(key, password)
-
-
-def _text(properties: Mapping[str, str], name: str) -> bytes:
-    if location := properties.get(f"{name}.location"):
-        return Path(location).read_bytes()
-    return properties.get(f"{name}.pem", "").encode()
-
-
-def _from_key_store(path: Path, password: str) -> tuple[bytes, PrivateKeyTypes | None]:
-    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
-
-    key, own, others = pkcs12.load_key_and_certificates(path.read_bytes(), password.encode() or None)
-    chain = [own, *others] if own is not None else others
-    return b"".join(each.public_bytes(Encoding.PEM) for each in chain), key
+    return chain, load_pem_private_key(text, properties.get("ssl.key.password", "").encode() or None)
 
 
 # Tokens of an OIDC provider by client credentials (RFC 6749, 4.4), as librdkafka's `sasl.oauthbearer.method=oidc`
@@ -245,7 +234,9 @@ def fetch_token(properties: Mapping[str, str], timeout: float) -> tuple[str, Map
     request = urllib.request.Request(  # noqa: S310 (the scheme was checked)
         url, data=urlencode(form).encode(), headers={"Accept": "application/json", "Authorization": f"Basic {basic}"}
     )
-    secured = urllib.request.HTTPSHandler(context=_context(properties))
+    names = ("ca.location", "ca.pem")
+    trusted = {f"ssl.{n}": properties[f"https.{n}"] for n in names if f"https.{n}" in properties}
+    secured = urllib.request.HTTPSHandler(context=tls_context(trusted))
     try:
         with urllib.request.build_opener(secured, _NoRedirects).open(request, timeout=timeout) as answer:
             token = json.loads(answer.read(_LARGEST_TOKEN))["access_token"]
@@ -258,8 +249,3 @@ def fetch_token(properties: Mapping[str, str], timeout: float) -> tuple[str, Map
         raise LoginError(f"no token: the answer of {where.hostname} holds none") from None
     pairs = (pair.partition("=") for pair in properties.get(_EXTENSIONS, "").split(",") if pair)
     return str(token), {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    names = ("ca.location", "ca.pem")
-    return tls_context({f"ssl.{n}": properties[f"https.{n}"] for n in names if f"https.{n}" in properties})

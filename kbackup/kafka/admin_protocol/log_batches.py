@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def read_log_batches(
     """
     for address, offsets in leaders.items():
         try:
-            with connect(replace(endpoint, addresses=(address,))) as broker:
+            with closing(connect(replace(endpoint, addresses=(address,)))) as broker:
                 remaining = dict(offsets)
                 while found := list(_fetch(broker, dict(islice(remaining.items(), _BATCH)))):
                     yield from found

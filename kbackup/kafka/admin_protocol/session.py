@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from kbackup.kafka.admin_protocol.endpoint import (
@@ -25,22 +24,14 @@ from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.log_batches import LogBatch
-    from kbackup.kafka.admin_protocol.metadata_requests import ClusterReader, Writer
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSession:
-    """The requests that can be sent while the connection is open."""
-
-    read: ClusterReader
-    write: Writer
+    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 
 @contextmanager
 def admin_session(connection: Connection) -> Iterator[AdminSession | Untold]:
     """One connection to the cluster while the context lasts; `Untold` where none can be made, with the reason."""
     from kbackup.kafka.admin_protocol.connection import connect  # which loads kafka-python
-    from kbackup.kafka.admin_protocol.metadata_requests import ClusterReader, Writer
+    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
     try:
         endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
@@ -51,8 +42,8 @@ def admin_session(connection: Connection) -> Iterator[AdminSession | Untold]:
     except NoConnectionError as error:
         yield Untold("failed", f"{connection.address} took no connection for admin requests: {error}")
         return
-    with broker:
-        yield AdminSession(ClusterReader(connection, broker), Writer(connection, broker))
+    with closing(broker):
+        yield AdminSession(connection, broker)
 
 
 def log_batches(

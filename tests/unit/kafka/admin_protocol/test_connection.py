@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -89,8 +89,8 @@ def test_an_old_broker_is_asked_as_it_understands() -> None:
         admin_session(Connection({"bootstrap.servers": address}, "source")) as session,
     ):
         assert not isinstance(session, Untold)
-        quotas, features = session.read.client_quotas(), session.read.features()
-        refused = session.write.set_default_broker_configs({"a": "1"})
+        quotas, features = session.client_quotas(), session.features()
+        refused = session.set_default_broker_configs({"a": "1"})
     assert isinstance(quotas, Untold)
     assert (quotas.reason, "too old" in quotas.why) == ("not supported", True)
     assert isinstance(features, Untold)
@@ -100,7 +100,7 @@ def test_an_old_broker_is_asked_as_it_understands() -> None:
 def test_features_of_the_first_epoch_count() -> None:
     with (
         broker(versions(3, features=True)) as address,
-        connect(endpoint_of({"bootstrap.servers": address}, None, 5.0)) as connection,
+        closing(connect(endpoint_of({"bootstrap.servers": address}, None, 5.0))) as connection,
     ):
         assert connection.features == {}
 
@@ -182,7 +182,7 @@ def test_newest_version_of_a_request() -> None:
 
     with broker(answer) as address, admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
         assert not isinstance(session, Untold)
-        assert session.read.fetch_version() == 17
-        moving = session.read.reassignments()
+        assert session.fetch_version() == 17
+        moving = session.reassignments()
     assert isinstance(moving, Untold)
     assert moving.reason == "not supported"
