@@ -90,7 +90,8 @@ def read_all(client: dict[str, Any], topics: Mapping[str, int]) -> dict[TopicPar
 def ends(client: dict[str, Any], topics: Mapping[str, int]) -> dict[TopicPartition, int]:
     """The high watermark of each partition."""
     partitions = [KafkaTopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-    futures = AdminClient({**client, "log_level": 3}).list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+    admin = AdminClient({**client, "log_level": 3})  # kept until its futures are done: they fail when it goes
+    futures = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
     return {TopicPartition(tp.topic, tp.partition): future.result(_SILENCE).offset for tp, future in futures.items()}
 
 

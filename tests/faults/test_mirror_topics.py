@@ -27,7 +27,8 @@ from tests.support.truth import PartitionRecords, in_archive, in_cluster
 def delete_remote(mirror: Mirror, topic: str) -> None:
     """Delete the remote topic of a topic; returns when the broker has forgotten its applied positions."""
     name = mirror.remote(TopicPartition(topic, 0)).topic
-    AdminClient(mirror.client).delete_topics([name])[name].result(30)
+    admin = AdminClient(mirror.client)  # kept until its future is done: that fails when it goes
+    admin.delete_topics([name])[name].result(30)
     while any(tp.topic == name for tp in read_positions(Cluster(mirror.client, "target"), *mirror.names)):
         pass
 
