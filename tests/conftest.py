@@ -118,6 +118,15 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+def options_of(server: S3Server) -> S3Options:
+    return S3Options(
+        endpoint_url=server.endpoint_url,
+        region=server.region,
+        access_key_id=server.access_key,
+        secret_access_key=server.secret_key,
+    )
+
+
 @dataclass(frozen=True)
 class Bucket:
     """A fresh bucket and what it takes to reach it."""
@@ -131,12 +140,7 @@ class Bucket:
 
     @property
     def options(self) -> S3Options:
-        return S3Options(
-            endpoint_url=self.server.endpoint_url,
-            region=self.server.region,
-            access_key_id=self.server.access_key,
-            secret_access_key=self.server.secret_key,
-        )
+        return options_of(self.server)
 
     @property
     def env(self) -> dict[str, str]:

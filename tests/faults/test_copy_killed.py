@@ -15,9 +15,9 @@ from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
 from scripts.dev.s3 import Minio
+from tests.conftest import options_of
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, run
-from tests.integration.backed_up import options_of
 from tests.support.archives import make_archive
 from tests.support.copies import contents
 

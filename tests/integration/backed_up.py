@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from kbackup.config.models import Backup
 from kbackup.jobs.backup.job import backup
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.metrics.registry import Silent
-from kbackup.store import S3Options, Store, open_store
+from kbackup.store import Store, open_store
 from kbackup.types import TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import S3Server
+from scripts.dev.kafka import Broker
+from scripts.dev.s3 import S3Server
+from tests.conftest import options_of
+from tests.integration.conftest import run_command, servers_config
 
 Run = Callable[..., tuple[int, Any]]
 """A command by its arguments: its exit code and JSON document."""
@@ -43,30 +40,8 @@ class BackedUp:
 
 
 def write_config(path: Path, broker: Broker, server: S3Server, bucket: str) -> Path:
-    path.write_text(
-        f"""
-        archive = "s3://{bucket}/some/prefix"
-        [source]
-        "bootstrap.servers" = "{broker.bootstrap}"
-        [target]
-        "bootstrap.servers" = "{broker.bootstrap}"
-        [s3]
-        endpoint_url = "{server.endpoint_url}"
-        region = "{server.region}"
-        access_key_id = "{server.access_key}"
-        secret_access_key = "{server.secret_key}"
-        """
-    )
+    path.write_text(f'archive = "s3://{bucket}/some/prefix"\n{servers_config(broker, server)}')
     return path
-
-
-def options_of(server: S3Server) -> S3Options:
-    return S3Options(
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key,
-        secret_access_key=server.secret_key,
-        region=server.region,
-    )
 
 
 def produce(broker: Broker, topic: str, partition: int, numbers: range) -> None:
@@ -105,12 +80,11 @@ def back_up(broker: Broker, server: S3Server, spark: SparkSession, folder: Path)
     return made
 
 
-def on_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
-    """Modules of `kbackup.cli` that are to work on the session that is there."""
+def runner(spark: SparkSession, config: Path) -> Run:
+    """Return a function that runs a command on the session that is there."""
 
-    @contextmanager
-    def given(config: object, **_: object) -> Iterator[Callable[[], SparkSession]]:
-        yield lambda: spark
+    def run(*arguments: str) -> tuple[int, Any]:
+        outcome = run_command(spark, config, arguments)
+        return outcome.code, outcome.document
 
-    for command in commands:
-        monkeypatch.setattr(f"kbackup.cli.{command}.spark_session", given)
+    return run

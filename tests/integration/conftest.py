@@ -16,15 +16,17 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.config import Config
-from kbackup.store import S3Options, open_store
+from kbackup.store import open_store
 from kbackup.store.base import Store
+from tests.conftest import options_of
 from tests.support.secrets import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import Minio
+    from scripts.dev.s3 import Minio, S3Server
+    from tests.integration.backed_up import BackedUp
     from tests.integration.zoo import Zoo
 
 SEGMENT_BYTES = 4 << 10
@@ -68,8 +70,8 @@ class Archive:
         return {entry.key: entry.etag for entry in self.store.list()}
 
 
-def run_command(spark: object, config: Path, arguments: Sequence[str], on_spark: Sequence[str]) -> Outcome:
-    """Run kbackup in this process; the commands `on_spark` take this session."""
+def run_command(spark: object, config: Path, arguments: Sequence[str]) -> Outcome:
+    """Run kbackup in this process, on this session."""
 
     @contextmanager
     def given(config: Config, **_: object) -> Iterator[Callable[[], object]]:
@@ -77,7 +79,7 @@ def run_command(spark: object, config: Path, arguments: Sequence[str], on_spark:
 
     out, err = io.StringIO(), io.StringIO()
     with ExitStack() as stack:
-        for name in on_spark:
+        for name in ("backup", "check", "drill", "repair", "restore", "verify"):
             stack.enter_context(mock.patch(f"kbackup.cli.{name}.spark_session", given))
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(err))
@@ -94,17 +96,34 @@ class Kbackup:
     config: Path
 
     def __call__(self, *arguments: str) -> Outcome:
-        return run_command(self.spark, self.config, arguments, ("backup", "restore"))
+        return run_command(self.spark, self.config, arguments)
 
     def backup(self, archive: Archive, *arguments: str, code: int = 0) -> dict[str, Any]:
-        return self._must(code, self("backup", "--archive", archive.url, *arguments))
+        return self.run("backup", "--archive", archive.url, *arguments, code=code)
 
     def restore(self, archive: Archive, *arguments: str, code: int = 0) -> dict[str, Any]:
-        return self._must(code, self("restore", archive.url, *arguments))
+        return self.run("restore", archive.url, *arguments, code=code)
 
-    def _must(self, code: int, outcome: Outcome) -> dict[str, Any]:
+    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """Return the document of a command that must end with `code`."""
+        outcome = self(*arguments)
         assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
         return outcome.document
+
+
+def servers_config(broker: Broker, server: S3Server) -> str:
+    """The part of a configuration file that names the servers."""
+    return f"""
+        [source]
+        "bootstrap.servers" = "{broker.bootstrap}"
+        [target]
+        "bootstrap.servers" = "{broker.bootstrap}"
+        [s3]
+        endpoint_url = "{server.endpoint_url}"
+        region = "{server.region}"
+        access_key_id = "{server.access_key}"
+        secret_access_key = "{server.secret_key}"
+        """
 
 
 @pytest.fixture(scope="session")
@@ -112,23 +131,8 @@ def kbackup(
     broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Kbackup:
     config = tmp_path_factory.mktemp("kbackup") / "kbackup.toml"
-    config.write_text(
-        f"""
-        [source]
-        "bootstrap.servers" = "{broker.bootstrap}"
-        [target]
-        "bootstrap.servers" = "{broker.bootstrap}"
-        [s3]
-        endpoint_url = "{minio_server.endpoint_url}"
-        region = "{minio_server.region}"
-        access_key_id = "{minio_server.access_key}"
-        secret_access_key = "{minio_server.secret_key}"
-        [backup]
-        segment_bytes = {SEGMENT_BYTES}
-        split_records = {SPLIT_RECORDS}
-        pack_records = {PACK_RECORDS}
-        """
-    )
+    sizes = f"segment_bytes = {SEGMENT_BYTES}\nsplit_records = {SPLIT_RECORDS}\npack_records = {PACK_RECORDS}\n"
+    config.write_text(f"{servers_config(broker, minio_server)}[backup]\n{sizes}")
     return Kbackup(CountedSpark(spark), config)
 
 
@@ -142,16 +146,10 @@ def archive_bucket(minio_server: Minio) -> str:
 @pytest.fixture(scope="session")
 def new_archive(minio_server: Minio, archive_bucket: str) -> Callable[[], Archive]:
     """Makes archives, each under a prefix of its own."""
-    options = S3Options(
-        endpoint_url=minio_server.endpoint_url,
-        region=minio_server.region,
-        access_key_id=minio_server.access_key,
-        secret_access_key=minio_server.secret_key,
-    )
 
     def new() -> Archive:
         url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
-        return Archive(url, open_store(url, options))
+        return Archive(url, open_store(url, options_of(minio_server)))
 
     return new
 
@@ -167,3 +165,13 @@ def zoo(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]) ->
     from tests.integration.zoo import build
 
     return build(broker, f"zoo-{secrets.token_hex(4)}", new_archive(), kbackup)
+
+
+@pytest.fixture(scope="module")
+def made(
+    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> BackedUp:
+    """A topic with a group, backed up twice, for the tests of one module."""
+    from tests.integration.backed_up import back_up
+
+    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("made"))

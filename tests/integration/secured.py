@@ -6,16 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import Outcome, run_command
 from tests.support.secrets import make
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 RECORDS = 60
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -34,9 +31,7 @@ class Command:
         return str(self.folder / "archive")
 
     def __call__(self, *arguments: str) -> Outcome:
-        return run_command(
-            self.spark, self.folder / "kbackup.toml", arguments, ("backup", "restore", "verify", "drill")
-        )
+        return run_command(self.spark, self.folder / "kbackup.toml", arguments)
 
     def must(self, *arguments: str) -> Outcome:
         outcome = self(*arguments)

@@ -2,105 +2,71 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from kbackup import cli
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.compare.job import ComparedPartition, topic_blocks
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel import Kernel
-from tests.integration.backed_up import T0, BackedUp, Run, back_up, commit, on_session
+from scripts.dev.kafka import Broker
+from tests.integration.backed_up import T0, BackedUp, Run, commit, runner
 from tests.integration.topics import delete_topic, produce
 from tests.support.kafka_raw import Record as RawRecord
 from tests.support.kafka_raw import raw_produce
 from tests.support.truth import Records, read_topic
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import Minio
-
-
-@pytest.fixture(scope="module")
-def made(
-    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> BackedUp:
-    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("against"))
-
 
 @pytest.fixture
-def run(
-    made: BackedUp, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """A command on the session that is there; its exit code and JSON document."""
-
-    on_session(spark, monkeypatch, "verify", "restore")
-
-    def runner(*args: str) -> tuple[int, Any]:
-        capsys.readouterr()
-        code = cli.main([*args, "--json", "--config", str(made.config)])
-        return code, json.loads(capsys.readouterr().out)
-
-    return runner
+def run(made: BackedUp, spark: SparkSession) -> Run:
+    return runner(spark, made.config)
 
 
-@pytest.fixture
-def restored(made: BackedUp, run: Run, topic_name: str) -> tuple[str, str]:
-    """A restore's id and its topic; the group of the same name is restored with it."""
-    restore_id = f"id-{topic_name}"
-    names = ["--map", f"{made.topic}={topic_name}", "--map-group", f"{made.group}={topic_name}"]
+def test_a_restore_is_what_the_archive_holds_until_it_is_changed(
+    run: Run, made: BackedUp, broker: Broker, topic_name: str
+) -> None:
+    restore_id, topic = f"id-{topic_name}", topic_name
+    names = ["--map", f"{made.topic}={topic}", "--map-group", f"{made.group}={topic}"]
     code, report = run("restore", *names, "--restore-id", restore_id)
     assert code == 0, report
-    return restore_id, topic_name
-
-
-def test_a_restore_is_what_the_archive_holds(run: Run, restored: tuple[str, str]) -> None:
-    restore_id, topic = restored
-    code, report = run("verify", "--against", "target", "--restore-id", restore_id, "--groups", "--exact")
+    ours = ["verify", "--against", "target", "--restore-id", restore_id]
+    code, report = run(*ours, "--groups", "--exact")
     assert (code, report["findings"], report["notes"], report["partitions"]) == (0, [], [], [])
     assert (report["records"], report["same"], report["partitions_compared"]) == (180, 180, 3)
     assert [(t["target"], t["records"], t["ok"]) for t in report["topics"]] == [(topic, 180, True)]
     stands = {(g["partition"], g["committed"], g["due"], g["found"], g["how"]) for g in report["groups"]}
     assert all(g["ok"] and g["group"] == topic for g in report["groups"])
     assert {(p, c, how) for p, c, _, _, how in stands} == {(0, 40, "exact"), (1, 30, "log end")}
-
-
-def test_by_names_alone(run: Run, made: BackedUp, restored: tuple[str, str]) -> None:
-    code, report = run("verify", "--against", "target", "--map", f"{made.topic}={restored[1]}")
+    code, report = run("verify", "--against", "target", "--map", f"{made.topic}={topic}")  # by names alone
     assert (code, report["records"], report["same"], report["restore_id"]) == (0, 180, 180, None)
 
+    commit(broker, topic, topic, {0: 39})
+    code, report = run(*ours, "--groups")
+    assert (code, report["findings"]) == (3, [f"group {topic} has offset 39 in {topic}-0, due is 40 (exact)"])
 
-def test_the_source_is_what_the_archive_holds(run: Run, made: BackedUp, broker: Broker) -> None:
-    code, report = run("verify", "--against", "source", "--restore-point", "1")
-    assert (code, report["findings"], report["records"], report["same"]) == (0, [], 130, 130)
-    assert report["notes"] == [], "what came after restore point 1 is not looked at"
-
-
-def test_records_of_other_producers_are_findings_only_with_exact(
-    run: Run, made: BackedUp, broker: Broker, restored: tuple[str, str]
-) -> None:
-    restore_id, topic = restored
+    # records of other producers are findings only with --exact
     produce(broker, topic, 1, [b"theirs"] * 4)
     produce(broker, topic, 2, [b"theirs"])  # where nothing was restored to
-    ours = ["verify", "--against", "target", "--restore-id", restore_id]
     code, report = run(*ours)
     assert (code, report["findings"], report["after"]) == (0, [], 5)
     assert [note.partition(":")[0] for note in report["notes"]] == [f"{topic}-1", f"{topic}-2"]
     code, report = run(*ours, "--exact")
     assert (code, len(report["findings"])) == (3, 2)
 
+    delete_topic(broker, topic)
+    code, report = run(*ours)
+    assert (code, report["counts"]) == (3, {"missing": 180})
+    assert report["findings"][0] == f"topic {topic} is not in the target cluster"
+    assert [t["ok"] for t in report["topics"]] == [False]
 
-def test_a_group_elsewhere(run: Run, broker: Broker, restored: tuple[str, str]) -> None:
-    restore_id, topic = restored
-    commit(broker, topic, topic, {0: 39})
-    code, report = run("verify", "--against", "target", "--restore-id", restore_id, "--groups")
-    assert code == 3
-    assert report["findings"] == [f"group {topic} has offset 39 in {topic}-0, due is 40 (exact)"]
+
+def test_the_source_is_what_the_archive_holds(run: Run) -> None:
+    code, report = run("verify", "--against", "source", "--restore-point", "1")
+    assert (code, report["findings"], report["records"], report["same"]) == (0, [], 130, 130)
+    assert report["notes"] == [], "what came after restore point 1 is not looked at"
 
 
 def _raw(records: Records, partition: int) -> list[RawRecord]:
@@ -167,15 +133,6 @@ def test_the_brokers_own_times_are_left_out_and_that_is_said(
     assert (code, report["findings"], report["same"]) == (0, [], 180)
     assert "LogAppendTime" in report["notes"][0]
     assert [t["timestamps"] for t in report["topics"]] == [False]
-
-
-def test_a_topic_that_is_gone(run: Run, broker: Broker, restored: tuple[str, str]) -> None:
-    restore_id, topic = restored
-    delete_topic(broker, topic)
-    code, report = run("verify", "--against", "target", "--restore-id", restore_id)
-    assert (code, report["counts"]) == (3, {"missing": 180})
-    assert report["findings"][0] == f"topic {topic} is not in the target cluster"
-    assert [t["ok"] for t in report["topics"]] == [False]
 
 
 @pytest.mark.parametrize("kernel", ["native", "python"])

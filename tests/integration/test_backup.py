@@ -20,22 +20,22 @@ from tests.support.truth import archive_records, documented_records
 from tests.unit.formats.reference import Record
 
 
-@pytest.mark.parametrize("name", FIRST)
-def test_first_restore_point_is_what_the_cluster_held(zoo: Zoo, name: str) -> None:
-    point = open_archive(zoo.archive.store).restore_point(1)
-    assert archive_records(zoo.archive.store, zoo.topic(name), point) == zoo.held(name, 1)
+@pytest.mark.parametrize(("moment", "name"), [*((1, name) for name in FIRST), *((2, name) for name in SECOND)])
+def test_restore_point_has_what_came_and_keeps_what_went(zoo: Zoo, moment: int, name: str) -> None:
+    point = open_archive(zoo.archive.store).restore_point(moment)
+    assert archive_records(zoo.archive.store, zoo.topic(name), point) == zoo.held(name, moment)
 
 
 @pytest.mark.parametrize("name", SECOND)
-def test_second_restore_point_has_what_came_and_keeps_what_went(zoo: Zoo, name: str) -> None:
-    point = open_archive(zoo.archive.store).restore_point(2)
-    assert archive_records(zoo.archive.store, zoo.topic(name), point) == zoo.held(name, 2)
-
-
-@pytest.mark.parametrize("name", SECOND)
-def test_partition_indexes_lead_to_every_record(zoo: Zoo, name: str) -> None:
-    folder = layout.topic_dir(zoo.topic(name), 2 if name == "reborn" else 1)
-    assert documented_records(zoo.archive.store, folder) == zoo.held(name, 2)
+def test_files_of_each_partition_lead_to_every_record_and_group(zoo: Zoo, name: str) -> None:
+    store, folder = zoo.archive.store, layout.topic_dir(zoo.topic(name), 2 if name == "reborn" else 1)
+    assert documented_records(store, folder) == zoo.held(name, 2)
+    for partition in zoo.held(name, 2):
+        key = layout.group_offsets_key(folder, partition)
+        expected = {
+            zoo.group(position): at[zoo.topic(name), partition].offset for position, at in zoo.moments[2].groups.items()
+        }
+        assert decode_group_offsets(store.get(key), key) == expected
 
 
 def test_odd_records_are_in_the_archive_as_they_were_sent(zoo: Zoo) -> None:
@@ -75,10 +75,7 @@ def test_archived_ends_are_positions_not_last_records(zoo: Zoo) -> None:
     assert [(p.start, p.end, p.log_end) for p in ledger.partitions] == [(0, 52, 52), (0, 13, 13), (0, 10, 10)]
     (trimmed,) = [t for t in head.topics if t.name == zoo.topic("trimmed")]
     assert [(p.start, p.end, p.records) for p in trimmed.partitions] == [(25, 60, 35), (10, 10, 0)]
-
-
-def test_open_transaction_comes_with_the_run_after_its_commit(zoo: Zoo) -> None:
-    head = open_archive(zoo.archive.store).restore_point(1)
+    # an open transaction comes with the run after its commit
     (state,) = [t for t in head.topics if t.name == zoo.topic("open")]
     assert (state.partitions[0].end, state.partitions[0].log_end) == (40, 55)
     assert len(zoo.held("open", 1)[0]) == 40
@@ -94,11 +91,16 @@ def test_big_partition_is_cut_and_every_record_is_there_once(zoo: Zoo) -> None:
     assert all(a.last + 1 == b.first for a, b in pairwise(own))
 
 
-def test_empty_partitions_are_in_the_archive(zoo: Zoo) -> None:
-    store = zoo.archive.store
+def test_empty_partitions_and_configs_of_topics_are_in_the_archive(zoo: Zoo) -> None:
+    store, archive = zoo.archive.store, open_archive(zoo.archive.store)
     for name, partition in (("odd", 1), ("ledger", 2), ("trimmed", 1), ("growing", 3)):
         key = layout.partition_index_key(layout.topic_dir(zoo.topic(name)), partition)
         assert store.get(key) == b"\1"
+    metadata = {t.name: t for t in archive.metadata(archive.restore_point(2)).topics}
+    assert metadata[zoo.topic("growing")].partitions == 4
+    assert metadata[zoo.topic("stamped")].configs == {"message.timestamp.type": "LogAppendTime"}
+    assert metadata[zoo.topic("compacted")].configs["cleanup.policy"] == "compact"
+    assert {t.replication_factor for t in metadata.values()} == {1}
 
 
 def test_runs_add_only_what_is_new(zoo: Zoo) -> None:
@@ -129,7 +131,7 @@ def test_losses_are_reported(zoo: Zoo) -> None:
     assert [w for w in second["warnings"] if zoo.topic("gone") in w]
 
 
-def test_recreated_topic_never_mixes_with_the_old_one(zoo: Zoo) -> None:
+def test_recreated_topic_never_mixes_with_the_old_one_and_a_deleted_one_is_kept(zoo: Zoo) -> None:
     store, archive = zoo.archive.store, open_archive(zoo.archive.store)
     old, new = (next(t for t in archive.restore_point(n).topics if t.name == zoo.topic("reborn")) for n in (1, 2))
     assert (old.incarnation, new.incarnation) == (1, 2)
@@ -137,13 +139,10 @@ def test_recreated_topic_never_mixes_with_the_old_one(zoo: Zoo) -> None:
     assert len(new.partitions) == 1
     assert documented_records(store, layout.topic_dir(zoo.topic("reborn"))) == zoo.held("reborn", 1)
     assert archive_records(store, zoo.topic("reborn"), archive.restore_point(1)) == zoo.held("reborn", 1)
-
-
-def test_deleted_topic_is_kept(zoo: Zoo) -> None:
-    head = open_archive(zoo.archive.store).restore_point(3)
+    head = archive.restore_point(3)
     (state,) = [t for t in head.topics if t.name == zoo.topic("gone")]
     assert (state.state, state.captured) == ("deleted", 1)
-    assert archive_records(zoo.archive.store, zoo.topic("gone"), head) == zoo.held("gone", 1)
+    assert archive_records(store, zoo.topic("gone"), head) == zoo.held("gone", 1)
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -153,26 +152,6 @@ def test_groups_are_captured_with_their_metadata(zoo: Zoo, position: str, moment
     groups = {g.group: g for g in archive.groups(archive.restore_point(moment)).groups}
     found = {(o.topic, o.partition): (o.offset, o.metadata) for o in groups[zoo.group(position)].offsets}
     assert found == zoo.moments[moment - 1].groups[position]
-
-
-@pytest.mark.parametrize("name", SECOND)
-def test_group_files_have_each_partition(zoo: Zoo, name: str) -> None:
-    folder = layout.topic_dir(zoo.topic(name), 2 if name == "reborn" else 1)
-    for partition in zoo.held(name, 2):
-        key = layout.group_offsets_key(folder, partition)
-        expected = {
-            zoo.group(position): at[zoo.topic(name), partition].offset for position, at in zoo.moments[2].groups.items()
-        }
-        assert decode_group_offsets(zoo.archive.store.get(key), key) == expected
-
-
-def test_metadata_has_what_makes_a_topic(zoo: Zoo) -> None:
-    archive = open_archive(zoo.archive.store)
-    metadata = {t.name: t for t in archive.metadata(archive.restore_point(2)).topics}
-    assert metadata[zoo.topic("growing")].partitions == 4
-    assert metadata[zoo.topic("stamped")].configs == {"message.timestamp.type": "LogAppendTime"}
-    assert metadata[zoo.topic("compacted")].configs["cleanup.policy"] == "compact"
-    assert {t.replication_factor for t in metadata.values()} == {1}
 
 
 def test_records_are_archived_beside_a_torn_metadata_log(

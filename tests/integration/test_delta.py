@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
@@ -18,18 +19,15 @@ from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
+from scripts.dev.kafka import Broker
+from scripts.dev.s3 import Minio
+from tests.conftest import options_of
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
+from tests.integration.zoo import Zoo
 from tests.support.archives import make_archive
 from tests.support.exported import Exported, exported, parquet_table
 from tests.support.truth import archive_records
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import Minio
-    from tests.integration.zoo import Zoo
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +37,14 @@ def session(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture(scope="module")
 def options(minio_server: Minio) -> S3Options:
-    return S3Options(
-        endpoint_url=minio_server.endpoint_url,
-        region=minio_server.region,
-        access_key_id=minio_server.access_key,
-        secret_access_key=minio_server.secret_key,
-    )
+    return options_of(minio_server)
 
 
 @pytest.fixture(scope="module")
 def zoo_table(zoo: Zoo, kbackup: Kbackup, archive_bucket: str) -> str:
     """One table of the whole zoo, on the S3 server."""
     url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
-    done = kbackup("export", "--archive", zoo.archive.url, "--delta", url, "--one-table")
-    assert done.code == 0, done.err
-    (report,) = done.document["exports"]
+    (report,) = kbackup.run("export", "--archive", zoo.archive.url, "--delta", url, "--one-table")["exports"]
     assert [table["restore_points"] for table in report["tables"]] == [[1, 2]]
     assert report["restore_point"] == 3
     return url
@@ -123,8 +114,7 @@ def test_two_at_once_and_others_are_refused(
 def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, options: S3Options) -> None:
     url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
     arguments = ("export", "--archive", zoo.archive.url, "--parquet", url)
-    done = kbackup(*arguments)
-    assert done.code == 0, done.err
+    kbackup.run(*arguments)
     store = open_store(url, options)
     assert exported(parquet_table(store)) == held(zoo.archive.store, 3)
     files = {entry.key: entry.etag for entry in store.list("topic=")}

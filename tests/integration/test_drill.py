@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
-from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.errors import ClusterError
@@ -18,44 +18,17 @@ from kbackup.jobs.compare.job import verify_against
 from kbackup.jobs.drill import job as drill
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.restore.job import restore
-from tests.integration.backed_up import BackedUp, Run, back_up, on_session
+from scripts.dev.kafka import Broker
+from tests.integration.backed_up import BackedUp, Run, runner
+from tests.integration.conftest import run_command
 from tests.integration.topics import delete_topic, produce
 from tests.support.truth import log_ends, positions
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import Minio
-
-
-@pytest.fixture(scope="module")
-def made(
-    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> BackedUp:
-    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("drill"))
-
 
 @pytest.fixture
-def run(
-    made: BackedUp,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> Run:
+def run(made: BackedUp, spark: SparkSession, tmp_path: Path) -> Run:
     """A drill on the session that is there; its exit code and JSON document."""
-
-    on_session(spark, monkeypatch, "drill")
-
-    def runner(*args: str) -> tuple[int, Any]:
-        capsys.readouterr()
-        folder = str(tmp_path / "reports")
-        code = cli.main(["drill", "--on-source", "--json", "--config", str(made.config), "--report", folder, *args])
-        out = capsys.readouterr().out
-        return code, json.loads(out)
-
-    return runner
+    return partial(runner(spark, made.config), "drill", "--on-source", "--report", str(tmp_path / "reports"))
 
 
 @pytest.fixture(autouse=True)
@@ -126,11 +99,9 @@ def test_kept_topics_and_groups_are_reported(run: Run, made: BackedUp, broker: B
         admin.delete_consumer_groups([f"kept.{made.group}"])[f"kept.{made.group}"].result(30)
 
 
-def test_the_cluster_that_was_backed_up_is_asked_for(
-    made: BackedUp, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["drill", "--config", str(made.config)]) == 1
-    assert "which was backed up" in capsys.readouterr().err
+def test_the_cluster_that_was_backed_up_is_asked_for(made: BackedUp, spark: SparkSession) -> None:
+    outcome = run_command(spark, made.config, ["drill"])
+    assert (outcome.code, "which was backed up" in outcome.err) == (1, True)
 
 
 @pytest.mark.parametrize("prefix", ["", "a", "<b>drill", "drill/", "drill\n", "x" * 101])

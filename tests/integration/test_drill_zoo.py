@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
-
 import pytest
+from pyspark.sql import SparkSession
 
-from kbackup import cli
-from tests.integration.backed_up import Run, on_session
+from tests.integration.backed_up import Run, runner
+from tests.integration.conftest import Kbackup
 from tests.integration.zoo import FIRST, SECOND, Zoo
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.integration.conftest import Kbackup
 
 
 @pytest.fixture
-def run(
-    zoo: Zoo, kbackup: Kbackup, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    on_session(spark, monkeypatch, "verify", "drill", "restore")
-
-    def runner(command: str, *args: str) -> tuple[int, Any]:
-        capsys.readouterr()
-        code = cli.main([command, zoo.archive.url, *args, "--json", "--config", str(kbackup.config)])
-        return code, json.loads(capsys.readouterr().out)
-
-    return runner
+def run(zoo: Zoo, kbackup: Kbackup, spark: SparkSession) -> Run:
+    on_session = runner(spark, kbackup.config)
+    return lambda command, *arguments: on_session(command, zoo.archive.url, *arguments)
 
 
 @pytest.mark.parametrize(("moment", "names"), [(1, FIRST), (3, SECOND)])

@@ -4,11 +4,12 @@ read where it lies."""
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
 from kbackup.jobs.verify import VerifyReport, verify
@@ -17,17 +18,11 @@ from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
+from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.restored import assert_restored
 from tests.support.secrets import know
 from tests.support.truth import Position, commit, positions, read_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
 
 MARKER = f"marker-{secrets.token_hex(8)}"
 KEY = "ENCRYPTED_ARCHIVE_KEY"
@@ -103,12 +98,16 @@ def test_nothing_of_it_is_readable(encrypted: Encrypted) -> None:
     assert len({stored[key][8:24] for key in plain}) == 2
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_encrypted_archive_is_verified(encrypted: Encrypted, spark: SparkSession, quick: bool) -> None:
-    report = verified(encrypted, spark, quick)
-    assert report.findings == ()
-    assert report.segments > 10
-    assert quick or report.read_records == 2600
+def test_encrypted_archive_is_verified_and_browsed(encrypted: Encrypted, spark: SparkSession, kbackup: Kbackup) -> None:
+    for quick in (True, False):
+        report = verified(encrypted, spark, quick)
+        assert report.findings == ()
+        assert report.segments > 10
+        assert quick or report.read_records == 2600
+    listed = kbackup("list", encrypted.archive.url, "--encryption-key", f"env:{KEY}")
+    assert [point["number"] for point in listed.document["restore_points"]] == [1, 2]
+    shown = kbackup.run("info", "--archive", encrypted.archive.url, encrypted.topic, "--encryption-key", f"env:{KEY}")
+    assert encrypted.topic in str(shown)
 
 
 def test_encrypted_archive_is_restored(encrypted: Encrypted, broker: Broker, kbackup: Kbackup) -> None:
@@ -141,14 +140,6 @@ def test_without_the_key_nothing_begins(encrypted: Encrypted, kbackup: Kbackup, 
     now = encrypted.archive.objects()
     assert now.keys() == before.keys()
     assert {key for key in now if now[key] != before[key]} <= {layout.LOCK}
-
-
-def test_encrypted_archive_can_be_browsed(encrypted: Encrypted, kbackup: Kbackup) -> None:
-    listed = kbackup("list", encrypted.archive.url, "--encryption-key", f"env:{KEY}")
-    assert [point["number"] for point in listed.document["restore_points"]] == [1, 2]
-    shown = kbackup("info", "--archive", encrypted.archive.url, encrypted.topic, "--encryption-key", f"env:{KEY}")
-    assert shown.code == 0
-    assert encrypted.topic in str(shown.document)
 
 
 def test_damage_names_the_file(encrypted: Encrypted, spark: SparkSession) -> None:

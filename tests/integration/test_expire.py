@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
+from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.restored import assert_restored
 from tests.support.truth import Position, archive_records, commit, documented_records, positions, read_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
 
 DAY = 86_400_000
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
 from kbackup.archive.models import PartitionState
@@ -13,17 +15,11 @@ from kbackup.config.models import Backup, Follow
 from kbackup.formats.index import decode_group_offsets
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from scripts.dev.kafka import Broker
 from tests.integration.backed_up import produce
+from tests.integration.conftest import Archive, Kbackup
 from tests.support.following import Following
 from tests.support.truth import Position, commit, in_archive, in_cluster, log_ends, positions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-    from tests.integration.conftest import Archive, Kbackup
 
 QUICK = Follow(interval_seconds=0.3)
 PATIENT = Follow(interval_seconds=0.3, small_bytes=1 << 20, small_segments=0, max_age_seconds=3600)

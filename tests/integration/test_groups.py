@@ -57,9 +57,7 @@ class Grouped:
         return Cluster(self.broker.client(), "target")
 
     def groups(self, command: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-        outcome = self.kbackup("groups", command, *arguments, "--archive", self.archive.url)
-        assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
-        return outcome.document
+        return self.kbackup.run("groups", command, *arguments, "--archive", self.archive.url, code=code)
 
 
 @dataclass(frozen=True)
@@ -503,10 +501,9 @@ def named(broker: Broker, topic_name: str) -> Iterator[str]:
 
 def _back_up(kbackup: Kbackup, archive: Archive, name: str) -> dict[str, Any]:
     report = kbackup.backup(archive, "-t", name, "-g", f"/(?s:{name}.*)/")
-    outcome = kbackup("groups", "show", "--archive", archive.url)
-    assert outcome.code == 0, outcome.err
-    groups = {g["group"]: g for g in outcome.document["groups"]}
-    return {"warnings": report["warnings"], "groups": groups, "not_carried": outcome.document["not_carried"]}
+    shown = kbackup.run("groups", "show", "--archive", archive.url)
+    groups = {g["group"]: g for g in shown["groups"]}
+    return {"warnings": report["warnings"], "groups": groups, "not_carried": shown["not_carried"]}
 
 
 def test_every_kind_is_captured_or_named(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
@@ -559,8 +556,8 @@ def test_any_name_and_any_metadata_come_back(broker: Broker, kbackup: Kbackup, a
     assert {g["status"] for g in report["groups"]} == {"applied"}
     for group, stands in stood.items():
         assert raw_positions(broker.bootstrap, group) == stands | {(copy, p): held for (_, p), held in stands.items()}
-    one = kbackup("groups", "show", f"{named}{HOSTILE[0]}", "--archive", archive.url)
-    assert one.document["group"]["offsets"][0]["metadata"] == HOSTILE[0]
+    one = kbackup.run("groups", "show", f"{named}{HOSTILE[0]}", "--archive", archive.url)
+    assert one["group"]["offsets"][0]["metadata"] == HOSTILE[0]
 
 
 def test_a_thousand_groups_there_and_back(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
@@ -580,6 +577,5 @@ def test_a_thousand_groups_there_and_back(broker: Broker, kbackup: Kbackup, arch
     for group, stands in stood.items():
         moved = {(copy, p): archived for (_, p), archived in stands.items()}
         assert raw_positions(broker.bootstrap, group) == stands | moved, group
-    undone = kbackup("groups", "undo", "--restore-id", restore_id, "--archive", archive.url)
-    assert undone.code == 0, undone.err
+    kbackup.run("groups", "undo", "--restore-id", restore_id, "--archive", archive.url)
     assert {group: raw_positions(broker.bootstrap, group) for group in stood} == stood

@@ -22,7 +22,6 @@ from tests.integration import topics
 from tests.support.kafka_raw import NO_TIMESTAMP, Record, raw_produce
 from tests.support.truth import log_ends
 
-KERNELS = ("native", "python")
 Choose = Callable[[str], None]
 
 
@@ -47,6 +46,11 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choose]:
 
     yield to
     kernel.selected_kernel.cache_clear()
+
+
+@pytest.fixture(params=["native", "python"])
+def each_kernel(choose: Choose, request: pytest.FixtureRequest) -> None:
+    choose(request.param)
 
 
 def read(broker: Broker, ranges: list[OffsetRange], isolation: str = "read_committed") -> dict[TopicPartition, Held]:
@@ -177,19 +181,15 @@ def property_topic(broker: Broker, topic_name: str) -> str:
     return topic_name
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_topic_that_is_not_there(broker: Broker, topic_name: str, choose: Choose, name: str) -> None:
-    choose(name)
+def test_a_topic_that_is_not_there(broker: Broker, topic_name: str, each_kernel: None) -> None:
     with pytest.raises(ClusterError, match=topic_name):
         read(broker, [OffsetRange(topic_name, 0, 0, 10)])
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_records_that_retention_took(broker: Broker, topic_name: str, choose: Choose, name: str) -> None:
+def test_records_that_retention_took(broker: Broker, topic_name: str, each_kernel: None) -> None:
     broker.create_topic(topic_name, 1)
     topics.produce(broker, topic_name, 0, topics.numbered(100))
     topics.delete_records(broker, topic_name, {0: 60})
-    choose(name)
     reader = RangeReader(broker.client(), "read_committed", "kernels", 20.0)
     blocks = [block for _, block in reader.read([OffsetRange(topic_name, 0, 10, 90)])]
     reader.close()
@@ -197,18 +197,14 @@ def test_records_that_retention_took(broker: Broker, topic_name: str, choose: Ch
     assert reader.vanished == [(TopicPartition(topic_name, 0), 10, 60)]
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_broker_that_is_not_there(topic_name: str, choose: Choose, name: str) -> None:
-    choose(name)
+def test_a_broker_that_is_not_there(topic_name: str, each_kernel: None) -> None:
     reader = RangeReader({"bootstrap.servers": "127.0.0.1:1"}, "read_committed", "kernels", 1.0)
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
         list(reader.read([OffsetRange(topic_name, 0, 0, 10)]))
     reader.close()
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_property_that_does_not_exist(choose: Choose, name: str) -> None:
-    choose(name)
+def test_a_property_that_does_not_exist(each_kernel: None) -> None:
     properties = {"bootstrap.servers": "127.0.0.1:1", "no.such.property": "secret"}
     with pytest.raises(UsageError, match=r"no\.such\.property") as raised:
         RangeReader(properties, "read_committed", "kernels", 1.0)

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
@@ -22,9 +23,6 @@ from tests.integration.conftest import Outcome
 from tests.integration.secured import Command, command, fill, password
 from tests.support.restored import assert_restored
 from tests.support.truth import positions, read_topic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DOCUMENT = Path(__file__).parents[2] / "infra/docs/security.md"
 KINDS = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}

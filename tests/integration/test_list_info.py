@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kbackup import cli
 from kbackup.archive.lease import HeldLease
-from tests.integration.backed_up import T0, BackedUp, back_up
+from tests.integration.backed_up import T0, BackedUp
 from tests.support.loaded_modules import loaded_modules
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import Minio
-
 Said = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def made(
-    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> BackedUp:
-    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("looking"))
 
 
 def told(made: BackedUp, capsys: Said, *args: str) -> Any:
@@ -34,15 +21,12 @@ def told(made: BackedUp, capsys: Said, *args: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_restore_points(made: BackedUp, capsys: Said) -> None:
+def test_restore_points_and_a_topic_with_its_groups(made: BackedUp, capsys: Said) -> None:
     points = told(made, capsys, "list")["restore_points"]
     shown = [(p["number"], p["records"], p["topics"], p["partitions"]) for p in points]
     assert shown == [(1, 130, 1, 3), (2, 50, 1, 3)]
     with HeldLease(made.store, "kbackup backup", 60):
         assert told(made, capsys, "list")["held_by"]["command"] == "kbackup backup"
-
-
-def test_a_topic_with_its_groups(made: BackedUp, capsys: Said) -> None:
     topic = told(made, capsys, "info", made.topic)["topic"]
     ranges = [(p["start"], p["end"], p["sums"]["records"]) for p in topic["partitions"]]
     assert ranges == [(0, 150, 150), (0, 30, 30), (0, 0, 0)]
@@ -52,9 +36,6 @@ def test_a_topic_with_its_groups(made: BackedUp, capsys: Said) -> None:
     assert (sums["min_timestamp"], sums["max_timestamp"]) == (T0, T0 + 149_000)
     first = told(made, capsys, "info", made.topic, "--restore-point", "1")["topic"]
     assert [g["lag"] for g in first["groups"]] == [60, 0]
-
-
-def test_stored_sizes_are_those_of_the_bucket(made: BackedUp, capsys: Said) -> None:
     there = sum(e.size for e in made.store.list("topics/") if "_records" in e.key)
     assert told(made, capsys, "info")["sums"]["stored_bytes"] == there
 

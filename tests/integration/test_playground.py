@@ -7,13 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
-if TYPE_CHECKING:
-    from scripts.dev.kafka import Broker
+from scripts.dev.kafka import Broker
 
 COMPOSE = Path(__file__).parents[2] / "infra" / "compose"
 

@@ -252,9 +252,7 @@ def test_info_says_what_would_come_back(history: History, kbackup: Kbackup) -> N
 
 
 def _told(kbackup: Kbackup, made: History, *arguments: str) -> dict[str, Any]:
-    outcome = kbackup("info", "--archive", made.archive.url, *arguments)
-    assert outcome.code == 0, outcome.err
-    return outcome.document
+    return kbackup.run("info", "--archive", made.archive.url, *arguments)
 
 
 def _names(report: dict[str, Any]) -> Sequence[str]:

@@ -73,23 +73,21 @@ def test_refusal_lists_every_problem_and_writes_nothing(
     assert zoo.archive.objects() == objects
 
 
-def test_replication_factor_of_more_brokers_than_there_are(zoo: Zoo, kbackup: Kbackup) -> None:
-    arguments = ["-t", zoo.topic("long"), "--map-regex", "^=rf.", "--replication-factor", "3"]
-    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
-    assert "wants replication factor 3, the target has 1 broker" in message
-    assert "give --replication-factor 1 or less" in message
-
-
-def test_record_too_large_for_a_new_topic(zoo: Zoo, kbackup: Kbackup) -> None:
-    arguments = ["-t", zoo.topic("big"), "--map-regex", "^=small.", "--topic-config", "max.message.bytes=1000000"]
-    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
-    assert "takes records of up to 1000000 bytes, the archive has one of 52" in message
-
-
-def test_config_that_the_broker_does_not_know(zoo: Zoo, kbackup: Kbackup) -> None:
-    arguments = ["-t", zoo.topic("long"), "--map-regex", "^=odd.", "--topic-config", "no.such.config=1"]
-    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
-    assert f"topic odd.{zoo.topic('long')} can't be created" in message
+def test_restores_that_would_fail_are_refused(zoo: Zoo, kbackup: Kbackup) -> None:
+    config, isr = "--topic-config", "min.insync.replicas"
+    for name, renamed, option, words in (
+        ("long", "^=rf.", "--replication-factor=3", "wants replication factor 3, the target has 1 broker"),
+        ("big", "^=s.", f"{config}=max.message.bytes=1000000", "of up to 1000000 bytes, the archive has one of 52"),
+        ("long", "^=odd.", f"{config}=no.such.config=1", "topic odd.{} can't be created"),
+        ("long", "^.*$=same", f"--topic={zoo.topic('odd')}", "would both become same"),
+        ("late", "^=sync.", f"{config}={isr}=2", f"topic sync.{{}} wants {isr}=2 with replication factor 1"),
+    ):
+        topic = zoo.topic(name)
+        error = kbackup.restore(zoo.archive, "--topic", topic, "--map-regex", renamed, option, code=1)["error"]
+        assert words.format(topic) in error["message"]
+        if "replication" in words:
+            advice = "give --replication-factor 1 or less" if renamed == "^=rf." else f"{config} {isr}=1"
+            assert advice in f"{error['message']} {error['hint']}"
 
 
 def test_retention_that_would_eat_the_records_is_warned_of(zoo: Zoo, kbackup: Kbackup) -> None:
@@ -140,12 +138,6 @@ def test_into_existing_appends_and_places_groups_on_the_new_records(
     assert stand[topic_name, 0].offset == second[0][0].offset
 
 
-def test_two_topics_never_become_one(zoo: Zoo, kbackup: Kbackup) -> None:
-    arguments = ["-t", zoo.topic("long"), "-t", zoo.topic("odd"), "--map-regex", "^.*$=same"]
-    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
-    assert "would both become same" in message
-
-
 def test_unknown_names_are_usage_errors(zoo: Zoo, kbackup: Kbackup) -> None:
     for arguments, message in (
         (["-t", "no-such-topic"], "there is no topic no-such-topic in restore point 3"),
@@ -165,14 +157,3 @@ def test_topics_are_selected_by_name_regex_and_exclusion(zoo: Zoo, kbackup: Kbac
     ):
         planned = kbackup.restore(zoo.archive, "--dry-run", "--map-regex", "^=dry.", *arguments)["topics"]
         assert sorted(t["source"] for t in planned) == sorted(map(zoo.topic, names))
-
-
-def test_a_topic_that_could_take_no_record_is_refused(zoo: Zoo, kbackup: Kbackup) -> None:
-    topic, config = zoo.topic("late"), "min.insync.replicas=2"
-    outcome = kbackup(
-        *("restore", zoo.archive.url, "--dry-run", "-t", topic), *("--map-regex", "^=sync.", "--topic-config", config)
-    )
-    assert outcome.code == 1
-    error = outcome.document["error"]
-    assert f"topic sync.{topic} wants {config} with replication factor 1" in error["message"]
-    assert "--topic-config min.insync.replicas=1" in f"{error['message']} {error['hint']}"

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kbackup.archive import layout
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.integration.backed_up import commit, on_session, produce
+from scripts.dev.kafka import Broker
+from tests.integration.backed_up import commit, produce
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.restored import assert_restored
 from tests.support.truth import positions, read_topic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-
-
-@pytest.fixture(autouse=True)
-def _on_the_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_session(spark, monkeypatch, "repair", "verify")
 
 
 def lose(store: Store, *prefixes: str) -> None:

@@ -55,14 +55,12 @@ def oldest(zoo: Zoo, kbackup: Kbackup, latest: Restored) -> Restored:
     return _restore(zoo, kbackup, 1, "oldest", "--restore-point", "1")
 
 
-@pytest.mark.parametrize("name", SECOND)
-def test_latest_records_are_back(latest: Restored, name: str) -> None:
-    assert_restored(latest.zoo.held(name, 3), latest.read(name))
-
-
-@pytest.mark.parametrize("name", FIRST)
-def test_older_restore_point_is_what_it_was(oldest: Restored, name: str) -> None:
-    assert_restored(oldest.zoo.held(name, 1), oldest.read(name))
+@pytest.mark.parametrize(
+    ("fixture", "name"), [*(("latest", name) for name in SECOND), *(("oldest", name) for name in FIRST)]
+)
+def test_records_are_back(fixture: str, name: str, request: pytest.FixtureRequest) -> None:
+    restored: Restored = request.getfixturevalue(fixture)
+    assert_restored(restored.zoo.held(name, restored.moment), restored.read(name))
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -100,19 +98,21 @@ def test_how_groups_were_mapped_is_reported(latest: Restored) -> None:
     assert (how("end", "ledger"), how("end", "odd", 1)) == ("log end", "empty")
 
 
-def test_report_says_what_was_done(latest: Restored) -> None:
+def test_report_says_what_was_done_and_nothing_else_is_left(latest: Restored) -> None:
     counted = {t["source"]: t["records"] for t in latest.report["topics"]}
     held = {latest.zoo.topic(n): sum(map(len, latest.zoo.held(n, 3).values())) for n in SECOND}
     assert counted == held
     assert latest.report["records"] == sum(held.values())
     assert (latest.report["status"], latest.report["missing"]) == ("restored", [])
     assert [w for w in latest.report["warnings"] if w.startswith("2 record(s) with timestamp 0")]
-
-
-def test_topics_are_made_as_archived_but_for_what_was_asked(latest: Restored) -> None:
+    # topics are made as archived but for what was asked
     assert _configs(latest.zoo.broker, latest.topic("stamped"))["message.timestamp.type"] == "CreateTime"
     assert _configs(latest.zoo.broker, latest.topic("compacted"))["cleanup.policy"] == "compact"
     assert _configs(latest.zoo.broker, latest.topic("big"))["max.message.bytes"] == str(6 << 20)
+    # and transactions leave no progress group
+    admin = AdminClient(latest.zoo.broker.client())
+    listed = admin.list_consumer_groups().result(30).valid
+    assert layout.progress_group(latest.report["restore_id"]) not in {g.group_id for g in listed}
 
 
 def test_older_restore_point_has_the_topics_and_configs_of_then(latest: Restored, oldest: Restored) -> None:
@@ -132,12 +132,6 @@ def _configs(broker: Broker, topic: str) -> dict[str, str]:
     admin, resource = AdminClient(broker.client()), ConfigResource(ConfigResource.Type.TOPIC, topic)
     (future,) = admin.describe_configs([resource]).values()
     return {name: entry.value for name, entry in future.result(30).items()}
-
-
-def test_transactions_leave_no_progress_group(latest: Restored) -> None:
-    admin = AdminClient(latest.zoo.broker.client())
-    listed = admin.list_consumer_groups().result(30).valid
-    assert layout.progress_group(latest.report["restore_id"]) not in {g.group_id for g in listed}
 
 
 def test_same_id_again_says_so_and_changes_nothing(latest: Restored, kbackup: Kbackup) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -28,12 +28,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from kbackup import cli
 from kbackup.schemas.protobuf import compiled
+from scripts.dev.kafka import Broker
+from tests.integration.conftest import Archive, Kbackup
 from tests.support.schema_registry import FakeRegistry
 from tests.support.secrets import make
-
-if TYPE_CHECKING:
-    from scripts.dev.kafka import Broker
-    from tests.integration.conftest import Archive, Kbackup
 
 Capture = pytest.CaptureFixture[str]
 

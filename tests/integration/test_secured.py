@@ -6,9 +6,9 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
@@ -22,9 +22,6 @@ from tests.support.restored import assert_restored
 from tests.support.secrets import know, make
 from tests.support.truth import read_topic
 from tests.support.watching import proc
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 USER = "operator"
 EVERYTHING = (("topic", "*"), ("group", "*"), ("transactional_id", "*"), ("broker", "kafka-cluster"))

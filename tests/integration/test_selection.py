@@ -99,23 +99,20 @@ def _stand(broker: Broker, prefix: str, topic: str) -> dict[str, str]:
     return {name: position.metadata.removesuffix("\0") for name, position in found.items() if position}
 
 
-def test_groups_renamed_and_left_out(
+def test_groups_of_a_restore_are_renamed_left_out_and_selected(
     broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str
 ) -> None:
-    arguments = ["--map-group", f"{prefix}g0={prefix}renamed", "--exclude-group", f"{prefix}g2"]
-    report = kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", *arguments)
-    assert _stand(broker, prefix, topic_name) == {"g1": "meta 1", "g3": "meta 3", "renamed": "meta 0"}
-    assert {g["source"]: g["group"] for g in report["groups"]}[f"{prefix}g0"] == f"{prefix}renamed"
-
-
-def test_only_some_groups(broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str) -> None:
-    kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", "-g", f"/{prefix}g[23]/")
-    assert _stand(broker, prefix, topic_name) == {"g2": "meta 2", "g3": "meta 3"}
-
-
-def test_no_groups(broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str) -> None:
-    kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", "--no-groups")
-    assert _stand(broker, prefix, topic_name) == {}
+    g = f"{prefix}g"
+    for arguments, expected in (
+        (["--map-group", f"{g}0={prefix}renamed", "--exclude-group", f"{g}2"], {"g1": 1, "g3": 3, "renamed": 0}),
+        (["-g", f"/{g}[23]/"], {"g2": 2, "g3": 3}),
+        (["--no-groups"], {}),
+    ):
+        topic = f"{topic_name}-{len(expected)}"
+        report = kbackup.restore(grouped, "--map", f"{prefix}a={topic}", *arguments)
+        assert _stand(broker, prefix, topic) == {name: f"meta {n}" for name, n in expected.items()}
+        renamed = {(g["source"], g["group"]) for g in report["groups"]}
+        assert renamed >= {(f"{prefix}g{n}", prefix + name) for name, n in expected.items()}
 
 
 def test_two_groups_never_become_one(kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str) -> None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
@@ -21,6 +22,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
+from scripts.dev.s3 import Minio
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.zoo import FIRST, SECOND, Zoo
@@ -29,11 +31,6 @@ from tests.support.growing_archive import CLICKS, FIRST_ORDERS, ORDERS, grow
 from tests.support.plain_records import Plain, block_of
 from tests.support.secrets import know, watch
 from tests.unit.formats.reference import Record
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from scripts.dev.s3 import Minio
 
 Rows = dict[tuple[str, int], list[Record]]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
 import pytest
+from pyspark.sql import SparkSession
 
 from kbackup import cli
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from tests.golden.java_archive import ROOT as JAVA
-from tests.integration.backed_up import BackedUp, back_up, on_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import Minio
+from tests.integration.backed_up import BackedUp, runner
 
 
-@pytest.fixture(scope="module")
-def made(
-    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> BackedUp:
-    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("verify"))
-
-
-@pytest.fixture
-def run(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, Any]]:
-    """The command on the session that is there; its exit code and JSON document."""
-
-    on_session(spark, monkeypatch, "verify")
-
-    def runner(*args: str) -> tuple[int, Any]:
-        code = cli.main(["verify", *args, "--json"])
-        return code, json.loads(capsys.readouterr().out)
-
-    return runner
-
-
-def test_a_backup_verifies(made: BackedUp, run: Callable[..., tuple[int, Any]]) -> None:
-    code, deep = run("--config", str(made.config))
+def test_a_backup_verifies(made: BackedUp, spark: SparkSession) -> None:
+    run = runner(spark, made.config)
+    code, deep = run("verify")
     assert (code, deep["findings"], deep["notes"]) == (0, [], [])
     assert (deep["read_records"], deep["restore_points"]) == (180, [1, 2])
-    code, quick = run("--config", str(made.config), "--quick")
+    code, quick = run("verify", "--quick")
     assert (code, quick["findings"], quick["notes"]) == (0, [], []), "the store tells every checksum"
     assert quick["read_records"] == 0
 
 
-def test_other_bytes_of_the_same_size(made: BackedUp, run: Callable[..., tuple[int, Any]]) -> None:
-    store = made.store
+def test_other_bytes_of_the_same_size(made: BackedUp, spark: SparkSession) -> None:
+    store, run = made.store, runner(spark, made.config)
     folder = f"topics/{made.topic}/"
     records = [e.key for e in store.list(folder) if "_records" in e.key]
     index = next(e.key for e in store.list(folder) if e.key.endswith("_index"))
@@ -62,11 +32,11 @@ def test_other_bytes_of_the_same_size(made: BackedUp, run: Callable[..., tuple[i
         for key, data in before.items():
             store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
         store.put(f"{folder}left.over", b"12345")
-        code, quick = run("--config", str(made.config), "--quick")
+        code, quick = run("verify", "--quick")
         assert code == 13
         assert {f["file"] for f in quick["findings"]} == {records[-1], index}
         assert all("has checksum" in f["what"] and f["hint"] for f in quick["findings"])
-        code, deep = run("--config", str(made.config))
+        code, deep = run("verify")
         assert code == 13
         assert {f["file"] for f in deep["findings"]} == before.keys()
         assert (deep["notes"][0]["file"], deep["orphan_bytes"]) == (f"{folder}left.over", 5)
@@ -95,8 +65,8 @@ def test_progress_is_told(made: BackedUp, spark: SparkSession) -> None:
     assert listener.phases == ["list objects", "restore points", "objects", "derived files", "read segments"]
 
 
-def test_a_folder_of_the_java_tool(run: Callable[..., tuple[int, Any]]) -> None:
-    code, report = run(str(JAVA / "archive"))
+def test_a_folder_of_the_java_tool(made: BackedUp, spark: SparkSession) -> None:
+    code, report = runner(spark, made.config)("verify", str(JAVA / "archive"))
     assert (code, report["findings"], report["read_records"]) == (0, [], 385)
 
 

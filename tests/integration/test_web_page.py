@@ -12,23 +12,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Dialog,
-    FloatRect,
-    Locator,
-    Page,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, BrowserContext, Dialog, FloatRect, Locator, Page, expect, sync_playwright
 
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -104,44 +94,42 @@ def browser() -> Iterator[Browser]:
         running.close()
 
 
-@dataclass
-class Watched:
-    """Everything that must not happen: errors, dialogs, broken rules, requests to anywhere else."""
+def watched(context: BrowserContext, host: str) -> list[str]:
+    """Everything that must not happen, as it happens: errors, dialogs, broken rules, requests to anywhere else."""
+    seen: list[str] = []
 
-    host: str
-    seen: list[str] = field(default_factory=list)
+    def dialog(shown: Dialog) -> None:
+        seen.append(f"dialog: {shown.message}")
+        shown.dismiss()
 
-    def watch(self, context: BrowserContext) -> None:
-        context.add_init_script(VIOLATION)
-        context.on("console", self._console)
-        context.on("weberror", lambda error: self.seen.append(f"error: {error.error}"))
-        context.on("dialog", self._dialog)
-        context.on("request", lambda request: self._request(request.url))
+    def note(what: str, text: str, bad: bool = True) -> None:
+        if bad:
+            seen.append(f"{what}: {text}")
 
-    def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.seen.append(f"console: {message.text}")
-
-    def _dialog(self, dialog: Dialog) -> None:
-        self.seen.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    def _request(self, url: str) -> None:
-        if not url.startswith(self.host):
-            self.seen.append(f"request: {url}")
+    context.add_init_script(VIOLATION)
+    context.on("console", lambda message: note("console", message.text, message.type in ("error", "warning")))
+    context.on("weberror", lambda error: note("error", str(error.error)))
+    context.on("dialog", dialog)
+    context.on("request", lambda request: note("request", request.url, not request.url.startswith(host)))
+    return seen
 
 
 @contextmanager
 def opened(browser: Browser, url: str, **how: object) -> Iterator[Page]:
     context = browser.new_context(**how)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE * 1000)
-    watched = Watched(url)
-    watched.watch(context)
+    seen = watched(context, url)
     try:
         yield context.new_page()
-        assert watched.seen == []
+        assert seen == []
     finally:
         context.close()
+
+
+@pytest.fixture
+def page(browser: Browser, page_url: str) -> Iterator[Page]:
+    with opened(browser, page_url) as opened_page:
+        yield opened_page
 
 
 def no_wider_than_the_screen(page: Page) -> bool:
@@ -240,92 +228,87 @@ def test_values_come_first_on_a_phone(browser: Browser, page_url: str) -> None:
         expect(page.get_by_role("heading", name="What became different")).to_be_visible()
 
 
-def test_a_search_leads_to_records(browser: Browser, page_url: str) -> None:
-    with opened(browser, page_url) as page:
-        page.goto(f"{page_url}/topics/orders")
-        page.get_by_role("link", name="Search its records").click()
-        page.get_by_label("Text").fill("customer-1")
-        page.get_by_label("value", exact=True).uncheck()
-        page.get_by_role("button", name="Search").click()
-        expect(page.locator("table.matches tbody tr")).to_have_count(50)
-        page.get_by_role("link", name="Search on from orders").click()
-        page.locator("table.matches tbody th a").first.click()
-        expect(page.locator("pre.value").first).to_contain_text("customer-1")
+def test_a_search_leads_to_records(page: Page, page_url: str) -> None:
+    page.goto(f"{page_url}/topics/orders")
+    page.get_by_role("link", name="Search its records").click()
+    page.get_by_label("Text").fill("customer-1")
+    page.get_by_label("value", exact=True).uncheck()
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("table.matches tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Search on from orders").click()
+    page.locator("table.matches tbody th a").first.click()
+    expect(page.locator("pre.value").first).to_contain_text("customer-1")
 
 
-def test_the_page_of_a_drill_has_its_own_styles(browser: Browser, page_url: str) -> None:
-    with opened(browser, page_url) as page:
-        page.goto(f"{page_url}/drills")
-        page.get_by_role("link", name="Open its report").click()
-        expect(page.locator(".result b")).to_have_css("text-transform", "uppercase")
-        expect(page.get_by_text(ATTACK)).to_be_visible()
+def test_the_page_of_a_drill_has_its_own_styles(page: Page, page_url: str) -> None:
+    page.goto(f"{page_url}/drills")
+    page.get_by_role("link", name="Open its report").click()
+    expect(page.locator(".result b")).to_have_css("text-transform", "uppercase")
+    expect(page.get_by_text(ATTACK)).to_be_visible()
 
 
-def test_click_through(browser: Browser, page_url: str) -> None:
+def test_click_through(page: Page, page_url: str) -> None:
     """From the restore points down to a record and back, by what stands on the pages."""
-    with opened(browser, page_url) as page:
-        page.goto(page_url)
-        expect(page.get_by_role("heading", name="Restore points")).to_be_visible()
-        expect(page.locator(".timeline rect.gap")).to_have_count(1)
-        page.get_by_role("link", name="7", exact=True).click()
-        expect(page.get_by_role("heading", name="Restore point 7")).to_be_visible()
-        page.get_by_role("link", name="What became different").click()
-        expect(page.get_by_text("from restore point 6 to restore point 7")).to_be_visible()
-        page.go_back()
-        page.get_by_role("link", name="← 6").click()
-        page.get_by_role("link", name="Topics as of then").click()
-        expect(page.get_by_text("as of restore point 6")).to_be_visible()
-        page.get_by_role("link", name="go to the newest").click()
-        expect(page.get_by_text("as of restore point")).to_have_count(0)
-        page.get_by_role("link", name="orders", exact=True).click()
-        page.locator("table.rows tbody th a").nth(1).click()
-        expect(page.get_by_role("heading", name="Partition 1")).to_be_visible()
-        jump = page.get_by_role("textbox", name="offset")
-        jump.fill("100")
-        jump.press("Enter")
-        expect(page.locator("tr:target th")).to_have_text("100")
-        page.get_by_role("link", name="later →").first.click()
-        page.get_by_role("link", name="← earlier").first.click()
-        page.get_by_role("link", name="105", exact=True).click()
-        expect(page.get_by_role("heading", name="Record 105")).to_be_visible()
-        expect(page.locator("pre.json .j-name").first).to_have_text('"order"')
-        page.get_by_role("link", name="Hex", exact=True).click()
-        expect(page.locator("pre.hex").first).to_contain_text("00000000")
-        page.get_by_role("link", name="next →").click()
-        expect(page.get_by_role("heading", name="Record 106")).to_be_visible()
-        page.get_by_role("link", name="Groups", exact=True).click()
-        page.get_by_role("link", name="shipping").click()
-        expect(page.locator("td.strip path.mark")).to_have_count(4)
-        page.get_by_role("link", name="Growth").click()
-        expect(page.locator("figure.chart path.line").first).to_be_visible()
+    page.goto(page_url)
+    expect(page.get_by_role("heading", name="Restore points")).to_be_visible()
+    expect(page.locator(".timeline rect.gap")).to_have_count(1)
+    page.get_by_role("link", name="7", exact=True).click()
+    expect(page.get_by_role("heading", name="Restore point 7")).to_be_visible()
+    page.get_by_role("link", name="What became different").click()
+    expect(page.get_by_text("from restore point 6 to restore point 7")).to_be_visible()
+    page.go_back()
+    page.get_by_role("link", name="← 6").click()
+    page.get_by_role("link", name="Topics as of then").click()
+    expect(page.get_by_text("as of restore point 6")).to_be_visible()
+    page.get_by_role("link", name="go to the newest").click()
+    expect(page.get_by_text("as of restore point")).to_have_count(0)
+    page.get_by_role("link", name="orders", exact=True).click()
+    page.locator("table.rows tbody th a").nth(1).click()
+    expect(page.get_by_role("heading", name="Partition 1")).to_be_visible()
+    jump = page.get_by_role("textbox", name="offset")
+    jump.fill("100")
+    jump.press("Enter")
+    expect(page.locator("tr:target th")).to_have_text("100")
+    page.get_by_role("link", name="later →").first.click()
+    page.get_by_role("link", name="← earlier").first.click()
+    page.get_by_role("link", name="105", exact=True).click()
+    expect(page.get_by_role("heading", name="Record 105")).to_be_visible()
+    expect(page.locator("pre.json .j-name").first).to_have_text('"order"')
+    page.get_by_role("link", name="Hex", exact=True).click()
+    expect(page.locator("pre.hex").first).to_contain_text("00000000")
+    page.get_by_role("link", name="next →").click()
+    expect(page.get_by_role("heading", name="Record 106")).to_be_visible()
+    page.get_by_role("link", name="Groups", exact=True).click()
+    page.get_by_role("link", name="shipping").click()
+    expect(page.locator("td.strip path.mark")).to_have_count(4)
+    page.get_by_role("link", name="Growth").click()
+    expect(page.locator("figure.chart path.line").first).to_be_visible()
 
 
-def test_hostile_names_and_values_are_text(browser: Browser, page_url: str) -> None:
+def test_hostile_names_and_values_are_text(page: Page, page_url: str) -> None:
     """No dialog comes up, no script runs, no image is asked for: `opened` sees to that."""
-    with opened(browser, page_url) as page:
-        page.goto(f"{page_url}/topics/odd/0/records/0")
-        expect(page.locator("pre.value").first).to_have_text(ATTACK)
-        expect(page.locator("pre.value").nth(1)).to_have_text(SCRIPT)
-        expect(page.locator("table.headers th.mono").first).to_have_text(SCRIPT)
-        page.goto(f"{page_url}/groups?point=1")
-        for name in (ATTACK, '"><script>alert(2)</script>', "a/b?c=d&e#f"):
-            page.get_by_role("link", name=name, exact=True).click()
-            expect(page.locator("h1")).to_have_text(name)
-            page.go_back()
-        expect(page.get_by_text(f"{ATTACK} not carried: {SCRIPT}")).to_be_visible()
-        page.goto(page_url)
-        expect(page.locator(".notes.bad li").first).to_contain_text(ATTACK)
-        page.goto(f"{page_url}/topics")
-        page.get_by_label("Search topics").fill(SCRIPT)
-        expect(page.locator("#results")).to_contain_text(SCRIPT)
+    page.goto(f"{page_url}/topics/odd/0/records/0")
+    expect(page.locator("pre.value").first).to_have_text(ATTACK)
+    expect(page.locator("pre.value").nth(1)).to_have_text(SCRIPT)
+    expect(page.locator("table.headers th.mono").first).to_have_text(SCRIPT)
+    page.goto(f"{page_url}/groups?point=1")
+    for name in (ATTACK, '"><script>alert(2)</script>', "a/b?c=d&e#f"):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.locator("h1")).to_have_text(name)
+        page.go_back()
+    expect(page.get_by_text(f"{ATTACK} not carried: {SCRIPT}")).to_be_visible()
+    page.goto(page_url)
+    expect(page.locator(".notes.bad li").first).to_contain_text(ATTACK)
+    page.goto(f"{page_url}/topics")
+    page.get_by_label("Search topics").fill(SCRIPT)
+    expect(page.locator("#results")).to_contain_text(SCRIPT)
 
 
 def test_injected_scripts_do_not_run(browser: Browser, page_url: str) -> None:
     """The content security policy holds even if all escaping fails."""
     context = browser.new_context()
     page = context.new_page()
-    watched = Watched(page_url)
-    watched.watch(context)
+    seen = watched(context, page_url)
     page.goto(page_url)
     page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=/x onerror=alert(1)><b style=\"x:y\">b</b>')"
@@ -334,45 +317,44 @@ def test_injected_scripts_do_not_run(browser: Browser, page_url: str) -> None:
     page.evaluate(  # to wait for a function would take the eval that the policy forbids
         "new Promise(done => document.images[0].complete ? done() : document.images[0].addEventListener('error', done))"
     )
-    assert not [seen for seen in watched.seen if seen.startswith(("dialog", "error"))]
-    assert len([seen for seen in watched.seen if "policy: script-src" in seen]) == 2
+    assert not [text for text in seen if text.startswith(("dialog", "error"))]
+    assert len([text for text in seen if "policy: script-src" in text]) == 2
     context.close()
 
 
-def test_keys(browser: Browser, page_url: str) -> None:
-    with opened(browser, page_url) as page:
-        page.goto(page_url)
-        page.keyboard.press("Tab")
-        expect(page.get_by_text("Skip to content")).to_be_focused()
-        page.keyboard.press("Enter")
-        page.keyboard.press("?")
-        expect(page.get_by_role("dialog")).to_be_visible()
-        page.keyboard.press("Escape")
-        expect(page.get_by_role("dialog")).to_be_hidden()
-        page.keyboard.press("t")
-        expect(page.get_by_role("heading", name="Topics")).to_be_visible()
-        page.keyboard.press("/")
-        expect(page.get_by_label("Search topics")).to_be_focused()
-        page.keyboard.type("ord")
-        expect(page.locator("#results tbody tr")).to_have_count(1)
-        assert page.url.endswith("?q=ord"), "what is shown is what the address says"
-        page.keyboard.press("Escape")
-        page.keyboard.press("j")
-        expect(page.get_by_role("link", name="orders", exact=True)).to_be_focused()
-        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-        page.keyboard.press("Enter")
-        expect(page.locator("h1")).to_have_text("orders")
-        for key in ("j", "j", "k", "ArrowDown"):
-            page.keyboard.press(key)
-        page.keyboard.press("Enter")
-        expect(page.locator("h1")).to_have_text("Partition 1")
-        page.goto(f"{page_url}/topics/orders/1/records?n=20")
-        page.keyboard.press("n")
-        expect(page.locator("tbody th").first).to_have_text("20")
-        page.keyboard.press("ArrowLeft")
-        expect(page.locator("tbody th").first).to_have_text("0")
-        page.keyboard.press("u")
-        expect(page.locator("h1")).to_have_text("Partition 1")
+def test_keys(page: Page, page_url: str) -> None:
+    page.goto(page_url)
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("t")
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search topics")).to_be_focused()
+    page.keyboard.type("ord")
+    expect(page.locator("#results tbody tr")).to_have_count(1)
+    assert page.url.endswith("?q=ord"), "what is shown is what the address says"
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name="orders", exact=True)).to_be_focused()
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("orders")
+    for key in ("j", "j", "k", "ArrowDown"):
+        page.keyboard.press(key)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Partition 1")
+    page.goto(f"{page_url}/topics/orders/1/records?n=20")
+    page.keyboard.press("n")
+    expect(page.locator("tbody th").first).to_have_text("20")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("tbody th").first).to_have_text("0")
+    page.keyboard.press("u")
+    expect(page.locator("h1")).to_have_text("Partition 1")
 
 
 def test_light_and_dark(browser: Browser, page_url: str) -> None:
@@ -434,13 +416,12 @@ def test_copy_buttons(browser: Browser, page_url: str) -> None:
         assert copied(page.locator(".command .copy").first) == page.locator(".command pre").first.inner_text()
 
 
-def test_downloads(browser: Browser, page_url: str) -> None:
-    with opened(browser, page_url) as page:
-        page.goto(f"{page_url}/topics/odd/0/records/5")
-        with page.expect_download() as waiting:
-            page.get_by_role("link", name="download all of it").click()
-        assert waiting.value.suggested_filename == "odd-0-5-value.bin"
-        assert Path(waiting.value.path()).read_bytes() == LONG
+def test_downloads(page: Page, page_url: str) -> None:
+    page.goto(f"{page_url}/topics/odd/0/records/5")
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="download all of it").click()
+    assert waiting.value.suggested_filename == "odd-0-5-value.bin"
+    assert Path(waiting.value.path()).read_bytes() == LONG
 
 
 def test_without_scripts(browser: Browser, page_url: str) -> None:

@@ -263,20 +263,3 @@ def _same_as_archived(there: Reading, plain: Metadata) -> None:
     assert quota_values(there.client_quotas or ()) == quotas | {
         ((("user", None),), "request_percentage"): 90.0  # the target's own, which is never removed
     }
-
-
-def test_a_user_who_may_not_ask(whole: Whole) -> None:
-    whole.source.add_user("watcher", PASSWORD)
-    for operation in ("read", "describe_configs"):
-        whole.source.allow("watcher", operation, "topic", "orders")
-    config = whole.folder / "watcher.toml"
-    config.write_text(section("source", whole.source.scram("watcher", PASSWORD)))
-    kbackup = Kbackup(whole.kbackup.spark, config)
-    archive = str(whole.folder / "watched")
-    outcome = kbackup("backup", "-a", archive, "--topic", "orders")
-    assert outcome.code == 0, outcome.err
-    (warning,) = outcome.document["warnings"]
-    assert "client quotas, client metrics" in warning
-    found = whole.metadata(archive)
-    assert (found.client_quotas, found.client_metrics) == (None, None)
-    assert found.features
