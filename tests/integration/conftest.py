@@ -16,6 +16,7 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.config import Config
+from kbackup.kafka import kernel
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.conftest import options_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tests.integration.backed_up import BackedUp
     from tests.integration.zoo import Zoo
 
+Choose = Callable[[str], None]
 SEGMENT_BYTES = 4 << 10
 SPLIT_RECORDS = 1_000
 PACK_RECORDS = 300
@@ -165,6 +167,19 @@ def zoo(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]) ->
     from tests.integration.zoo import build
 
     return build(broker, f"zoo-{secrets.token_hex(4)}", new_archive(), kbackup)
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choose]:
+    """Chooses a kernel by its name."""
+
+    def to(name: str) -> None:
+        monkeypatch.setenv(kernel.VARIABLE, name)
+        kernel.selected_kernel.cache_clear()
+        assert kernel.selected_kernel().name == name
+
+    yield to
+    kernel.selected_kernel.cache_clear()
 
 
 @pytest.fixture(scope="module")

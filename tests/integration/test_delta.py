@@ -97,8 +97,8 @@ def test_an_export_again_adds_nothing(zoo: Zoo, zoo_table: str, kbackup: Kbackup
     assert {entry.key for entry in destination.store.list() if "_kbackup/" not in entry.key} == before
 
 
-def test_two_at_once_and_others_are_refused(
-    zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options, archive: Archive
+def test_two_at_once_others_and_unusable_arguments_are_refused(
+    zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options, archive: Archive, tmp_path: Path
 ) -> None:
     arguments = ("export", "--delta", zoo_table, "--archive")
     with HeldLease(Destination.at(zoo_table, options).own, "kbackup export", 60):
@@ -109,6 +109,12 @@ def test_two_at_once_and_others_are_refused(
     refused = kbackup(*arguments, archive.url, "--one-table")
     assert refused.code == 1
     assert "holds records of archive" in refused.err
+    for unusable, code in (
+        (("export", "--archive", str(tmp_path)), 2),
+        (("export", "--archive", str(tmp_path), "--delta", str(tmp_path / "d")), 10),
+        (("backup", "--archive", str(tmp_path), "--follow", "--delta", str(tmp_path / "d")), 2),
+    ):
+        assert kbackup(*unusable).code == code, unusable
 
 
 def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, options: S3Options) -> None:
@@ -150,12 +156,3 @@ def test_a_table_for_each_topic_in_a_directory(
     assert sorted(map(str, tables[topic_name].column("restorePoint").to_pylist())) == ["1", "2", "2"]
     assert set(tables[topic_name].column("partitions").to_pylist()) == {2}
     session.sql(f"OPTIMIZE delta.`{url}/{topic_name}`")  # other files, the same rows
-
-
-def test_unusable_arguments_fail_with_their_exit_codes(kbackup: Kbackup, zoo_table: str, tmp_path: Path) -> None:
-    for arguments, code in (
-        (("export", "--archive", str(tmp_path)), 2),
-        (("export", "--archive", str(tmp_path), "--delta", str(tmp_path / "d")), 10),
-        (("backup", "--archive", str(tmp_path), "--follow", "--delta", str(tmp_path / "d")), 2),
-    ):
-        assert kbackup(*arguments).code == code, arguments

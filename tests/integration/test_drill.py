@@ -77,8 +77,6 @@ def test_a_drill_passes(run: Run, made: BackedUp, broker: Broker, tmp_path: Path
     assert made.topic in page
     assert "180 records in 1 topic, compared one by one" in page
 
-
-def test_an_older_point_without_groups(run: Run) -> None:
     code, report = run("--restore-point", "1", "--no-groups")
     assert (code, report["restore_point"], report["comparison"]["records"]) == (0, 1, 130)
     assert report["comparison"]["groups"] == []

@@ -6,7 +6,7 @@ import json
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -381,7 +381,7 @@ def test_target_that_moved_on_is_read_from_where_it_did(kept: Kept) -> None:
     assert following(1) == since
 
 
-def test_groups_of_another_moment_by_the_same_records(kept: Kept) -> None:
+def test_groups_of_another_moment_by_the_records_that_are_still_there(kept: Kept) -> None:
     copy, restore = kept.restore("other")
     topics.delete_records(kept.broker, copy, {0: 27})
     plan = kept.groups("plan", *restore, "--restore-point", "2")
@@ -391,8 +391,7 @@ def test_groups_of_another_moment_by_the_same_records(kept: Kept) -> None:
         (33, log_ends(kept.broker.bootstrap, copy)[1], "log end"),
     ]
 
-
-def test_topics_deleted_from_the_target_are_skipped_and_named(kept: Kept) -> None:
+    # topics deleted from the target are skipped and named
     copy, restore = kept.restore("gone")
     kept.broker.create_topic("unrelated-" + kept.topic)
     topics.delete_topic(kept.broker, copy)
@@ -406,8 +405,7 @@ def test_topics_deleted_from_the_target_are_skipped_and_named(kept: Kept) -> Non
     ]
     assert kept.stand() == kept.second
 
-
-def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> None:
+    # a topic made anew between restore points is another log
     _, restore = kept.restore("anew")
     topics.delete_topic(kept.broker, kept.topic)
     kept.broker.create_topic(kept.topic, 2)
@@ -419,9 +417,8 @@ def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> No
     assert "is another log" in plan["groups"][0]["left_out"][0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_unusable_arguments_are_refused(kept: Kept) -> None:
+    for arguments, message in (
         (["plan"], "no restore is named"),
         (["plan", "--restore-id", "nobody"], "there is no restore nobody"),
         (["undo", "--restore-id", "nobody"], "nothing was written to groups by restore nobody"),
@@ -429,21 +426,8 @@ def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> No
         (["show", "nobody"], "there is no group nobody in restore point 2"),
         (["show", "--to-time", "yesterday"], "--to-time yesterday is not a time"),
         (["show", "--to-time", "now", "--restore-point", "1"], "--restore-point and --to-time exclude each other"),
-    ],
-)
-def test_unusable_arguments_are_refused(kept_once: Kept, arguments: list[str], message: str) -> None:
-    assert message in kept_once.groups(*arguments, code=2)["error"]["message"]
-
-
-@pytest.fixture(scope="module")
-def kept_once(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]) -> Kept:
-    archive, topic = new_archive(), "kept-once"
-    broker.create_topic(topic, 1)
-    kept = Kept(broker, kbackup, archive, topic, {}, {})
-    put(kept.cluster, kept.group, {(topic, 0): (0, None, "")})
-    for _ in range(2):
-        kbackup.backup(archive, "-t", topic, "-g", kept.group)
-    return kept
+    ):
+        assert message in kept.groups(*arguments, code=2)["error"]["message"]
 
 
 def test_folder_of_the_java_tool(

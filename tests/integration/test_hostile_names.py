@@ -16,6 +16,7 @@ from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
+from tests.integration.topics import produce
 from tests.support.restore_pages import command_lines, form_fields
 from tests.support.restored import assert_restored
 from tests.support.truth import read_topic
@@ -85,10 +86,7 @@ def test_commands_of_the_page_restore_what_it_computes(
 ) -> None:
     """Groups of any name, renamed on the page; a shell reads the commands."""
     broker.create_topic(topic_name)
-    producer = Producer(broker.client(log_level=0))
-    for number in range(20):
-        producer.produce(topic_name, str(number))
-    assert producer.flush(60) == 0
+    produce(broker, topic_name, 0, [str(number).encode() for number in range(20)])
     groups = Cluster(broker.client(log_level="0"), "source").groups
     mine = [f"{name}{topic_name}" for name in EVIL]
     for number, group in enumerate(mine):

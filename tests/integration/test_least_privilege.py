@@ -15,10 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.types import TopicPartition
 from scripts.dev.secured import Acl, SecuredBroker
+from tests.integration.backed_up import commit
 from tests.integration.conftest import Outcome
 from tests.integration.secured import Command, command, fill, password
 from tests.support.restored import assert_restored
@@ -105,8 +103,7 @@ def topic(secured_broker: SecuredBroker) -> str:
     """With the group `shipping-<topic>` on its fifth record."""
     name = f"orders-{secrets.token_hex(4)}"
     fill(secured_broker, name)
-    places = [CommittedOffset(TopicPartition(name, partition), 5, None, "") for partition in range(2)]
-    assert Cluster(secured_broker.client(log_level="0"), "source").groups.commit(f"shipping-{name}", places) == ""
+    commit(secured_broker, f"shipping-{name}", name, {0: 5, 1: 5})
     return name
 
 

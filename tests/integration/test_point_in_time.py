@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -255,13 +255,9 @@ def _told(kbackup: Kbackup, made: History, *arguments: str) -> dict[str, Any]:
     return kbackup.run("info", "--archive", made.archive.url, *arguments)
 
 
-def _names(report: dict[str, Any]) -> Sequence[str]:
-    return [t["source"] for t in report["topics"]]
-
-
 def test_a_restore_point_has_no_topic_that_came_later(history: History, kbackup: Kbackup) -> None:
     planned = kbackup.restore(history.archive, "--restore-point", "1", *_arguments(history, "one."), "--dry-run")
-    assert _names(planned) == [history.topic(name) for name in ("again", "events", "gone")]
+    assert [t["source"] for t in planned["topics"]] == [history.topic(name) for name in ("again", "events", "gone")]
     assert planned["choice"] is None
 
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from kbackup.errors import ClusterError, FencedError, UnreachableError
-from kbackup.kafka import kernel, produce
+from kbackup.kafka import produce
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel_protocol import UNKNOWN, CommittedProgress, Runs
 from kbackup.kafka.produce import TUNING, BlockProducer
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
+from tests.integration.conftest import Choose
 from tests.integration.topics import ANY_FUTURE, FAR_FUTURE
 from tests.support.plain_records import Plain, block_of, encoded
 from tests.support.truth import log_ends
@@ -47,12 +48,9 @@ ODD_NAMES = [
 
 
 @pytest.fixture(params=["native", "python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv(kernel.VARIABLE, request.param)
-    kernel.selected_kernel.cache_clear()
-    assert kernel.selected_kernel().name == request.param
-    yield request.param
-    kernel.selected_kernel.cache_clear()
+def way(request: pytest.FixtureRequest, choose: Choose) -> str:
+    choose(request.param)
+    return str(request.param)
 
 
 @pytest.fixture(params=[True, False], ids=["transactional", "plain"])

@@ -157,7 +157,7 @@ def test_values_are_what_was_serialized(shop: Shop, capsys: Capture) -> None:
     assert shown(out)[2]["value_error"] == f"the registry has no schema {0x7FFF}"
 
 
-def test_keys_and_which_schema(shop: Shop, capsys: Capture) -> None:
+def test_keys_and_which_schema_and_nothing_unasked(shop: Shop, capsys: Capture) -> None:
     topic = f"{shop.name}-avro"
     out, err = run(shop, capsys, "cat", f"{topic}:0:0", "--schema-registry", shop.registry.url, "--json")
     (record,) = shown(out)
@@ -168,10 +168,7 @@ def test_keys_and_which_schema(shop: Shop, capsys: Capture) -> None:
     out, err = run(shop, capsys, "cat", f"{topic}:0:1", "--schema-registry", shop.registry.url)
     assert out.split("\t")[2:4] == ["key", "null"]
     assert "1 of 1 keys name no schema" in err
-
-
-def test_nothing_is_decoded_unasked(shop: Shop, capsys: Capture) -> None:
-    """A registry in the configuration alone is not asked: an archive is there when registries are not."""
+    # a registry in the configuration alone is not asked: an archive is there when registries are not
     asked = len(shop.registry.asked)
     out, _ = run(shop, capsys, "cat", f"{shop.name}-avro", "--json")
     assert not any("value_schema" in record for record in shown(out))

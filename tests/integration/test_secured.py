@@ -138,14 +138,6 @@ def test_a_callback_serves_message_objects_too(operator: Operator, topic: str, t
     assert len(read_topic(operator.broker.bootstrap, name)[0]) == RECORDS // 2
 
 
-def wrong_mechanism(operator: Operator, folder: Path) -> Mapping[str, str]:
-    return {**operator.scram(folder), "sasl.mechanism": "PLAIN"}
-
-
-def wrong_authority(operator: Operator, folder: Path) -> Mapping[str, str]:
-    return {**operator.scram(folder), "ssl.ca.pem": Authority("somebody else").certificate}
-
-
 def wrong_name(operator: Operator, folder: Path) -> Mapping[str, str]:
     """The broker's certificate has its address alone."""
     properties = operator.scram(folder)
@@ -166,6 +158,10 @@ def scram(user: str, secret: str) -> Way:
     return lambda operator, folder: operator.broker.scram(user, make(secret))
 
 
+def scram_but(more: Callable[[], Mapping[str, str]]) -> Way:
+    return lambda operator, folder: {**operator.scram(folder), **more()}
+
+
 def callback(name: str) -> Way:
     return lambda operator, folder: operator.callback(folder, name)
 
@@ -173,8 +169,12 @@ def callback(name: str) -> Way:
 WAYS: dict[str, tuple[Way, str, str]] = {
     "wrong password": (scram(USER, "a wrong password"), "SCRAM-SHA-512", PASSWORD_HINT),
     "no such user": (scram("nobody", "nobody's password"), "SCRAM-SHA-512", PASSWORD_HINT),
-    "mechanism that is not enabled": (wrong_mechanism, "PLAIN", PASSWORD_HINT),
-    "wrong authority": (wrong_authority, "certificate verify failed", TLS_HINT),
+    "mechanism that is not enabled": (scram_but(lambda: {"sasl.mechanism": "PLAIN"}), "PLAIN", PASSWORD_HINT),
+    "wrong authority": (
+        scram_but(lambda: {"ssl.ca.pem": Authority("somebody else").certificate}),
+        "certificate verify failed",
+        TLS_HINT,
+    ),
     "certificate of another host": (wrong_name, "certificate verify failed", TLS_HINT),
     "certificate of another authority": (strange_certificate, "SSL", TLS_HINT),
     "no certificate": (no_certificate, "SSL", TLS_HINT),

@@ -113,9 +113,7 @@ def test_groups_of_a_restore_are_renamed_left_out_and_selected(
         assert _stand(broker, prefix, topic) == {name: f"meta {n}" for name, n in expected.items()}
         renamed = {(g["source"], g["group"]) for g in report["groups"]}
         assert renamed >= {(f"{prefix}g{n}", prefix + name) for name, n in expected.items()}
-
-
-def test_two_groups_never_become_one(kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str) -> None:
+    # two groups never become one
     arguments = ["--map", f"{prefix}a={topic_name}", "--map-group", f"{prefix}g0={prefix}g1"]
     assert "would both become" in kbackup.restore(grouped, *arguments, code=1)["error"]["message"]
 

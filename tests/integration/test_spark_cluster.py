@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyspark
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from kbackup import __version__
 from kbackup.archive.reader import open_archive
@@ -25,6 +25,8 @@ from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
 from scripts.dev.spark import SparkCluster
 from tests.integration.conftest import Archive
+from tests.support.restored import assert_restored
+from tests.support.truth import Records, read_topic
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 5_000
@@ -66,7 +68,7 @@ class Jobs:
     """What the commands on the shared cluster printed; `archive` is in a bucket, of `topic` with these records."""
 
     topic: str
-    records: dict[int, list[tuple[bytes | None, bytes | None, int]]]
+    records: Records
     archive: str
     apart: Path
     ended: list[Ended]
@@ -116,7 +118,7 @@ def jobs(
     env = environment(broker, minio_server) | {"KBACKUP_SPARK_MASTER": cluster.url}
     output = run([sys.executable, "-c", _COMMANDS, json.dumps(commands)], env)
     ended = [Ended(*json.loads(line)) for line in output.splitlines()]
-    return Jobs(topic, read(broker, topic), archive, apart, ended)
+    return Jobs(topic, read_topic(broker.bootstrap, topic), archive, apart, ended)
 
 
 def environment(broker: Broker, server: Minio | None) -> dict[str, str]:
@@ -160,25 +162,6 @@ def other_kbackup(folder: Path) -> SparkCluster:
     return SparkCluster(workers=1, variables={"PYTHONPATH": str(folder)})
 
 
-def read(broker: Broker, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None, int]]]:
-    consumer = Consumer(
-        broker.client(**{"group.id": "reader", "enable.partition.eof": True, "enable.auto.commit": False})
-    )
-    consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-    records: dict[int, list[tuple[bytes | None, bytes | None, int]]] = {p: [] for p in range(PARTITIONS)}
-    ended: set[int | None] = set()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(10)
-        assert message is not None
-        partition = message.partition()
-        if message.error() is not None:
-            ended.add(partition)
-        elif partition is not None:
-            records[partition].append((message.key(), message.value(), message.timestamp()[1]))
-    consumer.close()
-    return records
-
-
 def test_backup_by_master_and_restore_by_spark_submit(
     broker: Broker, cluster: SparkCluster, minio_server: Minio, jobs: Jobs
 ) -> None:
@@ -195,7 +178,7 @@ def test_backup_by_master_and_restore_by_spark_submit(
     options = [jobs.archive, "--map-regex", r"^(.*)$=back.\1", "--restore-id", "by-submit"]
     output = run([submit, "--master", cluster.url, *conf, main, "restore", *options], env)
     assert f"{RECORDS:,} records" in output
-    assert read(broker, f"back.{jobs.topic}") == jobs.records
+    assert_restored(jobs.records, read_topic(broker.bootstrap, f"back.{jobs.topic}"))
 
 
 def test_a_directory_that_a_worker_does_not_share_is_refused_by_the_workers_name(jobs: Jobs) -> None:

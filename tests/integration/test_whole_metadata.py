@@ -162,14 +162,12 @@ def _says(line: str, quota: ClientQuota) -> bool:
     return sorted(parts) == sorted(names) and told == quota.quotas
 
 
-def test_acls_on_tokens_and_users_are_among_the_others(whole: Whole, plain: Metadata) -> None:
+def test_acls_on_tokens_and_users_and_defaults_are_among_the_others(whole: Whole, plain: Metadata) -> None:
     assert {*(plain.acls or ())} == {*ACLS}
     listed = whole.tool("org.apache.kafka.tools.AclCommand", "--list")
     for words in ("resourceType=USER, name=größe", "resourceType=DELEGATION_TOKEN, name=*", "CREATE_TOKENS"):
         assert words in listed
-
-
-def test_defaults_of_brokers_and_client_metrics(whole: Whole, plain: Metadata) -> None:
+    # defaults of brokers and client metrics
     default = {c.name: c.value for c in plain.broker_configs or () if c.broker is None}
     assert default["log.segment.bytes"] == "2097152"
     assert plain.client_metrics == (ClientMetrics(name="m 1", configs=METRICS),)
