@@ -15,6 +15,11 @@ from tests.integration.conftest import Outcome, run_command
 from tests.support.secrets import make
 
 RECORDS = 60
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""The settings of a broker with ACLs, where everybody without login may do everything."""
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -39,15 +44,17 @@ class Command:
         return outcome
 
 
+def section(name: str, properties: Mapping[str, str]) -> str:
+    """A table of a configuration file."""
+    return f"[{name}]\n" + "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in properties.items())
+
+
 def command(
     spark: SparkSession, folder: Path, source: Mapping[str, str], target: Mapping[str, str] | None = None
 ) -> Command:
     """With these properties of the source, and of the target: by default the same."""
-    text = f"archive = {json.dumps(str(folder / 'archive'))}\n"
-    for section, properties in (("source", source), ("target", source if target is None else target)):
-        text += f"[{section}]\n"
-        text += "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
-    (folder / "kbackup.toml").write_text(text)
+    clusters = section("source", source) + section("target", source if target is None else target)
+    (folder / "kbackup.toml").write_text(f"archive = {json.dumps(str(folder / 'archive'))}\n{clusters}")
     return Command(spark, folder)
 
 

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.compare.job import ComparedPartition, topic_blocks
 from kbackup.kafka.consume import RangeReader
-from kbackup.kafka.kernel import Kernel
 from scripts.dev.kafka import Broker
 from tests.integration.backed_up import T0, BackedUp, Run, commit, runner
+from tests.integration.conftest import Choose
 from tests.integration.topics import delete_topic, produce
 from tests.support.kafka_raw import Record as RawRecord
 from tests.support.kafka_raw import raw_produce
@@ -137,10 +137,10 @@ def test_the_brokers_own_times_are_left_out_and_that_is_said(
 
 @pytest.mark.parametrize("kernel", ["native", "python"])
 def test_a_partition_is_read_again_from_where_it_is_wanted(
-    made: BackedUp, broker: Broker, kernel: str, monkeypatch: pytest.MonkeyPatch
+    made: BackedUp, broker: Broker, kernel: str, choose: Choose
 ) -> None:
     """A comparison that looked too far ahead goes back: by one client, with more of the first reading on its way."""
-    monkeypatch.setattr("kbackup.kafka.kernel.selected_kernel", lambda: Kernel(kernel, "asked for"))  # type: ignore[arg-type]
+    choose(kernel)
     part = UnitRange(topic=made.topic, partition=0, target=made.topic, segments=())
     reader = RangeReader({"bootstrap.servers": broker.bootstrap}, "read_committed", "again", 30)
     try:

@@ -58,11 +58,7 @@ def held(store: Store, newest: int) -> Exported:
         point = archive.restore_point(number)
         for t in point.topics:
             records[t.name, t.incarnation] = archive_records(store, t.name, point, t.incarnation)
-    return without_empty(records)
-
-
-def without_empty(records: Exported) -> Exported:
-    """Leave out empty partitions and topics, which a table can't show."""
+    # without empty partitions and topics, which a table can't show
     full = {key: {p: rows for p, rows in topic.items() if rows} for key, topic in records.items()}
     return {key: topic for key, topic in full.items() if topic}
 

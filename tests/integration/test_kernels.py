@@ -47,19 +47,18 @@ def read(broker: Broker, ranges: list[OffsetRange], isolation: str = "read_commi
             assert block.positions.tolist() == np.concatenate([[0], np.cumsum(block.lengths)])[:-1].tolist()
             blocks.setdefault(tp, []).append(block)
     assert reader.vanished == []
-    return {tp: joined(parts, reader.epochs[tp]) for tp, parts in blocks.items()}
-
-
-def joined(parts: list[RecordBlock], epoch: int) -> Held:
-    return Held(
-        b"".join(p.data.tobytes() for p in parts),
-        [o for p in parts for o in p.offsets.tolist()],
-        [n for p in parts for n in p.lengths.tolist()],
-        min((p.min_timestamp for p in parts if p.min_timestamp is not None), default=None),
-        max((p.max_timestamp for p in parts if p.max_timestamp is not None), default=None),
-        max(p.largest for p in parts),
-        epoch,
-    )
+    return {
+        tp: Held(
+            b"".join(p.data.tobytes() for p in parts),
+            [o for p in parts for o in p.offsets.tolist()],
+            [n for p in parts for n in p.lengths.tolist()],
+            min((p.min_timestamp for p in parts if p.min_timestamp is not None), default=None),
+            max((p.max_timestamp for p in parts if p.max_timestamp is not None), default=None),
+            max(p.largest for p in parts),
+            reader.epochs[tp],
+        )
+        for tp, parts in blocks.items()
+    }
 
 
 def whole(broker: Broker, *names: str) -> list[OffsetRange]:

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -241,18 +240,15 @@ def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
 def test_info_says_what_would_come_back(history: History, kbackup: Kbackup) -> None:
     arguments = ["--to-time", str(history.moment), *_arguments(history, "dry.")]
     planned = kbackup.restore(history.archive, *arguments, "--dry-run")
-    report = _told(kbackup, history, "--to-time", str(history.moment))
+    info = ("info", "--archive", history.archive.url, "--to-time", str(history.moment))
+    report = kbackup.run(*info)
     assert report["choice"] == planned["choice"]
     assert {t["name"]: (len(t["partitions"]), t["sums"]["records"]) for t in report["topics"]} == {
         t["source"]: (t["partitions"], t["records"]) for t in planned["topics"]
     }
     assert (report["restore_point"], report["groups"]) == (1, [history.group])
-    one = _told(kbackup, history, history.topic("gone"), "--to-time", str(history.moment))
+    one = kbackup.run(*info, history.topic("gone"))
     assert [(g["group"], g["offset"]) for g in one["topic"]["groups"]] == [(history.group, 7)]
-
-
-def _told(kbackup: Kbackup, made: History, *arguments: str) -> dict[str, Any]:
-    return kbackup.run("info", "--archive", made.archive.url, *arguments)
 
 
 def test_a_restore_point_has_no_topic_that_came_later(history: History, kbackup: Kbackup) -> None:

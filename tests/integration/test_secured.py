@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.produce import BlockProducer
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.secured import Authority, SecuredBroker
+from tests.integration.conftest import Choose
 from tests.integration.secured import RECORDS, Command, command, fill, java, password
 from tests.support.restored import assert_restored
 from tests.support.secrets import know, make
@@ -111,13 +111,8 @@ def test_client_properties_of_java_serve_as_well(
     serves(command(spark, tmp_path, {}), operator.broker, topic, str(file))
 
 
-@pytest.fixture
-def _python_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "selected_kernel", lambda: kernel.Kernel("python", "the test says so"))
-
-
-@pytest.mark.usefixtures("_python_kernel")
-def test_a_callback_serves_message_objects_too(operator: Operator, topic: str, tmp_path: Path) -> None:
+def test_a_callback_serves_message_objects_too(operator: Operator, topic: str, tmp_path: Path, choose: Choose) -> None:
+    choose("python")
     properties = operator.callback(tmp_path)
     assert Cluster(properties, "source").connect()[1] == 1
     first = OffsetRange(topic, 0, 0, RECORDS // 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,13 +15,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
@@ -38,12 +34,9 @@ from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import Broker
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import CountedSpark, Kbackup
+from tests.integration.secured import GUARDED, section
 from tests.integration.topics import produce
 
-GUARDED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
 NEVER = {"secrets of SCRAM users"}
 NOT_HERE = {"delegation tokens"}
 """By a listener without login."""
@@ -159,15 +152,8 @@ def _kafka_configs(broker: Broker, *arguments: str) -> None:
 
 
 def acls_of(broker: Broker) -> set[Acl]:
-    every = AclBindingFilter(
-        ResourceType.ANY,
-        None,  # type: ignore[arg-type]
-        ResourcePatternType.ANY,
-        None,  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
+    anything: list[Any] = ["any", None, "any", None, None, "any", "any"]
+    every = AclBindingFilter(*anything)
     admin = AdminClient(broker.client())  # for as long as somebody waits
     return {as_archived(b) for b in admin.describe_acls(every).result(30)}
 
@@ -282,7 +268,7 @@ def test_a_diff_says_exactly_what_was_changed(clusters: Clusters) -> None:
                 "moved": [{"topic": "orders", "partition": 0, "before": 2, "after": 3}],
             }
         ],
-        "acls": [{"change": "appeared", "acl": {name: getattr(as_archived(late), name) for name in ACL_FIELDS}}],
+        "acls": [{"change": "appeared", "acl": msgspec.structs.asdict(as_archived(late))}],
         "users": [_value("carol", "SCRAM-SHA-256", "appeared", None, "4096 iterations")],
         "broker_configs": [_value("broker 1", "log.cleaner.threads", "changed", "2", "3")],
     }
@@ -293,9 +279,6 @@ def test_a_diff_says_exactly_what_was_changed(clusters: Clusters) -> None:
     assert {name: part for name, part in points.items() if name not in ("topics", "offsets")} == {
         name: part for name, part in diff.items() if name != "offsets"
     }
-
-
-ACL_FIELDS = Acl.__struct_fields__
 
 
 def _value(owner: str, name: str, change: str, before: str | None, after: str | None) -> dict[str, Any]:
@@ -310,9 +293,7 @@ def test_backup_succeeds_without_settings_that_it_may_not_describe(clusters: Clu
     source.allow("watcher", "describe", "group", "*")
     watcher = tmp_path / "kbackup.toml"
     properties = source.scram("watcher", "a password of the tests")
-    watcher.write_text(
-        "[source]\n" + "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
-    )
+    watcher.write_text(section("source", properties))
     kbackup = Kbackup(clusters.kbackup.spark, watcher)
     outcome = kbackup("backup", "-a", archive, "--topic", "orders")
     assert outcome.code == 0, outcome.err

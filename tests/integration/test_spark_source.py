@@ -4,7 +4,6 @@ be read."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
 from scripts.dev.s3 import Minio
+from tests.conftest import options_of
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.zoo import FIRST, SECOND, Zoo
@@ -86,12 +86,8 @@ def offsets(frame: DataFrame) -> list[tuple[str, int, int]]:
 
 
 def s3_of(server: Minio) -> dict[str, str]:
-    return {
-        "s3.endpoint_url": server.endpoint_url,
-        "s3.region": server.region,
-        "s3.access_key_id": server.access_key,
-        "s3.secret_access_key": server.secret_key,
-    }
+    options, names = options_of(server), ("endpoint_url", "region", "access_key_id", "secret_access_key")
+    return {f"s3.{name}": getattr(options, name) for name in names}
 
 
 def test_every_record_of_a_bucket(reading: SparkSession, zoo: Zoo, minio_server: Minio) -> None:
@@ -270,51 +266,30 @@ def test_without_the_setting_spark_says_what_to_set(reading: SparkSession, archi
         reading.conf.set(PUSHDOWN, before)
 
 
-class Follower:
-    """A stream that reads what is there and ends; `batches` are what each micro-batch had."""
-
-    def __init__(self, spark: SparkSession, archive: Path, checkpoint: Path) -> None:
-        self._spark, self._archive, self._checkpoint = spark, archive, checkpoint
-        self.batches: list[list[tuple[str, int, int]]] = []
-        self.fail = False
-
-    def __call__(self) -> list[list[tuple[str, int, int]]]:
-        """The batches that came now."""
-        before = len(self.batches)
-        stream = self._spark.readStream.format("kbackup").load(str(self._archive))
+def test_a_stream_follows_new_restore_points(reading: SparkSession, archive: Path, tmp_path: Path) -> None:
+    def follow(fails: bool = False) -> list[list[tuple[str, int, int]]]:
+        """Read what is there, and return what each micro-batch had."""
+        batches: list[list[tuple[str, int, int]]] = []
 
         def take(frame: DataFrame, number: int) -> None:
-            self.batches.append(offsets(frame))
-            if self.fail:
+            batches.append(offsets(frame))
+            if fails:
                 raise RuntimeError("the power went out")
 
-        query = (
-            stream.writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(self._checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(60)
-        return self.batches[before:]
+        stream = reading.readStream.format("kbackup").load(str(archive)).writeStream.foreachBatch(take)
+        checkpoint = str(tmp_path / "checkpoint")
+        stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination(60)
+        return batches
 
-
-@pytest.fixture
-def follow(reading: SparkSession, archive: Path, tmp_path: Path) -> Iterator[Follower]:
-    yield Follower(reading, archive, tmp_path / "checkpoint")
-    assert not reading.streams.active
-
-
-def test_a_stream_follows_new_restore_points(follow: Follower, archive: Path) -> None:
     assert follow() == [sorted(CLICKS + ORDERS)]
     assert follow() == [], "nothing is new"
     grow(FileStore(archive), 3, 12, 20)
     grow(FileStore(archive), 4, 20, 33)
     assert follow() == [[("orders", 1, o) for o in range(12, 33)]], "both at once"
     grow(FileStore(archive), 5, 33, 35)
-    follow.fail = True
     with pytest.raises(Exception, match="the power went out"):
-        follow()
-    follow.fail = False
+        follow(fails=True)
     grow(FileStore(archive), 6, 35, 36)
     after = [[("orders", 1, o) for o in some] for some in (range(33, 35), range(35, 36))]
     assert [follow(), follow()] == [[some] for some in after], "what failed, as it was, and what came since"
+    assert not reading.streams.active

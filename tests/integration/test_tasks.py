@@ -37,9 +37,7 @@ def test_a_task_that_fails_is_tried_again_and_counted(spark: SparkSession, tmp_p
     before = retries()
     assert sorted(run_tasks(spark, [0, 1, 2], Flaky(tmp_path))) == [0, 0, 1, 1, 2, 2]
     assert retries() - before == 3
-
-
-def test_one_that_goes_on_failing_fails_the_job_with_its_own_error(spark: SparkSession, tmp_path: Path) -> None:
+    # one that goes on failing fails the job with its own error
     with pytest.raises(UnreachableError, match="task 9 fails"):
         run_tasks(spark, [9], Flaky(tmp_path))
 

@@ -373,7 +373,8 @@ def test_light_and_dark(browser: Browser, page_url: str) -> None:
         assert brightness(page) < 150
 
 
-def test_numbers_are_copied_exactly(browser: Browser, page_url: str) -> None:
+def test_copies(browser: Browser, page_url: str) -> None:
+    """Numbers, keys and values exactly; names and commands without control characters and marks; nothing but text."""
     with opened(browser, page_url, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.goto(f"{page_url}/topics/orders")
         size = page.locator("dd data[title$=' bytes']").first
@@ -385,11 +386,6 @@ def test_numbers_are_copied_exactly(browser: Browser, page_url: str) -> None:
         assert exact.isdecimal()
         page.locator("tbody time").first.click()
         assert re.fullmatch(r"[-0-9T:]{19}\.\d{3}Z", page.evaluate("navigator.clipboard.readText()"))
-
-
-def test_copy_buttons(browser: Browser, page_url: str) -> None:
-    """Keys and values exactly; names and commands without control characters and marks; nothing that is no text."""
-    with opened(browser, page_url, permissions=["clipboard-read", "clipboard-write"]) as page:
 
         def copied(button: Locator) -> str:
             page.evaluate("navigator.clipboard.writeText('')")

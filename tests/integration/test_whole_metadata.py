@@ -30,15 +30,12 @@ from scripts.dev.jars import kafka_jars, mirror_jars
 from scripts.dev.kafka import Broker
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import CountedSpark, Kbackup
+from tests.integration.secured import GUARDED, section
 from tests.integration.topics import produce
 from tests.support.metadata_entities import acl_of
 
 PASSWORD = "a password of the tests"
 ROOT = {"super.users": "User:ANONYMOUS;User:root", "delegation.token.secret.key": "a secret of the tests"}
-GUARDED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
 QUOTAS: dict[QuotaKey, dict[str, float | None]] = {
     (("user", "b o%b"), ("client-id", "app 1")): {"consumer_byte_rate": 2048.0, "producer_byte_rate": 1024.0},
     (("user", "größe"), ("client-id", None)): {"request_percentage": 50.5},
@@ -100,10 +97,6 @@ def write_configs(folder: Path, source: SecuredBroker) -> None:
         f'sasl.jaas.config={module} required username="root" password="{PASSWORD}";\n'
     )
     (folder / "kbackup.toml").write_text(section("source", source.scram("root", PASSWORD)))
-
-
-def section(name: str, properties: dict[str, str]) -> str:
-    return f"[{name}]\n" + "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in properties.items())
 
 
 def furnish(broker: SecuredBroker) -> None:
