@@ -39,17 +39,10 @@ def test_files_of_each_partition_lead_to_every_record_and_group(zoo: Zoo, name: 
 
 
 def test_odd_records_are_in_the_archive_as_they_were_sent(zoo: Zoo) -> None:
-    expected = [
-        Record(
-            n,
-            -2 if stamp == -1 else 0,
-            None if stamp == -1 else stamp,
-            key,
-            value,
-            [(k.decode(), v) for k, v in headers],
-        )
-        for n, (key, value, stamp, headers) in enumerate([*ODD_RECORDS, *ODD_RECORDS])
-    ]
+    expected = []
+    for n, (key, value, stamp, headers) in enumerate([*ODD_RECORDS, *ODD_RECORDS]):
+        kind, at = (-2, None) if stamp == -1 else (0, stamp)
+        expected.append(Record(n, kind, at, key, value, [(k.decode(), v) for k, v in headers]))
     assert archive_records(zoo.archive.store, zoo.topic("odd"))[0] == expected
 
 

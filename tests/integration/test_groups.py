@@ -167,8 +167,7 @@ def test_apply_long_after_the_restore_and_undo(made: Made) -> None:
     assert {g["status"] for g in undone["groups"]} == {"put back"}
     assert {group: made.stand(group) for group in made.stood} == source
 
-
-def test_renamed_groups_are_made_and_deleted_again(made: Made) -> None:
+    # renamed groups are made, and deleted again
     old, new = f"{made.name}-at-03", f"{made.name}-new"
     made.apply("-g", old, "--map-group", f"{old}={new}")
     assert made.stand(new) == _expected(made)[old]
@@ -253,11 +252,8 @@ def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
         if r.offset >= made.stand(new)[made.target(topic), p][0]
     ]
     assert len(expected) > 20
-    program = [
-        tools.java(),
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-        *("-cp", f"{kafka_jars()}/*", str(Path(__file__).with_name("Resume.java"))),
-    ]
+    quiet, jars = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", f"{kafka_jars()}/*"
+    program = [tools.java(), quiet, "-cp", jars, str(Path(__file__).with_name("Resume.java"))]
     arguments = [made.broker.bootstrap, new, made.target(topic), str(len(expected))]
     done = subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -267,9 +263,8 @@ def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
 def test_restore_itself_can_be_undone(made: Made, topic_name: str) -> None:
     topic, group = f"{made.name}-ledger", f"{made.name}-at-09"
     before, restore_id = made.stand(group), f"{made.name}-with-groups"
-    report = made.kbackup.restore(
-        made.archive, *("-t", topic, "--map", f"{topic}={topic_name}", "-g", group, "--restore-id", restore_id)
-    )
+    renamed = ("--map", f"{topic}={topic_name}", "--restore-id", restore_id)
+    report = made.kbackup.restore(made.archive, "-t", topic, "-g", group, *renamed)
     assert [g["status"] for g in report["groups"]] == ["applied"]
     assert {topic for topic, _ in made.stand(group)} > {topic_name}
     undone = made.groups("undo", "--restore-id", restore_id)
@@ -312,10 +307,8 @@ class Kept(Grouped):
     def restore(self, name: str) -> tuple[str, list[str]]:
         """Restore point 1 without groups; the new topic and what names the restore."""
         copy, restore_id = f"{self.topic}.{name}", f"{self.topic}-{name}"
-        self.kbackup.restore(
-            self.archive,
-            *("--restore-point", "1", "--map", f"{self.topic}={copy}", "--no-groups", "--restore-id", restore_id),
-        )
+        renamed = ("--map", f"{self.topic}={copy}", "--no-groups", "--restore-id", restore_id)
+        self.kbackup.restore(self.archive, "--restore-point", "1", *renamed)
         return copy, ["--restore-id", restore_id]
 
 
@@ -548,10 +541,7 @@ def test_a_thousand_groups_there_and_back(broker: Broker, kbackup: Kbackup, arch
     cluster = Cluster(broker.client(), "target")
     stood = {f"{named}-{n:04}": {(named, p): (n % 20, None, f"{n} of {p}") for p in range(3)} for n in range(1000)}
     refused = cluster.groups.commit_all(
-        {
-            group: [CommittedOffset(TopicPartition(*place), *archived) for place, archived in stands.items()]
-            for group, stands in stood.items()
-        }
+        {group: [CommittedOffset(TopicPartition(*p), *held) for p, held in s.items()] for group, s in stood.items()}
     )
     assert not any(refused.values())
     assert len(_back_up(kbackup, archive, named)["groups"]) == 1000

@@ -62,11 +62,7 @@ def read(broker: Broker, ranges: list[OffsetRange], isolation: str = "read_commi
 
 
 def whole(broker: Broker, *names: str) -> list[OffsetRange]:
-    return [
-        OffsetRange(name, partition, 0, end)
-        for name in names
-        for partition, end in log_ends(broker.bootstrap, name).items()
-    ]
+    return [OffsetRange(name, p, 0, end) for name in names for p, end in log_ends(broker.bootstrap, name).items()]
 
 
 def both(
@@ -106,12 +102,8 @@ def test_ranges_within_a_partition(broker: Broker, topic_name: str, choose: Choo
 def test_records_larger_than_a_buffer(broker: Broker, topic_name: str, choose: Choose) -> None:
     size = 20_000_000
     broker.create_topic(topic_name, 1, config={"max.message.bytes": str(24 << 20)})
-    topics.produce(
-        broker,
-        topic_name,
-        0,
-        [b"small", os.urandom(size), os.urandom(size), b"small", os.urandom(1_000_000), os.urandom(size)],
-    )
+    sizes = (5, size, size, 5, 1_000_000, size)
+    topics.produce(broker, topic_name, 0, map(os.urandom, sizes))
     held = both(broker, choose, whole(broker, topic_name))[TopicPartition(topic_name, 0)]
     assert held.largest > size
     assert len(held.offsets) == 6

@@ -67,12 +67,6 @@ def test_tasks_run_in_workers_that_have_imported_what_they_need(tmp_path: Path, 
     assert not (tmp_path / "cache").exists()
 
 
-_ARCHIVE = """
-import sys
-from pathlib import Path
-from kbackup.spark.__main__ import write
-write(Path(sys.argv[1]))
-"""
 _MAPS = """
 from pathlib import Path
 from kbackup.spark.jvm import Jvm
@@ -92,7 +86,7 @@ def test_a_jvm_maps_the_archive_of_classes_that_was_written_for_it(tmp_path: Pat
     archive = tmp_path / "spark.jsa"
     installed = class_archive()
     assert installed.exists(), "python -m kbackup.spark, which `make venv` runs, writes it"
-    _quiet(_ARCHIVE, archive)
+    _quiet(f"from pathlib import Path\nfrom kbackup.spark.__main__ import write\nwrite(Path({str(archive)!r}))")
     assert list(tmp_path.iterdir()) == [archive]
     maps = _MAPS.replace("WAS", repr(str(installed))).replace("NEW", repr(str(archive)))
     assert _quiet(maps) == "True\n"
@@ -101,9 +95,9 @@ def test_a_jvm_maps_the_archive_of_classes_that_was_written_for_it(tmp_path: Pat
     assert _quiet(maps) == "False\n"
 
 
-def _quiet(code: str, *arguments: object) -> str:
+def _quiet(code: str) -> str:
     """Return the output of a program that ends well and has nothing to say on stderr."""
-    done = run_code(code, *arguments)
+    done = run_code(code)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -152,10 +146,8 @@ def test_nothing_is_left_of_a_driver_that_was_killed_while_a_task_runs(tmp_path:
     """The JVM has a process group of its own."""
     begun = tmp_path / "begun"
     code = _WORKING.replace("TASK", repr(str(begun)))
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as driver:
+    env, argv = {**os.environ, "PYTHONPATH": str(ROOT)}, [sys.executable, "-c", code]
+    with subprocess.Popen(argv, env=env, stderr=subprocess.DEVNULL, start_new_session=True) as driver:
         try:
             wait_until(begun.exists)
             assert len(_session(driver.pid)) > 3
