@@ -96,9 +96,8 @@ def check(
 ) -> None:
     """The topic holds what was sent and nothing else, each record where the map says."""
     produced = held(broker, topic)
-    assert {tp: len(records) for tp, records in produced.items() if records} == {
-        tp: len(records) for tp, records in sent.items()
-    }
+    counts = {tp: len(records) for tp, records in produced.items() if records}
+    assert counts == {tp: len(records) for tp, records in sent.items()}
     for tp, records in sent.items():
         assert list(maps[tp]) == [source for source, _ in records]
         assert list(maps[tp].values()) == sorted(maps[tp].values())
@@ -143,9 +142,8 @@ def test_records_of_all_kinds(broker: Broker, topic_name: str, way: str, transac
                     producer.send(tp, block)
             for tp, runs in producer.flush().items():
                 maps[tp] |= expanded(runs)
-            producer.commit(
-                {tp: CommittedProgress(list(went)[-1] + 1, f"nöte {tp}") for tp, went in maps.items() if went}
-            )
+            reached = {tp: list(went)[-1] + 1 for tp, went in maps.items() if went}
+            producer.commit({tp: CommittedProgress(offset, f"nöte {tp}") for tp, offset in reached.items()})
     assert producer.moved == sum(r.kind >= 0 and r.timestamp == 0 for rs in sent.values() for _, r in rs) == 5
     check(broker, topic_name, sent, maps)
     if transactional:

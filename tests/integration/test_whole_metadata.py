@@ -69,10 +69,8 @@ class Whole:
     def tool(self, name: str, *arguments: str) -> str:
         """Run one of Kafka's command line tools as `root`, and return its output."""
         jars = f"{kafka_jars() / '*'}:{mirror_jars() / '*'}"
-        login = [
-            *("--bootstrap-server", self.source.bootstrap_of("SASL")),
-            *("--command-config", str(self.folder / "client.properties")),
-        ]
+        config = ("--command-config", str(self.folder / "client.properties"))
+        login = ["--bootstrap-server", self.source.bootstrap_of("SASL"), *config]
         return cache.run([tools.java(), "-cp", jars, name, *login, *arguments], name, "look at the arguments")
 
 
@@ -146,10 +144,8 @@ def _says(line: str, quota: ClientQuota) -> bool:
     """Return whether a line of kafka-configs.sh shows exactly this quota."""
     about, _, values = line.partition(" are ")
     word = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
-    names = [
-        f"{word[kind]} '{name}'" if name is not None else f"the default {word[kind]}"
-        for kind, name in quota.entity.items()
-    ]
+    named = {word[kind]: name for kind, name in quota.entity.items()}
+    names = [f"{kind} '{name}'" if name is not None else f"the default {kind}" for kind, name in named.items()]
     parts = re.split(r", ", about.removeprefix("Quota configs for "))
     told = {pair.split("=")[0]: float(pair.split("=")[1]) for pair in values.split(", ")}
     return sorted(parts) == sorted(names) and told == quota.quotas
@@ -168,10 +164,8 @@ def test_acls_on_tokens_and_users_and_defaults_are_among_the_others(whole: Whole
     listed = whole.tool("org.apache.kafka.tools.FeatureCommand", "describe")
     told = re.findall(r"Feature: (\S+).*FinalizedVersionLevel: (\S+)", listed)
     assert {name for name, level in told if level not in ("-", "0")} == {n for n, v in levels.items() if v}
-    assert [(r.id, r.role, r.alive) for r in plain.registrations or ()] == [
-        (1, "broker", True),
-        (1, "controller", None),
-    ]
+    registered = [(r.id, r.role, r.alive) for r in plain.registrations or ()]
+    assert registered == [(1, "broker", True), (1, "controller", None)]
     assert [t.replicas for t in plain.topics] == [((1,), (1,))]
     assert {*plain.sources.values()} == {"brokers"}
 
@@ -179,18 +173,14 @@ def test_acls_on_tokens_and_users_and_defaults_are_among_the_others(whole: Whole
 def test_tokens_keep_their_secret_in_an_encrypted_archive_alone(
     whole: Whole, plain: Metadata, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = whole.tool(
-        "org.apache.kafka.tools.DelegationTokenCommand",
-        *("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:app 1"),
-    )
+    asked = ("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:app 1")
+    made = whole.tool("org.apache.kafka.tools.DelegationTokenCommand", *asked)
     token, hmac = re.findall(r"^(\S{22})\s+(\S+==?|\S{86,88})\s", made, re.MULTILINE)[0]
     (whole.folder / "key").write_text(generate_key())
     sealed, full = backup(whole, "sealed", f"file:{whole.folder / 'key'}")
     (found,) = full.delegation_tokens or ()
-    assert (found.id, found.owner, found.requester, found.renewers, found.hmac) == (
-        *(token, "User:root", "User:root", ("User:app 1",)),
-        hmac,
-    )
+    assert (found.id, found.hmac, found.renewers) == (token, hmac, ("User:app 1",))
+    assert (found.owner, found.requester) == ("User:root", "User:root")
     told = whole.kbackup("info", "-a", sealed, "--encryption-key", f"file:{whole.folder / 'key'}").document
     assert (told["settings"]["client_quotas"], told["settings"]["delegation_tokens"]) == (len(QUOTAS), 1)
     assert hmac not in json.dumps(told)
@@ -221,22 +211,16 @@ def test_a_second_cluster_gets_the_same_and_gives_it_back(whole: Whole, plain: M
             refused = [*session.set_quotas(own).values(), *session.create_acls(ACLS[:1]).values()]
         assert not any(refused)
         before = stands(target)
-        arguments = [
-            *("restore", str(whole.folder / "plain"), "--restore-point", "1", "--restore-id", "all"),
-            *("--bootstrap-server", target.bootstrap, "--with", "acls,configs,quotas"),
-        ]
+        base = ["restore", str(whole.folder / "plain"), "--restore-id", "all", "--bootstrap-server", target.bootstrap]
+        arguments = [*base, "--restore-point", "1", "--with", "acls,configs,quotas"]
         dry = whole.kbackup(*arguments, "--dry-run").document["settings"]
         assert stands(target) == before
         done = whole.kbackup(*arguments)
         assert done.code == 0, done.err
-        assert [done.document["settings"][p] for p in ("acls", "configs", "quotas")] == [
-            dry[p] for p in ("acls", "configs", "quotas")
-        ]
+        for part in ("acls", "configs", "quotas"):
+            assert done.document["settings"][part] == dry[part]
         _same_as_archived(stands(target), plain)
-        undo = [
-            *("restore", str(whole.folder / "plain"), "--undo", "--restore-id", "all"),
-            *("--bootstrap-server", target.bootstrap),
-        ]
+        undo = [*base, "--undo"]
         shown = whole.kbackup(*undo, "--dry-run").document["changes"]
         _same_as_archived(stands(target), plain)
         undone = whole.kbackup(*undo)
