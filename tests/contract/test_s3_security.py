@@ -36,8 +36,8 @@ from kbackup.store.s3.bucket import client_of
 from scripts.dev.s3 import MinioWithKms, MotoServer, S3Server
 from tests.contract.conftest import PART, options_of, upload
 from tests.support.archives import T0, make_archive
+from tests.support.flow_maps import flow_of
 from tests.support.memory_store import MemoryStore
-from tests.support.mirrors import flow_of
 from tests.support.repairs import ORDERS, harm, key_of, make, run
 from tests.support.secrets import know, watch
 

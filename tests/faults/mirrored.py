@@ -24,8 +24,8 @@ from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
 from tests.faults.dying import When
-from tests.support.crash_store import Crash
-from tests.support.mirrors import flow_of
+from tests.support.faulty_store import Crash
+from tests.support.flow_maps import flow_of
 from tests.support.truth import PartitionRecords, in_archive, in_cluster
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from kbackup.archive import layout
 from kbackup.metrics.registry import Phases
 from kbackup.store.base import Store
 from tests.faults.dying import When, Wish, count, watched_step
-from tests.support.crash_store import Crash
-from tests.support.faulty_store import FaultyStore, Operation
+from tests.support.faulty_store import Crash, FaultyStore, Operation
 
 LONG = 600
 """A lease that needs no renewal until its holder dies, in seconds."""

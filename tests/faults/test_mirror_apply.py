@@ -31,7 +31,7 @@ from tests.faults.dying import When, Wish
 from tests.faults.mirrored import Mirror, dying_commits
 from tests.faults.mortal import die
 from tests.faults.shop import Shop, open_shop, sell
-from tests.support.crash_store import Crash
+from tests.support.faulty_store import Crash
 from tests.support.truth import in_archive
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tests.faults.dying import Wish
 from tests.faults.mirrored import Mirror, dying_commits, expanded, records, recreate
 from tests.faults.process import Kbackup
 from tests.faults.shop import Shop, sell
-from tests.support.crash_store import Crash
+from tests.support.faulty_store import Crash
 from tests.support.truth import PartitionRecords, in_archive, in_cluster
 
 

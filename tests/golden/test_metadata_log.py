@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.kafka.metadata_log.image import read_image, read_metadata_log
-from tests.support.metadata_dump import check_as_printed, check_encoding, check_snapshots, parse
+from tests.support.metadata_records import check_as_printed, check_encoding, check_snapshots, parse
 
 _FOLDER = Path(__file__).parent / "metadata_log"
 _RECORDS = {"kafka-3.9.1": 27, "kafka-4.3.1": 27}  # the number of kinds of records in the log of each release

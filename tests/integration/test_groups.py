@@ -29,7 +29,7 @@ from scripts.dev.kafka import Broker
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.group_requests import (
+from tests.support.fake_groups import (
     RawCommit,
     Stand,
     raw_commit,

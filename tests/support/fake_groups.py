@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import socket
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from io import BytesIO
+from typing import NamedTuple, cast
 
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 
 Place = tuple[str, int]
+
+
 Held = tuple[int, int | None, str]
+
+
 """Offset, leader epoch, metadata."""
 
 
@@ -78,3 +88,189 @@ class FakeCluster:
     @property
     def cluster(self) -> Cluster:
         return cast(Cluster, self)
+
+
+_FIND_COORDINATOR, _OFFSET_FETCH = (10, 0), (9, 5)
+
+
+_OFFSET_COMMIT, _SHARE_HEARTBEAT, _STREAMS_HEARTBEAT = (8, 7), (76, 1), (88, 0)
+
+
+_COORDINATOR_NOT_READY = {14, 15, 16}
+
+
+_PATIENCE = 30.0  # s
+
+
+_DELETE_GROUPS = (42, 0)
+
+
+_JOIN, _LEAVE = 0, -1  # member epochs
+
+
+_TAGS, _NULL = b"\0", b"\0"
+
+
+Stand = dict[tuple[str, int], tuple[int, int | None, str]]
+
+
+"""Offset, leader epoch and metadata by topic and partition."""
+
+
+class RawCommit(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: bytes | None
+
+
+def raw_commit(bootstrap: str, group: bytes, commit: RawCommit) -> int:
+    """Commit an offset for a group without members; returns the broker's error code for that partition."""
+    place = struct.pack(">iqi", commit.partition, commit.offset, commit.leader_epoch) + _text(commit.metadata)
+    topic = _text(commit.topic.encode()) + struct.pack(">i", 1) + place
+    body = _text(group) + struct.pack(">i", -1) + _text(b"") + _text(None) + struct.pack(">i", 1) + topic
+    return _until_ready(bootstrap, *_OFFSET_COMMIT, body, flexible=False)
+
+
+def raw_positions(bootstrap: str, group: str) -> Stand:
+    """All that a group has committed, to the byte: client libraries read metadata in ways of their own."""
+    body = _text(group.encode()) + struct.pack(">i", -1)
+    until = time.monotonic() + _PATIENCE
+    while True:
+        answer = _send(_coordinator(bootstrap, group), *_OFFSET_FETCH, body, flexible=False)
+        (error,) = struct.unpack(">h", answer[-2:])
+        if error not in _COORDINATOR_NOT_READY or time.monotonic() > until:
+            break
+        time.sleep(0.2)
+    assert error == 0, f"{group}: the broker says error code {error}"
+    return _stand(BytesIO(answer[4:]))
+
+
+def _stand(answer: BytesIO) -> Stand:
+    def number(form: str) -> int:
+        (positions,) = struct.unpack(form, answer.read(struct.calcsize(form)))
+        return int(positions)
+
+    def text() -> str:
+        return answer.read(max(0, number(">h"))).decode()
+
+    positions: Stand = {}
+    for _ in range(number(">i")):
+        topic = text()
+        for _ in range(number(">i")):
+            partition, offset, epoch = number(">i"), number(">q"), number(">i")
+            metadata, error = text(), number(">h")
+            assert error == 0, f"{topic}-{partition}: error code {error}"
+            if offset >= 0:
+                positions[topic, partition] = (offset, epoch if epoch >= 0 else None, metadata)
+    return positions
+
+
+def _coordinator(bootstrap: str, group: str) -> str:
+    until = time.monotonic() + _PATIENCE
+    while True:
+        answer = _send(bootstrap, *_FIND_COORDINATOR, _text(group.encode()), flexible=False)
+        error, _, length = struct.unpack_from(">hih", answer)
+        if not error:
+            (port,) = struct.unpack_from(">i", answer, 8 + length)
+            return f"{answer[8 : 8 + length].decode()}:{port}"
+        assert time.monotonic() < until, f"{group} has no coordinator: error code {error}"
+        time.sleep(0.2)
+
+
+def raw_delete(bootstrap: str, group: bytes) -> int:
+    """Delete a group of any kind; returns the broker's error code."""
+    return _until_ready(bootstrap, *_DELETE_GROUPS, struct.pack(">i", 1) + _text(group), flexible=False)
+
+
+@contextmanager
+def share_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A member of a share group, which is deleted at the end."""
+
+    def heartbeat(epoch: int) -> None:
+        body = _compact(group) + _compact(member) + struct.pack(">i", epoch) + _NULL
+        _heartbeat(bootstrap, *_SHARE_HEARTBEAT, body + _array([_compact(topic)]) + _TAGS)
+
+    member = str(uuid.uuid4())
+    with _joined(bootstrap, group, heartbeat):
+        yield
+
+
+@contextmanager
+def streams_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """The same of a streams group whose topology only reads `topic`."""
+    none = _array([])
+    subtopology = _compact("0") + _array([_compact(topic)]) + none * 5 + _TAGS
+    topology = b"\1" + struct.pack(">i", 1) + _array([subtopology]) + _TAGS
+
+    def heartbeat(epoch: int) -> None:
+        body = b"".join(
+            (
+                _compact(group) + _compact(member) + struct.pack(">ii", epoch, 0),
+                _NULL * 2 + struct.pack(">i", 60_000) + (topology if epoch == 0 else b"\xff"),
+                none * 3,  # tasks
+                _compact("process") + b"\xff" + none,  # no endpoint, no tags
+                _NULL * 2 + b"\0" + _TAGS,
+            )
+        )
+        _heartbeat(bootstrap, *_STREAMS_HEARTBEAT, body)
+
+    member = str(uuid.uuid4())
+    with _joined(bootstrap, group, heartbeat):
+        yield
+
+
+@contextmanager
+def _joined(bootstrap: str, group: str, heartbeat: Callable[[int], None]) -> Iterator[None]:
+    heartbeat(_JOIN)
+    try:
+        yield
+    finally:
+        heartbeat(_LEAVE)
+        assert raw_delete(bootstrap, group.encode()) == 0
+
+
+def _heartbeat(bootstrap: str, api: int, version: int, body: bytes) -> None:
+    if error := _until_ready(bootstrap, api, version, body, flexible=True):
+        raise RuntimeError(f"api {api}: the broker refused the member with error code {error}")
+
+
+def _until_ready(bootstrap: str, api: int, version: int, body: bytes, flexible: bool) -> int:
+    """The broker's error code, once the group's coordinator is there."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        answer = _send(bootstrap, api, version, body, flexible)
+        # after the throttle time, or the last of all
+        (error,) = struct.unpack_from(">h", answer, 4) if flexible else struct.unpack(">h", answer[-2:])
+        if error not in _COORDINATOR_NOT_READY or time.monotonic() > until:
+            return int(error)
+        _send(bootstrap, *_FIND_COORDINATOR, _text(b"any"), flexible=False)  # makes the offsets topic
+        time.sleep(0.2)
+
+
+def _send(bootstrap: str, api: int, version: int, body: bytes, flexible: bool) -> bytes:
+    """The response without its header."""
+    host, _, port = bootstrap.partition(",")[0].partition(":")
+    header = struct.pack(">hhih", api, version, 7, -1) + (_TAGS if flexible else b"")
+    message = header + body
+    with socket.create_connection((host, int(port)), timeout=_PATIENCE) as connection:
+        connection.sendall(struct.pack(">i", len(message)) + message)
+        with connection.makefile("rb") as stream:
+            (size,) = struct.unpack(">i", stream.read(4))
+            answer = stream.read(size)
+    return answer[5:] if flexible else answer[4:]
+
+
+def _text(data: bytes | None) -> bytes:
+    return struct.pack(">h", -1) if data is None else struct.pack(">h", len(data)) + data
+
+
+def _compact(text: str) -> bytes:
+    data = text.encode()
+    assert len(data) < 0x7F  # one byte of length
+    return bytes([len(data) + 1]) + data
+
+
+def _array(items: Sequence[bytes]) -> bytes:
+    return bytes([len(items) + 1]) + b"".join(items)

@@ -1,16 +1,29 @@
-"""A store that fails where it is told to, around a real one."""
+"""A store that fails or dies where it is told to, around a real one."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Literal
 
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.query.browse import PartitionRecords, catalogue
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Window
 from kbackup.errors import CorruptError, KbackupError, OutcomeUnknownError, StoreError, UnreachableError
-from kbackup.store.base import Buffer, Failed, Store, Upload
+from kbackup.store.base import Buffer, Failed, Store, Upload, encryption_of
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.wrappers import DelegatingStore
+from tests.support.exhaustive import sample
+from tests.support.memory_store import MemoryStore
 
 Operation = Literal["get", "open_range", "put", "put_new", "replace", "commit", "delete"]
 
@@ -126,3 +139,94 @@ class _FaultyUpload(Upload):
         done = self._upload.commit()
         self._store._after("commit", self._key)
         return done
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class CrashStore(FaultyStore):
+    """Goes down at write number `at` (from 1; 0 is never), before it takes effect or after; nothing works from then
+    on. `writes` counts: those of the lease are none."""
+
+    def __init__(self, inner: Store, at: int = 0, after: bool = False) -> None:
+        super().__init__(inner)
+        self.at, self.after_effect = at, after
+        self.writes = 0
+        self.down = False
+
+    def _before(self, operation: Operation, key: str) -> None:
+        if self.down:
+            raise Crash
+        if operation not in ("get", "open_range") and key != layout.LOCK:
+            self.writes += 1
+            self.down = self.writes == self.at
+            if self.down and not self.after_effect:
+                raise Crash
+        super()._before(operation, key)
+
+    def _after(self, operation: Operation, key: str) -> None:
+        if self.down:
+            raise Crash
+        super()._after(operation, key)
+
+
+def crashed(
+    before: MemoryStore, work: Callable[[Store], object], first: int = 1, step: int = 1
+) -> Iterator[MemoryStore]:
+    """Yield the stores that `work` on copies of `before` leaves when it dies before a write.
+
+    It dies before write number `first`, then before the write `step` later, and so on. The lease is free.
+    """
+    counting = CrashStore(before.copy())
+    work(counting)
+    for at in sample(range(first, counting.writes + 1, step)):
+        inner = before.copy()
+        with pytest.raises(Crash):
+            work(CrashStore(inner, at))
+        inner.delete([layout.LOCK])
+        yield inner
+
+
+class Counting(FaultyStore):
+    """Also what is listed and looked at; `read` has each range: key, start, length."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        if (encryption := encryption_of(inner)) is not None:
+            self.encryption = encryption
+        self.read: list[tuple[str, int, int]] = []
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        self.read.append((key, start, length))
+        return super().open_range(key, start, length)
+
+    def of_topics(self) -> list[tuple[str, str]]:
+        """(operation, what of a segment) for every request that is not for metadata."""
+        return [(operation, key.rpartition("_")[2]) for operation, key in self.calls if key.startswith(layout.TOPICS)]
+
+
+def encrypting(inner: Store, folder: Path) -> CryptStore:
+    key = folder / "key"
+    if not key.exists():
+        key.write_text(generate_key())
+    return CryptStore(inner, Keyring(inner, f"file:{key}"), layout.key_class)
+
+
+def offsets(answers: Iterator[PartitionRecords]) -> list[int]:
+    return [int(o) for f in answers for o in f.block.offsets]
+
+
+def partition_of(store: Store, topic: str, number: int = 0) -> ArchivedPartition:
+    return catalogue(store, topic=topic).partition(topic, number)
+
+
+def one(offset: int) -> Window:
+    return Window(ranges=((offset, offset + 1),))
+
+
+def partition_with(segments: list[Segment]) -> ArchivedPartition:
+    return ArchivedPartition(0, segments[0].first, segments[-1].last + 1, tuple(segments))
+
+
+ORDERS = [*range(10), 15, *range(17, 40)]

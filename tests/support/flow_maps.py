@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from hypothesis import strategies as st
 
 from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.jobs.mirror.flow import Flow
+from kbackup.jobs.mirror.properties import load_flows
 
 Pairs = list[tuple[int, int]]
+
+
 """(source offset, target offset) of each record that was applied, in order."""
 
 
@@ -35,3 +41,12 @@ def histories(draw: st.DrawFn, steps: st.SearchStrategy[int] | None = None) -> P
         pairs += [(source + i, target + i) for i in range(count)]
         source, target = source + count, target + count
     return pairs
+
+
+CLUSTERS = "clusters = A, B\nA.bootstrap.servers = a:9092\nB.bootstrap.servers = b:9092\nA->B.enabled = true\n"
+
+
+def flow_of(text: str = "", *, archive: str | None = None, environ: Mapping[str, str] | None = None) -> Flow:
+    """Return the first flow of a properties file. `text` comes after `CLUSTERS`, unless it names clusters itself."""
+    text = text if "clusters" in text else CLUSTERS + text
+    return load_flows(text, archive=archive, environ=environ or {}).flows[0]

@@ -12,15 +12,53 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from awscrt.checksums import crc64nvme
+
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
-from kbackup.store.base import CHUNK, SHORTER, Address, Buffer, Failed, ObjectInfo, Store, check_key, view_of
-from tests.support.memory_upload import MemoryUpload
+from kbackup.store.base import CHUNK, SHORTER, Address, Buffer, Failed, ObjectInfo, Store, Upload, check_key, view_of
+
+
+class MemoryUpload(Upload):
+    """`Upload` into a `MemoryStore`; `publish` writes the whole object."""
+
+    def __init__(self, key: str, unfinished: list[str], publish: Callable[[str, bytearray], object]) -> None:
+        self._key, self._unfinished, self._publish = key, unfinished, publish
+        self._data = bytearray()
+        self._ended = False
+        unfinished.append(key)
+
+    def write(self, data: Buffer) -> None:
+        self._check_open()
+        self._data += view_of(data)
+
+    def commit(self) -> tuple[int, int]:
+        self._check_open()
+        self.abort()
+        self._publish(self._key, self._data)
+        return len(self._data), crc64nvme(self._data)
+
+    def abort(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._unfinished.remove(self._key)
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise StoreError(f"the upload of object {self._key} has ended", "start another one")
+
 
 LIST_PAGE = 1000  # keys in an answer of S3
+
+
 _DELETES_A_REQUEST = 1000
+
+
 _AFTER_SLASH = chr(ord("/") + 1)
 
+
 _numbers = count(1)
+
+
 _stores: WeakValueDictionary[int, MemoryStore] = WeakValueDictionary()
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
+
+from kbackup.cli import cli
+from kbackup.cli.common.frame import FlagValues
+from kbackup.config import Config, load
 
 
 class Printed(NamedTuple):
@@ -33,3 +39,21 @@ class Kbackup(Protocol):
     """Runs a command, and checks its exit code."""
 
     def __call__(self, *args: str, code: int = 0) -> Printed: ...
+
+
+def parsed_command(words: Sequence[str]) -> Config:
+    """Return the configuration that the words of a command line set, without a file and variables."""
+    assert words[0] == "kbackup"
+    state = FlagValues(json="--json" in words, debug="--debug" in words)
+    with cli.make_context("kbackup", list(words[1:]), obj=state) as context:
+        command = cli.get_command(context, words[1])
+        assert command is not None
+        with command.make_context(words[1], list(words[2:]), parent=context, obj=state):
+            assert not state.json
+            assert not state.debug
+            return load(state.settings, environ={}).config
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

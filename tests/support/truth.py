@@ -23,7 +23,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.kafka.retry import COORDINATOR_NOT_READY
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from tests.support.group_requests import raw_positions
+from tests.support.fake_groups import raw_positions
 from tests.unit.formats.reference import Record, decode_records
 
 Records = dict[int, list[Record]]

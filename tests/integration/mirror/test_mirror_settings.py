@@ -12,7 +12,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metadata.entities import Acl
 from scripts.dev.kafka import Broker
 from tests.integration.topics import wait_until
-from tests.support.mirrors import flow_of
+from tests.support.flow_maps import flow_of
 
 GUARDED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -12,7 +12,7 @@ from kbackup.kafka.metadata_log.image import write_bootstrap
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
 from scripts.dev.kafka import Broker
-from tests.support.metadata_dump import Dumped, parse
+from tests.support.metadata_records import Dumped, parse
 
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _SASL = "listener.name.sasl"

@@ -13,8 +13,14 @@ from kbackup.kafka.metadata_log.image import read_metadata_log
 from scripts.dev import metadata_schemas
 from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Release, dump, files_of
 from tests.interop.metadata_log.conftest import Changed
-from tests.support.metadata_dump import check_as_printed, check_encoding, check_snapshots, read
-from tests.support.metadata_records import BY_KIND, write_segment
+from tests.support.metadata_records import (
+    BY_KIND,
+    check_as_printed,
+    check_encoding,
+    check_snapshots,
+    read,
+    write_segment,
+)
 
 _NEVER = {"UnfenceBrokerRecord", "FenceBrokerRecord", "AbortTransactionRecord"}
 """Record types that only `test_old_records` causes."""

@@ -17,8 +17,7 @@ from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.kafka.metadata_log.log import encode_batch, read_segment
 from scripts.dev.kafka import Broker
 from tests.interop.metadata_log.cluster import KAFKA_3, dump, files_of
-from tests.support.metadata_dump import check_as_printed, check_encoding
-from tests.support.metadata_records import write_segment
+from tests.support.metadata_records import check_as_printed, check_encoding, write_segment
 
 FENCED = {"UnfenceBrokerRecord", "FenceBrokerRecord"}
 ABORTED = {"BeginTransactionRecord", "AbortTransactionRecord"}

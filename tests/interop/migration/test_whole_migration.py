@@ -17,7 +17,7 @@ from tests.interop.migration import content
 from tests.interop.migration.clusters import Filled, words
 from tests.interop.migration.conftest import SUPER_USERS
 from tests.support.java import Java
-from tests.support.metadata_dump import check_as_printed, check_encoding
+from tests.support.metadata_records import check_as_printed, check_encoding
 
 LATER = {
     "topics": [content.topic("made-in-dual-write", [[0]], retention_ms="1000000")],

@@ -28,7 +28,7 @@ from kbackup.store import open_store
 from scripts.dev.kafka import Broker, MirrorMaker
 from scripts.dev.process import StartError
 from tests.integration.conftest import CountedSpark, Kbackup
-from tests.support.mirrors import flow_of
+from tests.support.flow_maps import flow_of
 from tests.support.truth import Records, read_topic
 
 GUARDED = {

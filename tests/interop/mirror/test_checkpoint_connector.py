@@ -19,8 +19,8 @@ from kbackup.kafka.mirror_records import Checkpoint
 from scripts.dev.kafka import Broker
 from scripts.dev.process import Process, free_ports
 from tests.interop.mirror.mirrored import Mirrored
+from tests.support.flow_maps import flow_of
 from tests.support.java import Java
-from tests.support.mirrors import flow_of
 from tests.support.truth import Position, commit, positions, read_topic
 
 PLACES = {"behind": 0, "within": 60, "in-a-gap": 51, "beside-a-sync": 102, "late": 540, "at-the-end": 10_000}

@@ -12,8 +12,8 @@ from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.kafka.admin.cluster import Cluster
 from scripts.dev.kafka import Broker
 from tests.interop.mirror.mirrored import Mirrored
+from tests.support.flow_maps import flow_of
 from tests.support.java import Java
-from tests.support.mirrors import flow_of
 from tests.support.truth import read_topic
 
 CHECKPOINTS, SYNCS = "A.checkpoints.internal", "mm2-offset-syncs.A.internal"

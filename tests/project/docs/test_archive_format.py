@@ -79,7 +79,7 @@ from scripts.docs.schemas import DOCUMENTS
 from tests.project.docs.documents import ROOT
 from tests.support import drill_reports
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
-from tests.support.mirrors import flow_of
+from tests.support.flow_maps import flow_of
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 RESTORES = (ROOT / "formats" / "restores.md").read_text("utf-8")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -45,7 +45,50 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.util.times import rfc3339
 from tests.support.faulty_store import FaultyStore, down, lost_answer
-from tests.support.leases import FUTURE, LONG, PAST, QUICK, another, eventually, raises, taken_over
+
+LONG = 600.0
+QUICK = 0.9  # s; renewed three times as often
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def raises(call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except LeaseLostError:
+        return True
+    return False
+
+
+def taken_over(held: HeldLease) -> bool:
+    try:
+        held.check()
+    except LeaseLostError as error:
+        return not isinstance(error, LeaseRanOutError)
+    return False
+
+
+def another(store: FaultyStore, expires_at: str, released: bool = False) -> Lease:
+    """Somebody else's lease, written over whatever is there."""
+    lease = Lease(
+        owner="somebody",
+        host="elsewhere",
+        pid=7,
+        command="kbackup backup",
+        acquired_at="2020-01-01T00:00:00.000Z",
+        expires_at=expires_at,
+        released=released,
+    )
+    store.put(layout.LOCK, dump(lease))
+    return lease
+
+
+PAST, FUTURE = "2020-01-01T00:01:00.000Z", "2999-01-01T00:00:00.000Z"
 
 
 def test_lease_names_its_holder_and_is_released(store: FaultyStore) -> None:

@@ -20,7 +20,7 @@ from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.keyring import KEYS
 from tests.support.archives import make_archive
-from tests.support.encrypted_stores import encrypted
+from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
 
 HIDDEN = "not-to-be-seen"

@@ -16,8 +16,8 @@ from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
 from tests.support.archives import commit_point, make_archive
-from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.migrate_commands import COPIED, OF_KRAFT
+from tests.support.migration_states import FakeZooKeeper
 from tests.support.printed import Kbackup, Printed
 
 

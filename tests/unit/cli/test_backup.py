@@ -27,8 +27,7 @@ from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
 from kbackup.spark import session as spark
 from tests.support.archives import make_archive
-from tests.support.command_lines import parsed_command
-from tests.support.printed import Kbackup
+from tests.support.printed import Kbackup, parsed_command
 
 WHY = "Spark can't be started: no jars"
 

@@ -27,8 +27,7 @@ from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.errors import UnreachableError, UsageError
 from kbackup.jobs import check
 from kbackup.jobs.check import Configured, Steps
-from tests.support.printed import Kbackup
-from tests.support.terminals import Terminal
+from tests.support.printed import Kbackup, Terminal
 
 FLAGS = ("init", "--yes", "--bootstrap-server", "h:9092", "--archive", "s3://b/p", "--schedule", "none")
 

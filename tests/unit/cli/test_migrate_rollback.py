@@ -13,9 +13,9 @@ from kbackup.cli import main
 from kbackup.config import ConfigFiles, load
 from kbackup.jobs.migrate import rollback as rollback_read
 from kbackup.kafka.metadata_log.codec import record
-from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.metadata_records import write_segment
 from tests.support.migrate_commands import COPIED, OF_KRAFT, ZOOKEEPER
+from tests.support.migration_states import FakeZooKeeper
 
 CLOSED = "127.0.0.1:1"
 QUOTA = {"entity": [{"entityType": "user", "entityName": "u"}], "key": "k", "value": 1.0}

@@ -40,8 +40,7 @@ from kbackup.metrics.server import JointHealth, samples
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
-from tests.support.flow_maps import map_of
-from tests.support.mirrors import CLUSTERS, flow_of
+from tests.support.flow_maps import CLUSTERS, flow_of, map_of
 
 
 @pytest.mark.parametrize(

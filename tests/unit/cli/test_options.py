@@ -20,7 +20,7 @@ from kbackup.cli.common.options import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.config import KEYS, Config, Loaded, Restore, SettingOrigin
 from kbackup.errors import UsageError
-from tests.support.command_lines import parsed_command
+from tests.support.printed import parsed_command
 
 RENAMED = {"--backup": "--restore-point", "--at": "--to-time"}
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

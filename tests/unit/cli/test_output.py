@@ -23,7 +23,7 @@ from kbackup.cli.common.output import Column, Progress, Reporter, ShownProgress,
 from kbackup.errors import ClusterError, CorruptError, KbackupError
 from kbackup.util.text import human_count, human_duration, human_size, printable, printable_lines, shorten
 from kbackup.util.times import ms_of
-from tests.support.terminals import Terminal
+from tests.support.printed import Terminal
 
 Said = pytest.CaptureFixture[str]
 LOSSES = ("number", Column("losses", optional=True, alarming=True))

@@ -24,9 +24,9 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.support.archives import make_archive
-from tests.support.crash_store import crashed
-from tests.support.encrypted_stores import encrypted
+from tests.support.faulty_store import crashed
 from tests.support.java_sink import FLAWS, torn_folder
+from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import no_spark
 from tests.support.truth import archive_records

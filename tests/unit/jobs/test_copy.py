@@ -51,9 +51,8 @@ from tests.support.copies import (
     swept,
     unchanged,
 )
-from tests.support.crash_store import Crash, CrashStore, crashed
 from tests.support.exhaustive import sample
-from tests.support.faulty_store import FaultyStore, Operation, lost_answer
+from tests.support.faulty_store import Crash, CrashStore, FaultyStore, Operation, crashed, lost_answer
 from tests.support.histories import History
 from tests.support.made_segments import target as partition_of
 from tests.support.memory_store import MemoryStore

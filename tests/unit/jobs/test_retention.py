@@ -6,7 +6,7 @@ import json
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from kbackup.archive.catalog.operations import end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import Orphans, find_orphans, referred_keys
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import dump
+from kbackup.archive.models import Loss, dump
 from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import WritingRun, begin_writing, open_or_create
@@ -31,31 +31,105 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.points import history as history_of
 from kbackup.jobs.points import label, pin, release, remove_label
 from kbackup.jobs.repair import repair
-from kbackup.jobs.retention import DatedPoint, Policy, moment, reasons, undo
+from kbackup.jobs.retention import DatedPoint, ExpireReport, Expiry, Policy, expire, moment, reasons, undo
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
-from kbackup.store.base import Failed, ObjectInfo, Store
+from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from kbackup.store.probe import store_time
-from tests.support.crash_store import Crash, CrashStore, crashed
-from tests.support.encrypted_stores import encrypted
 from tests.support.exhaustive import sample
-from tests.support.expirations import (
-    DAY,
-    LOSS,
-    NOW,
-    Seen,
-    all_seen,
-    build,
-    check_whole,
-    crashed_run,
-    expired,
-    meanwhile,
-    objects_of,
-    seen,
-)
-from tests.support.faulty_store import FaultyStore, down
+from tests.support.faulty_store import Crash, CrashStore, FaultyStore, crashed, down
 from tests.support.histories import Did, History, day
+from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
+
+NOW = timedelta(0)
+DAY = timedelta(days=1)
+LOSS = Loss(kind="retention", topic="a", partition=0, start=1, end=2, message="offset 1 of a-0 was deleted")
+
+
+def expired(
+    store: Store, *, last: int = 0, days: int | None = None, grace: timedelta = NOW, confirm: bool = True
+) -> ExpireReport:
+    older_than = None if days is None else timedelta(days=days)
+    expiry = Expiry(Policy(last=last), older_than, grace)
+    return expire(store, expiry, 60, Silent(), confirm=confirm)
+
+
+def check_whole(store: Store, *, clean: bool = False) -> None:
+    """`clean`: there are no orphans either."""
+    report = verify(store, "all", True, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+    assert report.findings == ()
+    if clean:
+        assert {note.file for note in report.notes} <= {"topics/"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The content of a restore point."""
+
+    segments: tuple[Segment, ...]
+    groups: object
+    settings: object
+    losses: tuple[str, ...]
+
+
+def seen(archive: Archive, number: int) -> Seen:
+    manifest = archive.restore_point(number)
+    content = content_of(archive, manifest, manifest.topics)
+    settings = tuple((t.name, t.incarnation, t.configs, t.replication_factor) for t in content.topics)
+    segments = tuple(archive.segments(manifest))
+    for segment in segments:
+        assert archive.store.stat(segment.key).size == segment.stored
+        assert archive.store.stat(layout.index_key_of(segment.key)).size
+    return Seen(segments, content.groups, settings, content.losses)
+
+
+def all_seen(archive: Archive) -> dict[int, Seen]:
+    return {point.number: seen(archive, point.number) for point in archive.restore_points}
+
+
+def objects_of(store: Store) -> dict[str, bytes]:
+    """Every object but the lease's."""
+    return {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK}
+
+
+def crashed_run(store: Store) -> None:
+    """A backup that died with a segment of topic a and a document of its restore point written."""
+    with HeldLease(store, "kbackup backup", 60) as lease:
+        writing = begin_writing(store, lease, "backup")
+        store.put(layout.point_key(writing.next_point, writing.run, layout.GROUPS), b"interrupted")
+        end = writing.archive.restore_point("latest").topics[0].partitions[0].end
+        for kind in ("records", "index"):
+            store.put(f"{layout.TOPICS}a/{layout.segment_stem(0, end + 3)}_{kind}", b"interrupted")
+
+
+def build(store: Store, then: Callable[[int], object] = lambda number: None) -> History:
+    """Eight restore points of three topics: b made anew at 4, c compacted and left out since 3, a with a loss.
+    Between 5 and 7 a run died, whose segment no later one took over."""
+    history = History(store, {"c": {"cleanup.policy": "compact"}})
+    for number in range(1, 10):
+        if number == 6:
+            crashed_run(store)
+            then(number)
+            continue
+        did: dict[str, Did] = {"a": 3, "b": "anew" if number == 4 else 2, "c": 2 if number < 3 else "out"}
+        history.run(number, did, [LOSS] if number == 2 else [])
+        then(number)
+    return history
+
+
+def meanwhile(store: Store, work: Callable[[], object]) -> FaultyStore:
+    """`store`, where `work` is done just before the first catalog is created."""
+    remaining = [work]
+
+    class Meanwhile(FaultyStore):
+        def put_new(self, key: str, data: Buffer) -> str:
+            if layout.parse_catalog_key(key) is not None and remaining:
+                remaining.pop()()
+            return super().put_new(key, data)
+
+    return Meanwhile(store)
+
 
 pytestmark = pytest.mark.exhaustive(keep=1)
 

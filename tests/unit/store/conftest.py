@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.store.file import FileStore
-from tests.support.encrypted_stores import SIZES, Stores, data_of
+from tests.support.key_files import SIZES, Stores, data_of
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, HEADER, TAG, plain_size, stored_size
 from kbackup.store.crypt.keyring import KEYS, Keyring
-from tests.support.encrypted_stores import MARKER, SIZES, Stores, data_of
+from tests.support.key_files import MARKER, SIZES, Stores, data_of
 
 
 @given(st.integers(0, 1 << 50))

@@ -32,7 +32,11 @@ from kbackup.store.s3 import S3Store, upload
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError, from_boto, never_sent
 from kbackup.store.s3.upload import SMALL, Body, PartBuffer, S3Upload
-from tests.support.s3_answers import answer
+
+
+def answer(status: int, code: str, text: str = "") -> boto.ClientError:
+    response = {"Error": {"Code": code, "Message": text}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return boto.ClientError(response, "PutObject")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("part_size", [5 << 20, 8 << 20, 512 << 20])

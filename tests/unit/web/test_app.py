@@ -21,7 +21,7 @@ from kbackup.web.guard import POLICY, Access
 from kbackup.web.pages.records import SearchForm
 from tests.support.archives import commit_point
 from tests.support.faulty_store import FaultyStore
-from tests.support.mirrors import flow_of
+from tests.support.flow_maps import flow_of
 from tests.support.rich_archive import ATTACK, GROUPS, SCRIPT
 from tests.support.secrets import make
 from tests.support.visits import WRITES, crawl, links, tags, text, visit

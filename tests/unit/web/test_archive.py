@@ -23,8 +23,7 @@ from kbackup.store.file import FileStore
 from kbackup.web.archive_cache import FRESH, ArchiveCache, ArchiveSnapshot
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, make_archive, topic_state
-from tests.support.browsing import encrypting
-from tests.support.faulty_store import FaultyStore
+from tests.support.faulty_store import FaultyStore, encrypting
 from tests.support.java_sink import FLAWS, torn_folder
 from tests.support.memory_store import MemoryStore
 from tests.support.rich_archive import ATTACK

@@ -17,9 +17,9 @@ from kbackup.store.file import FileStore
 from kbackup.util.text import printable
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, topic_state
-from tests.support.command_lines import parsed_command
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
+from tests.support.printed import parsed_command
 from tests.support.restore_pages import COMMAND, commands, form_fields
 from tests.support.rich_archive import GROUPS, LONG_TOPIC
 from tests.support.visits import links, tags, text, visit

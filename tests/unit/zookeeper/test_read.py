@@ -21,7 +21,7 @@ from kbackup.metadata.entities import (
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.read import parse
 from kbackup.zookeeper.session import Tree, open_session, read_tree
-from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.migration_states import FakeZooKeeper
 from tests.unit.zookeeper.znodes import recorded, with_znodes
 
 USER = "/config/users/b%20o%25b"

@@ -43,9 +43,9 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.store.base import Buffer, Store
 from kbackup.store.file import FileStore
 from kbackup.store.wrappers import GuardedStore
-from tests.support.encrypted_stores import Stores
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import Fault, FaultyStore, down, lost_answer
+from tests.support.key_files import Stores
 from tests.support.made_segments import TOPIC, committed, state, target, write
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.catalog.rows import ARCHIVE, grown, new_point, open_run, point, segment, table

@@ -46,8 +46,16 @@ from kbackup.types import TopicPartition
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support import made_segments as making
 from tests.support.archives import T0, make_archive
-from tests.support.browsing import ORDERS, Counting, encrypting, offsets, one, partition_of, partition_with
-from tests.support.faulty_store import FaultyStore
+from tests.support.faulty_store import (
+    ORDERS,
+    Counting,
+    FaultyStore,
+    encrypting,
+    offsets,
+    one,
+    partition_of,
+    partition_with,
+)
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
 

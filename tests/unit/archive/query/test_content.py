@@ -35,8 +35,19 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.growing_archive import grow
 from tests.support.made_segments import target
 from tests.support.memory_store import MemoryStore
-from tests.support.moments import BETWEEN, FIRST, SECOND, chosen, sizes_of
 from tests.unit.formats.reference import Record, from_batch, to_batch
+
+FIRST, SECOND = (f"2026-01-0{n}T00:00:00Z" for n in (1, 2))
+BETWEEN = "2026-01-01T12:00:00Z"
+
+
+def chosen(store: Store, **options: object) -> Content:
+    return select_content(msgspec.convert(options, Restore), store)
+
+
+def sizes_of(content: Content) -> dict[str, list[tuple[int, int]]]:
+    """At most so many records, and segments to read, by topic and partition."""
+    return {t.name: [(p.records, len(p.segments)) for p in t.partitions] for t in content.topics}
 
 
 def groups(content: Content) -> dict[str, list[tuple[str, int, int]]]:

@@ -46,8 +46,7 @@ from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support import made_segments as making
 from tests.support.archives import T0, make_archive
-from tests.support.browsing import Counting, encrypting
-from tests.support.faulty_store import FaultyStore, down
+from tests.support.faulty_store import Counting, FaultyStore, down, encrypting
 from tests.support.made_segments import target, write
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of

@@ -30,9 +30,20 @@ from kbackup.jobs.migrate.readings import (
 from kbackup.jobs.migrate.states import NotRead
 from kbackup.jobs.migrate.znodes import ArchiveFindings, LiveBroker, MigrationFindings
 from kbackup.metadata.entities import SCRAM_SECRETS, NotCarried, ScramUser, not_carried_entry
-from tests.support.healthy_cluster import CLUSTER, NOW, broker_configs, brokers, controller, findings, zookeeper
-from tests.support.preflights import BROKEN_SHARED, JAAS, archive, line
-from tests.support.preflights import MAP as SHARED_MAP
+from tests.support.healthy_cluster import (
+    BROKEN_SHARED,
+    CLUSTER,
+    JAAS,
+    NOW,
+    archive,
+    broker_configs,
+    brokers,
+    controller,
+    findings,
+    line,
+    zookeeper,
+)
+from tests.support.healthy_cluster import MAP as SHARED_MAP
 
 UNREAD = NotRead("nobody asked", "ask")
 FLAG = "zookeeper.metadata.migration.enable"

@@ -23,7 +23,7 @@ from kbackup.jobs.migrate.states import (
     judge,
 )
 from kbackup.jobs.migrate.znodes import Sign, ZnodeContent
-from tests.support.rollbacks import (
+from tests.support.migration_states import (
     BROKERS,
     MOVED,
     NOBODY,

@@ -53,9 +53,9 @@ from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from tests.support.flow_maps import flow_of
 from tests.support.made_segments import TOPIC, committed, state, target, write
 from tests.support.memory_store import MemoryStore
-from tests.support.mirrors import flow_of
 
 REMOTE = TopicPartition("A.orders", 0)
 SLOT = slot_of(REMOTE, SLOTS)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,18 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
 from kbackup.errors import CorruptError, FencedError, KbackupError, NoArchiveError, StoreError, UnreachableError
+from kbackup.jobs import common as pauses
 from kbackup.jobs.common import Stop
-from kbackup.jobs.mirror.apply.pending import Applied, Recreated
-from kbackup.jobs.mirror.flow import Clock, Flow, FlowStatus, RemoteTopic, read_flow_status, write_status
+from kbackup.jobs.mirror.apply.pending import Applied, Lost, Recreated
+from kbackup.jobs.mirror.flow import (
+    AppliedPosition,
+    Clock,
+    Flow,
+    FlowStatus,
+    RemoteTopic,
+    read_flow_status,
+    write_status,
+)
 from kbackup.jobs.mirror.halves import apply
 from kbackup.jobs.mirror.halves.apply import ApplyHalf, RoundReport, Rounds, Timetable
 from kbackup.jobs.mirror.internal import Emitted
@@ -26,14 +36,78 @@ from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import flow_holds, flows_of
 from kbackup.jobs.mirror.topics import MirrorTopicPlan
 from kbackup.kafka.mirror_records import Checkpoint
-from kbackup.metrics.registry import counted
+from kbackup.metrics.registry import Silent, counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from tests.support.apply_halves import LOST, Script, gauge, half_of
 from tests.support.archives import make_archive
+from tests.support.flow_maps import flow_of
 from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
-from tests.support.mirrors import flow_of
+
+ORDERS = RemoteTopic("orders", "A.orders", 3)
+LOST = Lost("orders", 1, 0, "A.orders", 0, 5, "5 records came too late")
+
+
+@dataclass
+class Script:
+    """Outcomes of rounds, one after the other; the last one asks to stop. The script is the watcher, too."""
+
+    stop: Stop
+    outcomes: list[Exception | tuple[Lost, ...]]
+    events: list[str] = field(default_factory=list)
+    opened: int = 0
+    held_back: tuple[Recreated, ...] = ()
+
+    def run(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+        outcome = self.outcomes.pop(0)
+        if not self.outcomes:
+            self.stop.ask()
+        if isinstance(outcome, Exception):
+            raise outcome
+        positions = {TopicPartition("A.orders", 0): AppliedPosition(1, 7)}
+        applied = Applied(
+            point=point.number, records=2, bytes=20, positions=positions, too_late=outcome, held_back=self.held_back
+        )
+        return RoundReport("A->B", point.number, (ORDERS,), (), applied)
+
+    def waiting(self, flow: Flow, why: str) -> None:
+        self.events.append(f"waits: {why}")
+        self.stop.ask()
+
+    def warned(self, text: str) -> None:
+        self.events.append(text)
+
+    def applied(self, flow: Flow, report: RoundReport) -> None:
+        self.events.append(f"applied {report.restore_point}")
+
+    def well(self) -> None:
+        self.events.append("well")
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        self.events.append(f"failed: {error.message}")
+
+
+def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> ApplyHalf:
+    def rounds(*_: Any) -> Any:
+        script.opened += 1
+        plan = MirrorTopicPlan((ORDERS,), ())
+        return SimpleNamespace(plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[]))
+
+    monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(apply, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
+    for module in (apply, apply):
+        monkeypatch.setattr(module, "InternalTopics", lambda *_: nullcontext())
+    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext())
+    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext())
+    monkeypatch.setattr(apply, "Rounds", rounds)
+    monkeypatch.setattr(ApplyHalf, "_wait", lambda *_: None)
+    counted.begin("mirror")
+    return ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
+
+
+def gauge(name: str) -> float | None:
+    return counted.snapshot().values.get((f"kbackup_mirror_{name}", ("A", "B")))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from kbackup.errors import UsageError
 from kbackup.jobs.mirror.flow import Clock, DefaultPolicy, IdentityPolicy
 from kbackup.jobs.mirror.properties import FLOW_KEYS, load_flows
 from kbackup.kafka.client import admin_properties, without_admin
-from tests.support.mirrors import CLUSTERS, flow_of
+from tests.support.flow_maps import CLUSTERS, flow_of
 
 
 def test_defaults_are_those_of_mirrormaker_2() -> None:

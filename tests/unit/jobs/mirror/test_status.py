@@ -39,9 +39,9 @@ from kbackup.jobs.retention import ExpireReport, Expiry, Policy, expire
 from kbackup.metrics.registry import Silent, counted
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
+from tests.support.flow_maps import flow_of
 from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
-from tests.support.mirrors import flow_of
 
 ORDERS = RemoteTopic("orders", "A.orders", 3)
 CLICKS = RemoteTopic("clicks", "A.clicks", 1)

@@ -24,7 +24,7 @@ from kbackup.jobs.mirror.halves.take import mirror_selections, rhythm_of, run_to
 from kbackup.jobs.mirror.internal import InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.kafka.admin.cluster import Cluster
-from tests.support.mirrors import CLUSTERS, flow_of
+from tests.support.flow_maps import CLUSTERS, flow_of
 
 TO_C = "C.bootstrap.servers = c:1\nA->C.enabled = true\n"
 THREE = CLUSTERS.replace("A, B", "A, B, C") + TO_C

@@ -13,8 +13,8 @@ from kbackup.jobs.mirror.settings import remote_acl
 from kbackup.jobs.mirror.topics import SkippedTopic, SourceTopic, plan_topics, reason_to_skip
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metadata.entities import Acl
+from tests.support.flow_maps import CLUSTERS, flow_of
 from tests.support.memory_store import MemoryStore
-from tests.support.mirrors import CLUSTERS, flow_of
 
 IDENTITY = "replication.policy.class = IdentityReplicationPolicy\n"
 BOTH_WAYS = CLUSTERS + "B->A.enabled = true\n"

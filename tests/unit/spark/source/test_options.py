@@ -25,7 +25,7 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
-from tests.support.browsing import encrypting
+from tests.support.faulty_store import encrypting
 from tests.support.plain_records import Plain, block_of
 
 DOCS = Path(__file__).parents[4] / "infra" / "docs" / "spark-reading.md"
