@@ -8,30 +8,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote_plus
 
 from kbackup.errors import CorruptError, MismatchError
+from kbackup.metadata import entities
 from kbackup.metadata.encoder import is_encrypted
-from kbackup.metadata.entities import (
-    BROKER_SECRETS,
-    TOKEN_SECRETS,
-    Acl,
-    BrokerConfig,
-    ClientQuota,
-    DelegationToken,
-    Feature,
-    Listener,
-    MetadataPartName,
-    NotCarried,
-    QuotaEntity,
-    Reading,
-    Registration,
-    ScramUser,
-    TopicMetadata,
-    Znode,
-    not_carried_entry,
-)
+from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, DelegationToken, NotCarried, Reading, Registration
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.util.text import join_names
 from kbackup.zookeeper.session import Tree, last, open_session, read_tree
@@ -72,7 +56,6 @@ def member(path: str, values: dict[str, Any], name: str, kind: type[T]) -> T:
 
 
 def texts(path: str, values: Any, name: str) -> dict[str, str]:
-    """Return an object whose members are texts."""
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         raise strange(path, f"has a {name} that isn't text by name")
     return dict(sorted(values.items()))
@@ -93,11 +76,6 @@ def name_of(path: str, encoded: str) -> str:
     raise strange(path, f"has a name that is not %-encoded UTF-8: {encoded}")
 
 
-def entity_name(path: str, encoded: str) -> str | None:
-    """Return the decoded name of a quota's owner; None for the default."""
-    return None if encoded == _DEFAULT else name_of(path, encoded)
-
-
 # Parse the znodes of a part one by one; those that can't be parsed or read are named.
 
 
@@ -109,28 +87,26 @@ class Collector:
     """`failed` and `denied`: by part, what is not carried of it, each with the path of its znode."""
 
     tree: Tree
-    failed: dict[MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
-    denied: dict[MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
+    failed: dict[entities.MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
+    denied: dict[entities.MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def each(
-        self, part: MetadataPartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
+        self, part: entities.MetadataPartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
     ) -> tuple[T, ...]:
         """Return all that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
-        return tuple(entity for path in paths for entity in self._parse(part, path, parse))
-
-    def _parse(self, part: MetadataPartName, path: str, parse: Callable[[str, bytes], Iterable[T]]) -> Iterable[T]:
-        if path in self.tree.denied:
-            self.denied[part].append(path)
-        if path not in self.tree.znodes:
-            return ()
-        try:
-            return tuple(parse(path, self.tree.znodes[path]))
-        except CorruptError as error:
-            self.failed[part].append(error.message)
-            return ()
+        found: list[T] = []
+        for path in paths:
+            if path in self.tree.denied:
+                self.denied[part].append(path)
+            if path in self.tree.znodes:
+                try:
+                    found += tuple(parse(path, self.tree.znodes[path]))
+                except CorruptError as error:
+                    self.failed[part].append(error.message)
+        return tuple(found)
 
     def below(
-        self, part: MetadataPartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
+        self, part: entities.MetadataPartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
     ) -> tuple[T, ...] | None:
         """Collect from the znodes `levels` below `root`; None if our user may not read `root` itself."""
         if root in self.tree.denied:
@@ -145,7 +121,7 @@ class Collector:
         for part in sorted(self.failed.keys() | self.denied.keys()):
             denied = sorted(set(self.denied[part]))
             lines = [f"znode {path} may not be read" for path in denied] + self.failed[part]
-            yield not_carried_entry(part, "denied" if denied else "failed", join_names(lines, _NAMED))
+            yield entities.not_carried_entry(part, "denied" if denied else "failed", join_names(lines, _NAMED))
 
 
 # ACLs, as AclAuthorizer keeps them. Names of resources are not encoded.
@@ -162,12 +138,6 @@ _WORDS = {
 }
 
 
-def parse_acls(collector: Collector) -> tuple[Acl, ...] | None:
-    literal = collector.below("acls", "/kafka-acl", _resource, levels=2)
-    extended = collector.below("acls", "/kafka-acl-extended", _resource, levels=3)
-    return None if literal is None or extended is None else (*literal, *extended)
-
-
 def _resource(path: str, data: bytes) -> Iterator[Acl]:
     """/kafka-acl/Topic/orders, or /kafka-acl-extended/prefixed/Topic/orders."""
     *before, kind, name = path.split("/")
@@ -175,19 +145,15 @@ def _resource(path: str, data: bytes) -> Iterator[Acl]:
     for acl in member(path, document(path, data), "acls", list):
         if not isinstance(acl, dict):
             raise strange(path, "has an ACL that is no JSON object")
-        yield _acl(path, acl, _word(path, "resource", kind), name, _word(path, "pattern", pattern))
-
-
-def _acl(path: str, acl: dict[str, Any], resource: str, name: str, pattern: str) -> Acl:
-    return Acl(
-        resource=resource,
-        name=name,
-        pattern=pattern,
-        principal=member(path, acl, "principal", str),
-        host=member(path, acl, "host", str),
-        operation=_word(path, "operation", member(path, acl, "operation", str)),
-        permission=_word(path, "permission", member(path, acl, "permissionType", str)),
-    )
+        yield Acl(
+            resource=_word(path, "resource", kind),
+            name=name,
+            pattern=_word(path, "pattern", pattern),
+            principal=member(path, acl, "principal", str),
+            host=member(path, acl, "host", str),
+            operation=_word(path, "operation", member(path, acl, "operation", str)),
+            permission=_word(path, "permission", member(path, acl, "permissionType", str)),
+        )
 
 
 def _word(path: str, field: str, kafkas: str) -> str:
@@ -198,40 +164,10 @@ def _word(path: str, field: str, kafkas: str) -> str:
     return word
 
 
-# Read a cluster's own znodes: its id, its brokers, features, delegation tokens, producer ids.
+# Read a cluster's own znodes: its brokers, features, delegation tokens, producer ids.
 
 
 _ENDPOINT = re.compile(r"(\w[\w.-]*)://\[?([^\]]*?)\]?:(\d{1,5})")
-
-
-def parse_cluster_id(tree: Tree) -> str:
-    """Return the cluster id of a znode. `MismatchError` if there is none: the address is not a Kafka cluster's."""
-    path = "/cluster/id"
-    if path not in tree.znodes:
-        raise MismatchError(
-            f"ZooKeeper has no znode {path} that can be read, so no Kafka cluster",
-            "check the chroot at the end of zookeeper.connect",
-        )
-    return member(path, document(path, tree.znodes[path]), "id", str)
-
-
-def parse_registrations(collector: Collector) -> tuple[Registration, ...] | None:
-    """Return the brokers that are alive: their znodes go with their sessions."""
-    return collector.below("registrations", "/brokers/ids", _registration)
-
-
-def parse_features(collector: Collector) -> tuple[Feature, ...]:
-    return collector.each("features", ["/feature"], _features)
-
-
-def parse_tokens(collector: Collector) -> tuple[DelegationToken, ...] | None:
-    """ZooKeeper doesn't hold the HMACs."""
-    return collector.below("delegation_tokens", "/delegation_token/tokens", _token)
-
-
-def parse_next_producer_id(collector: Collector) -> int | None:
-    """Return the first id behind the last block that a broker got; None before there was one."""
-    return next(iter(collector.each("next_producer_id", ["/latest_producer_id_block"], _block_end)), None)
 
 
 def _registration(path: str, data: bytes) -> Iterator[Registration]:
@@ -239,32 +175,31 @@ def _registration(path: str, data: bytes) -> Iterator[Registration]:
     if not re.fullmatch(r"\d{1,10}", last(path)):
         raise strange(path, "is not named by the id of a broker")
     protocols = texts(path, broker.get("listener_security_protocol_map", {}), "map of listeners")
-    listeners = member(path, broker, "endpoints", list)
+    listeners = []
+    for endpoint in member(path, broker, "endpoints", list):
+        parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
+        if parts is None:
+            raise strange(path, f"has an endpoint of an unknown form: {endpoint}")
+        name, host, port = parts.groups()
+        protocol = protocols.get(name, name)
+        listeners.append(entities.Listener(name=name, host=host, port=int(port), security_protocol=protocol))
     rack = broker.get("rack")
     yield Registration(
         id=int(last(path)),
         role="broker",
-        listeners=tuple(_listener(path, endpoint, protocols) for endpoint in listeners),
+        listeners=tuple(listeners),
         rack=rack if isinstance(rack, str) else None,
         alive=True,
     )
 
 
-def _listener(path: str, endpoint: object, protocols: dict[str, str]) -> Listener:
-    parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
-    if parts is None:
-        raise strange(path, f"has an endpoint of an unknown form: {endpoint}")
-    name, host, port = parts.groups()
-    return Listener(name=name, host=host, port=int(port), security_protocol=protocols.get(name, name))
-
-
-def _features(path: str, data: bytes) -> Iterator[Feature]:
+def _features(path: str, data: bytes) -> Iterator[entities.Feature]:
     features = member(path, document(path, data), "features", dict)
     for name, level in sorted(features.items()):
         number = level.get("max_version_level") if isinstance(level, dict) else level
         if type(number) is not int:
             raise strange(path, f"has no level for the feature {name}")
-        yield Feature(name=name, level=number)
+        yield entities.Feature(name=name, level=number)
 
 
 def _token(path: str, data: bytes) -> Iterator[DelegationToken]:
@@ -295,34 +230,20 @@ def _block_end(path: str, data: bytes) -> Iterator[int]:
 # Read the settings below /config: quotas of clients, SCRAM credentials, configs of brokers.
 
 
-_USERS = "/config/users"
+_QUOTAS: tuple[tuple[str, int, tuple[Literal["user", "client-id", "ip"], ...]], ...] = (
+    ("/config/users", 1, ("user",)),
+    ("/config/users", 3, ("user", "client-id")),  # /config/users/U/clients/C
+    ("/config/clients", 1, ("client-id",)),
+    ("/config/ips", 1, ("ip",)),
+)
+"""Where quotas are, how many levels below, and what their names there are of."""
 _SCRAM = "SCRAM-SHA-"
 _CREDENTIAL = re.compile(
     r"salt=([A-Za-z0-9+/=]+),stored_key=([A-Za-z0-9+/=]+),server_key=([A-Za-z0-9+/=]+),iterations=(\d{1,9})"
 )
 
 
-def parse_scram_users(collector: Collector) -> tuple[ScramUser, ...] | None:
-    return collector.below("scram_users", _USERS, _credentials)
-
-
-def parse_quotas(collector: Collector) -> tuple[ClientQuota, ...] | None:
-    parts = (
-        collector.below("client_quotas", _USERS, _user_quotas),
-        collector.below("client_quotas", _USERS, _user_client_quotas, levels=3),
-        collector.below("client_quotas", "/config/clients", _client_quotas),
-        collector.below("client_quotas", "/config/ips", _ip_quotas),
-    )
-    whole = [part for part in parts if part is not None]
-    return tuple(quota for part in whole for quota in part) if len(whole) == len(parts) else None
-
-
-def parse_broker_configs(collector: Collector) -> tuple[BrokerConfig, ...] | None:
-    """A sensitive value is encrypted with a key that only the brokers have: it becomes null."""
-    return collector.below("broker_configs", "/config/brokers", _broker_configs)
-
-
-def _credentials(path: str, data: bytes) -> Iterator[ScramUser]:
+def _credentials(path: str, data: bytes) -> Iterator[entities.ScramUser]:
     for mechanism, value in configs(path, data).items():
         if not mechanism.startswith(_SCRAM):
             continue
@@ -330,7 +251,7 @@ def _credentials(path: str, data: bytes) -> Iterator[ScramUser]:
         if credential is None:
             raise strange(path, f"has a credential for {mechanism} of an unknown form")
         salt, stored_key, server_key, iterations = credential.groups()
-        yield ScramUser(
+        yield entities.ScramUser(
             user=name_of(path, last(path)),
             mechanism=mechanism,
             iterations=int(iterations),
@@ -340,49 +261,30 @@ def _credentials(path: str, data: bytes) -> Iterator[ScramUser]:
         )
 
 
-def _user_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
-    return _quotas(path, data, {"user": entity_name(path, last(path))})
-
-
-def _user_client_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
-    """/config/users/U/clients/C"""
-    *_, user, _clients, client = path.split("/")
-    return _quotas(path, data, {"user": entity_name(path, user), "client-id": entity_name(path, client)})
-
-
-def _client_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
-    return _quotas(path, data, {"client-id": entity_name(path, last(path))})
-
-
-def _ip_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
-    return _quotas(path, data, {"ip": entity_name(path, last(path))})
-
-
-def _quotas(path: str, data: bytes, entity: QuotaEntity) -> Iterator[ClientQuota]:
+def _quotas(kinds: Iterable[Literal["user", "client-id", "ip"]], path: str, data: bytes) -> Iterator[ClientQuota]:
     """Yield the quota of a znode; none if it holds credentials alone."""
-    quotas = {
-        name: _number(path, name, value) for name, value in configs(path, data).items() if not name.startswith(_SCRAM)
-    }
+    names = path.split("/")[3::2]
+    entity = {kind: None if name == _DEFAULT else name_of(path, name) for kind, name in zip(kinds, names, strict=True)}
+    quotas: dict[str, float] = {}
+    for name, value in configs(path, data).items():
+        if name.startswith(_SCRAM):
+            continue
+        try:
+            quotas[name] = float(value)
+        except ValueError:
+            quotas[name] = math.nan
+        if not math.isfinite(quotas[name]):
+            raise strange(path, f"has a {name} that is no number")
     if quotas:
         yield ClientQuota(entity=entity, quotas=quotas)
 
 
-def _number(path: str, name: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise strange(path, f"has a {name} that is no number")
-    return number
-
-
 def _broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
     owner = last(path)
-    if owner != "<default>" and not re.fullmatch(r"\d{1,10}", owner):
+    if owner != _DEFAULT and not re.fullmatch(r"\d{1,10}", owner):
         raise strange(path, "is not named by the id of a broker")
-    broker = None if owner == "<default>" else int(owner)
-    for name, value in configs(path, data).items():
+    broker = None if owner == _DEFAULT else int(owner)
+    for name, value in configs(path, data).items():  # only the brokers have the key of encrypted values
         yield BrokerConfig(broker=broker, name=name, value=None if is_encrypted(value) else value)
 
 
@@ -393,11 +295,7 @@ _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 
 
-def parse_deletions(collector: Collector) -> tuple[str, ...] | None:
-    return collector.below("deletions", "/admin/delete_topics", lambda path, _: [last(path)])
-
-
-def parse_topics(collector: Collector) -> tuple[TopicMetadata, ...] | None:
+def _topics(collector: Collector) -> tuple[entities.TopicMetadata, ...] | None:
     """KRaft's copy leaves out what waits for its deletion, too."""
     leaving = {last(path) for path in collector.tree.below("/admin/delete_topics")}
     bodies = collector.below("topics", "/brokers/topics", lambda path, data: [(path, data)])
@@ -409,12 +307,15 @@ def parse_topics(collector: Collector) -> tuple[TopicMetadata, ...] | None:
     return collector.each("topics", paths, lambda path, data: [_topic(path, data, set_configs.get(last(path), {}))])
 
 
-def _topic(path: str, data: bytes, own: dict[str, str]) -> TopicMetadata:
+def _topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadata:
     topic, name = document(path, data), last(path)
     if not _NAME.fullmatch(name):
         raise strange(path, "is not named as a topic can be")
-    replicas = tuple(_replicas(path, member(path, topic, "partitions", dict)))
-    return TopicMetadata(
+    partitions = member(path, topic, "partitions", dict)
+    if partitions.keys() != set(map(str, range(len(partitions)))):
+        raise strange(path, "has partitions that are not numbered from 0 without gaps")
+    replicas = tuple(tuple(_replicas(path, partitions, number)) for number in range(len(partitions)))
+    return entities.TopicMetadata(
         name=name,
         id=topic["topic_id"] if isinstance(topic.get("topic_id"), str) else "",  # none before Kafka 2.8
         partitions=len(replicas),
@@ -425,20 +326,17 @@ def _topic(path: str, data: bytes, own: dict[str, str]) -> TopicMetadata:
     )
 
 
-def _replicas(path: str, partitions: dict[str, Any]) -> Iterator[tuple[int, ...]]:
-    if partitions.keys() != set(map(str, range(len(partitions)))):
-        raise strange(path, "has partitions that are not numbered from 0 without gaps")
-    for number in range(len(partitions)):
-        brokers = partitions[str(number)]
-        if not isinstance(brokers, list) or not all(type(broker) is int for broker in brokers):
-            raise strange(path, f"has replicas of partition {number} that are no ids of brokers")
-        yield tuple(brokers)
+def _replicas(path: str, partitions: dict[str, Any], number: int) -> list[int]:
+    brokers = partitions[str(number)]
+    if not isinstance(brokers, list) or not all(type(broker) is int for broker in brokers):
+        raise strange(path, f"has replicas of partition {number} that are no ids of brokers")
+    return brokers
 
 
 # Read the whole metadata that a cluster keeps in ZooKeeper.
 
 
-CONTROL = ("/controller", "/controller_epoch", "/migration")
+_CONTROL = ("/controller", "/controller_epoch", "/migration")
 """The znodes with the controller of the cluster and the state of a migration."""
 
 
@@ -452,40 +350,52 @@ def read_zookeeper(options: ZooKeeperOptions) -> Reading:
 
 def parse(tree: Tree) -> Reading:
     """Return the contents of a cluster's znodes. ZooKeeper holds neither configs of groups nor subscriptions to
-    metrics."""
+    metrics. `MismatchError` without a cluster id: the address is not a Kafka cluster's."""
+    path = "/cluster/id"
+    if path not in tree.znodes:
+        raise MismatchError(
+            f"ZooKeeper has no znode {path} that can be read, so no Kafka cluster",
+            "check the chroot at the end of zookeeper.connect",
+        )
     collector = Collector(tree)
-    tokens, brokers = parse_tokens(collector), parse_broker_configs(collector)
+    tokens = collector.below("delegation_tokens", "/delegation_token/tokens", _token)
+    brokers = collector.below("broker_configs", "/config/brokers", _broker_configs)
+    block_ends = collector.each("next_producer_id", ["/latest_producer_id_block"], _block_end)
     return Reading(
         source="zookeeper",
-        cluster_id=parse_cluster_id(tree),
-        topics=parse_topics(collector),
-        acls=parse_acls(collector),
-        scram_users=parse_scram_users(collector),
+        cluster_id=member(path, document(path, tree.znodes[path]), "id", str),
+        topics=_topics(collector),
+        acls=_joined(
+            collector.below("acls", "/kafka-acl", _resource, levels=2),
+            collector.below("acls", "/kafka-acl-extended", _resource, levels=3),
+        ),
+        scram_users=collector.below("scram_users", "/config/users", _credentials),
         broker_configs=brokers,
-        client_quotas=parse_quotas(collector),
+        client_quotas=_joined(
+            *(collector.below("client_quotas", root, partial(_quotas, kinds), n) for root, n, kinds in _QUOTAS)
+        ),
         delegation_tokens=tokens,
-        features=parse_features(collector),
-        registrations=parse_registrations(collector),
-        deletions=parse_deletions(collector),
-        next_producer_id=parse_next_producer_id(collector),
-        znodes=collector.each("znodes", CONTROL, _control),
+        features=collector.each("features", ["/feature"], _features),
+        # the brokers that are alive: their znodes go with their sessions
+        registrations=collector.below("registrations", "/brokers/ids", _registration),
+        deletions=collector.below("deletions", "/admin/delete_topics", lambda path, _: [last(path)]),
+        next_producer_id=next(iter(block_ends), None),
+        znodes=collector.each(
+            "znodes", _CONTROL, lambda path, data: [entities.Znode(path=path, content=content(data))]
+        ),
         not_carried=(*collector.not_carried(), *_secrets(tokens or (), brokers or ())),
     )
 
 
-def _control(path: str, data: bytes) -> Iterator[Znode]:
-    yield Znode(path=path, content=content(data))
+def _joined(*parts: tuple[T, ...] | None) -> tuple[T, ...] | None:
+    return None if None in parts else tuple(entity for part in parts for entity in part or ())
 
 
 def _secrets(tokens: tuple[DelegationToken, ...], brokers: tuple[BrokerConfig, ...]) -> Iterator[NotCarried]:
+    reason: entities.Reason = "not supported"
     if tokens:
-        yield NotCarried(
-            part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why="ZooKeeper doesn't hold the HMACs"
-        )
+        why = "ZooKeeper doesn't hold the HMACs"
+        yield NotCarried(part="delegation_tokens", what=entities.TOKEN_SECRETS, reason=reason, why=why)
     if any(config.value is None for config in brokers):
-        yield NotCarried(
-            part="broker_configs",
-            what=BROKER_SECRETS,
-            reason="not supported",
-            why="they are encrypted in ZooKeeper with the brokers' own key",
-        )
+        why = "they are encrypted in ZooKeeper with the brokers' own key"
+        yield NotCarried(part="broker_configs", what=entities.BROKER_SECRETS, reason=reason, why=why)

@@ -129,6 +129,17 @@ def _login_refused(options: ZooKeeperOptions) -> UnreachableError:
 _AUTH_FAILED = "AUTH_FAILED"
 
 
+class _LastWarning(logging.Handler):
+    """Keeps the last reason that kazoo gave: its exceptions don't say why a connection failed."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith(("Connection ", "Cannot resolve ", _AUTH_FAILED)):
+            self.text = text
+
+
 @contextmanager
 def open_session(options: ZooKeeperOptions) -> Iterator[ZooKeeperSession]:
     """A session, as long as the context lasts. `UnreachableError` where nobody answers or the login is refused,
@@ -181,58 +192,31 @@ def _tls(options: ZooKeeperOptions) -> dict[str, Any]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusted, own = options.certificates, options.own_certificate
     try:
+        name, path = "zookeeper.ssl.truststore.location", trusted
         if trusted:
             context.load_verify_locations(trusted)
-    except OSError as error:
-        raise _unusable("zookeeper.ssl.truststore.location", trusted, error) from None
-    try:
+        name, path = "zookeeper.ssl.keystore.location", own
         if own:  # an empty password is one, without which OpenSSL would ask for it
             context.load_cert_chain(own, password=options.key_password)
     except OSError as error:
-        raise _unusable("zookeeper.ssl.keystore.location", own, error) from None
+        why = error.strerror or "it is no PEM file that can be read"
+        hint = "name a PEM file, and the password of its key"
+        raise UsageError(f"{name}: can't use {path}: {why}", hint) from None
     arguments: dict[str, Any] = {"use_ssl": True, "check_hostname": True, "ca": trusted or None}
     if own:
         arguments |= {"certfile": own, "keyfile": own, "keyfile_password": options.key_password}
     return arguments
 
 
-def _unusable(name: str, path: str, error: OSError) -> UsageError:
-    why = error.strerror or "it is no PEM file that can be read"
-    return UsageError(f"{name}: can't use {path}: {why}", "name a PEM file, and the password of its key")
-
-
-class _LastWarning(logging.Handler):
-    """Keeps the last reason that kazoo gave: its exceptions don't say why a connection failed."""
-
-    text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if text.startswith(("Connection ", "Cannot resolve ", _AUTH_FAILED)):
-            self.text = text
-
-
 # The znodes that hold a cluster's metadata, read at once: what the parsers work on.
 
 
 ROOTS: Mapping[str, int] = {
-    "/cluster/id": 0,
-    "/controller": 0,
-    "/controller_epoch": 0,
-    "/migration": 0,
-    "/latest_producer_id_block": 0,
-    "/feature": 0,
-    "/brokers/ids": 1,
-    "/brokers/topics": 1,
-    "/admin/delete_topics": 1,
-    "/config/topics": 1,
-    "/config/brokers": 1,
-    "/config/clients": 1,
-    "/config/ips": 1,
-    "/config/users": 3,
-    "/kafka-acl": 2,
-    "/kafka-acl-extended": 3,
-    "/delegation_token/tokens": 1,
+    **dict.fromkeys(("/cluster/id", "/controller", "/controller_epoch", "/migration"), 0),
+    **dict.fromkeys(("/latest_producer_id_block", "/feature"), 0),
+    **dict.fromkeys(("/brokers/ids", "/brokers/topics", "/admin/delete_topics", "/delegation_token/tokens"), 1),
+    **dict.fromkeys(("/config/topics", "/config/brokers", "/config/clients", "/config/ips"), 1),
+    **{"/config/users": 3, "/kafka-acl": 2, "/kafka-acl-extended": 3},
 }
 """The paths where metadata begins, and how many levels there are below each."""
 
