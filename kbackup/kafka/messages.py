@@ -20,21 +20,10 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaEx
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.formats.record import decode, encode
+from kbackup.kafka import kernel_protocol
 from kbackup.kafka.client import Connection
 from kbackup.kafka.groups.calls import client_of, lib
-from kbackup.kafka.kernel_protocol import (
-    UNKNOWN,
-    Bootstrap,
-    CommittedProgress,
-    FetchResult,
-    RefusedRecordError,
-    Report,
-    Runs,
-    Undelivered,
-    await_connection,
-    cause,
-    runs_of,
-)
+from kbackup.kafka.kernel_protocol import CommittedProgress, FetchResult, RefusedRecordError, Runs, Undelivered
 from kbackup.types import RECORDS, Int64Array, OffsetRange, RecordBlock, TopicPartition
 
 _BATCH_BYTES = 8 << 20
@@ -94,7 +83,7 @@ class MessageSource:
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is not None:
-                yield FetchResult(tp, None, False, Report(error, -1 if offset is None else offset))
+                yield FetchResult(tp, None, False, kernel_protocol.Report(error, -1 if offset is None else offset))
 
 
 def _by_partition(messages: list[Message]) -> Iterator[tuple[TopicPartition | None, list[Message]]]:
@@ -175,7 +164,7 @@ class _Deliveries:
         offset = message.offset()
         if error is not None:
             self.errors.setdefault(error.code(), (error, len(self.targets)))
-        self.targets.append(UNKNOWN if error is not None or offset is None else offset)
+        self.targets.append(kernel_protocol.UNKNOWN if error is not None or offset is None else offset)
 
     def lost(self, tp: TopicPartition) -> list[Undelivered]:
         if not self.errors:
@@ -184,7 +173,7 @@ class _Deliveries:
         return [Undelivered(error, tp, int(sources[at])) for error, at in self.errors.values()]
 
     def runs(self) -> Runs:
-        return runs_of(np.concatenate(self.sources), np.array(self.targets, np.int64))
+        return kernel_protocol.runs_of(np.concatenate(self.sources), np.array(self.targets, np.int64))
 
 
 class MessageOutlet:
@@ -193,12 +182,12 @@ class MessageOutlet:
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._producer = connection.producer(tuning)
         add = partial(lib.rd_kafka_brokers_add, client_of(self._producer))
-        self._bootstrap = Bootstrap(connection.properties["bootstrap.servers"], add)
+        self._bootstrap = kernel_protocol.Bootstrap(connection.properties["bootstrap.servers"], add)
         self._deliveries: dict[TopicPartition, _Deliveries] = {}
         self.moved = 0
 
     def init(self, timeout: float) -> None:
-        await_connection(client_of(self._producer), timeout)
+        kernel_protocol.await_connection(client_of(self._producer), timeout)
         self._producer.init_transactions(timeout)
 
     def join(self, consumer: Consumer) -> None:
@@ -251,7 +240,9 @@ class MessageOutlet:
         self._bootstrap.watch(len(self._producer))
 
     def lost(self) -> Undelivered | None:
-        return cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])
+        return kernel_protocol.cause(
+            [lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)]
+        )
 
     def flush(self, timeout: float) -> int:
         until = time.monotonic() + timeout

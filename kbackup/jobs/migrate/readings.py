@@ -28,16 +28,8 @@ from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.config.clients import parse_properties
 from kbackup.errors import CorruptError, KbackupError, NoArchiveError, UnreachableError, UsageError
-from kbackup.jobs.migrate.states import (
-    KafkaState,
-    LogWitness,
-    MetricsWitness,
-    NotRead,
-    StateReport,
-    Witnesses,
-    ZnodesWitness,
-    judge,
-)
+from kbackup.jobs.migrate import states
+from kbackup.jobs.migrate.states import NotRead
 from kbackup.jobs.migrate.znodes import (
     ArchiveFindings,
     BrokerFindings,
@@ -61,7 +53,7 @@ from kbackup.util.text import words_of
 from kbackup.zookeeper.session import open_session
 
 
-def archived_state(metadata: Metadata) -> StateReport | None:
+def archived_state(metadata: Metadata) -> states.StateReport | None:
     """Return the state of a migration by the znodes of a restore point; None if it holds none. Only ZooKeeper's own
     registrations show which brokers run with it."""
     if metadata.znodes is None:
@@ -69,13 +61,11 @@ def archived_state(metadata: Metadata) -> StateReport | None:
     registered = metadata.registrations if metadata.sources.get("registrations") == "zookeeper" else None
     brokers = frozenset(each.id for each in registered or () if each.role == "broker")
     znodes: dict[str, bytes | str] = {znode.path: znode.content for znode in metadata.znodes}
-    return judge(
-        Witnesses((_not_archived("metrics"),), witness_of(znodes, brokers), _not_archived("state of a metadata log"))
+    metrics, log = (
+        NotRead(f"a restore point holds no {what}", "run 'kbackup migrate status'")
+        for what in ("metrics", "state of a metadata log")
     )
-
-
-def _not_archived(what: str) -> NotRead:
-    return NotRead(f"a restore point holds no {what}", "run 'kbackup migrate status'")
+    return states.judge(states.Witnesses((metrics,), witness_of(znodes, brokers), log))
 
 
 # The witness metrics: a node's state by its Prometheus exporter.
@@ -93,7 +83,7 @@ _HINT_DOWN = "is the controller running, and the exporter in it?"
 _BEAN = "kafkacontroller"
 
 
-def read_metrics(url: str, access: MetricsAccess) -> MetricsWitness | NotRead:
+def read_metrics(url: str, access: MetricsAccess) -> states.MetricsWitness | NotRead:
     """Ask an exporter. `UsageError` if `url` is none of http or https, or a file of `access` can't be used."""
     shown = shown_url(url)
     tls = None
@@ -136,7 +126,7 @@ def shown_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 
-def parse_metrics(text: str, url: str) -> MetricsWitness:
+def parse_metrics(text: str, url: str) -> states.MetricsWitness:
     """Return the witness in an answer in Prometheus' text format. `CorruptError` for another format, and for metrics
     that are not of a Kafka controller."""
     values: dict[str, int] = {}
@@ -148,12 +138,12 @@ def parse_metrics(text: str, url: str) -> MetricsWitness:
     except (ValueError, KeyError, IndexError) as error:
         raise CorruptError(f"{url} gave no Prometheus metrics: {error}", _HINT) from None
     number = values.get("zkmigrationstate")
-    if number is None or number not in {_NO_LEADER, *KafkaState}:
+    if number is None or number not in {_NO_LEADER, *states.KafkaState}:
         raise CorruptError(f"{url} has no ZkMigrationState", f"{_HINT}, and let it export kafka.controller")
     active = values.get("activecontrollercount")
-    return MetricsWitness(
+    return states.MetricsWitness(
         url=url,
-        state=None if number == _NO_LEADER else KafkaState(number),
+        state=None if number == _NO_LEADER else states.KafkaState(number),
         is_active=None if active is None else active == 1,
         zk_brokers=values.get("migratingzkbrokercount"),
         lag=values.get("zkwritebehindlag"),
@@ -181,17 +171,17 @@ _NO_ZNODES = NotRead("znodes: no ZooKeeper is named", "set zookeeper.connect in 
 _NO_LOG = NotRead("metadata log: none is named", "set metadata.log.dir in [source]")
 
 
-def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> Witnesses:
+def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> states.Witnesses:
     """Read every witness; one that can't be read is `NotRead`, with the reason."""
-    return Witnesses(read_metrics_of(metrics_urls, sources), read_znodes(sources), read_log(sources))
+    return states.Witnesses(read_metrics_of(metrics_urls, sources), read_znodes(sources), read_log(sources))
 
 
-def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[MetricsWitness | NotRead, ...]:
+def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[states.MetricsWitness | NotRead, ...]:
     """Read the metrics at each URL."""
     return tuple(read_metrics(url, sources.metrics) for url in urls) or (_NO_METRICS,)
 
 
-def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
+def read_znodes(sources: Sources) -> states.ZnodesWitness | NotRead:
     """Read from ZooKeeper which controller controls the cluster; before the copy, also the brokers it waits for."""
     if sources.zookeeper is None:
         return _NO_ZNODES
@@ -205,14 +195,14 @@ def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
         return NotRead(f"znodes: {error.message}", error.hint)
 
 
-def read_log(sources: Sources) -> LogWitness | NotRead:
+def read_log(sources: Sources) -> states.LogWitness | NotRead:
     """Read the state of the migration and the brokers from the metadata log."""
     image = read_image_of(sources)
     if isinstance(image, NotRead):
         return image
     zk_brokers = frozenset(b for b, data in image.brokers.items() if data.get("isMigratingZkBroker"))
     kraft_brokers = frozenset(image.brokers) - zk_brokers
-    return LogWitness(KafkaState(image.migration_state or 0), zk_brokers, kraft_brokers, image.offset)
+    return states.LogWitness(states.KafkaState(image.migration_state or 0), zk_brokers, kraft_brokers, image.offset)
 
 
 def read_image_of(sources: Sources) -> MetadataImage | NotRead:

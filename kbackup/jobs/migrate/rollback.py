@@ -9,29 +9,10 @@ from pathlib import Path
 
 from kbackup.archive.reader import open_archive
 from kbackup.errors import KbackupError, MismatchError, UsageError
+from kbackup.jobs.migrate import readings, states
 from kbackup.jobs.migrate.lag import CATCH_UP, Lag, in_types, is_written_by_kraft, read_lag
 from kbackup.jobs.migrate.preflight import FLAG, is_true
-from kbackup.jobs.migrate.readings import (
-    logged_addresses,
-    own_addresses,
-    probe,
-    quorum_addresses,
-    read_image_of,
-    read_log,
-    read_metrics_of,
-    read_properties,
-)
-from kbackup.jobs.migrate.states import (
-    KafkaState,
-    NotRead,
-    ProblemError,
-    StateReport,
-    UnreadError,
-    Witnesses,
-    ZnodesWitness,
-    judge,
-    need,
-)
+from kbackup.jobs.migrate.states import NotRead, ProblemError
 from kbackup.jobs.migrate.znodes import CONTROLLER, MIGRATION, Sign, ZnodeContent, read_witness
 from kbackup.kafka.admin.cluster import BrokerAdmin
 from kbackup.metadata.sources import Sources
@@ -63,8 +44,8 @@ class Situation:
     controller: host:port, or the URL of its exporter. `archived` maps the paths of the newest restore point's znodes to
     their content. `lag` is None if a broker is the controller: ZooKeeper is complete."""
 
-    report: StateReport
-    witness: ZnodesWitness
+    report: states.StateReport
+    witness: states.ZnodesWitness
     znodes: tuple[ZnodeContent, ...]
     signs: Mapping[str, Sign]
     brokers: BrokerModes | NotRead
@@ -98,12 +79,12 @@ def read_situation(
 ) -> Situation:
     """`store` opens the archive's store."""
     witness, znodes = read_witness(zookeeper)
-    metrics = read_metrics_of(options.metrics_urls, sources)
-    report = judge(Witnesses(metrics, witness, read_log(sources)))
+    metrics = readings.read_metrics_of(options.metrics_urls, sources)
+    report = states.judge(states.Witnesses(metrics, witness, readings.read_log(sources)))
     configs = read_configs(sources)
-    signs = probe(sorted(_addresses(sources, options, configs)), options.stopped)
+    signs = readings.probe(sorted(_addresses(sources, options, configs)), options.stopped)
     for each in metrics:  # an exporter lives in its controller
-        if not isinstance(each, NotRead) and each.state is not KafkaState.ZK:
+        if not isinstance(each, NotRead) and each.state is not states.KafkaState.ZK:
             signs[each.url] = "answers"
     brokers: BrokerModes | NotRead
     if isinstance(configs, NotRead):
@@ -143,13 +124,13 @@ def _addresses(
     """Every address of a controller that anything names."""
     addresses = {*options.controllers, *options.stopped}
     for config in () if isinstance(configs, NotRead) else configs.values():
-        addresses |= quorum_addresses(config)
+        addresses |= readings.quorum_addresses(config)
     for file in options.controller_files:
-        properties = read_properties(file)
-        addresses |= quorum_addresses(properties) | own_addresses(properties)
-    image = read_image_of(sources)
+        properties = readings.read_properties(file)
+        addresses |= readings.quorum_addresses(properties) | readings.own_addresses(properties)
+    image = readings.read_image_of(sources)
     if not isinstance(image, NotRead):
-        addresses |= {*logged_addresses(image.controllers.values())}
+        addresses |= {*readings.logged_addresses(image.controllers.values())}
     return addresses
 
 
@@ -215,7 +196,7 @@ def _stopped(situation: Situation) -> str:
 
 def _with_zookeeper(situation: Situation) -> str:
     """No broker runs as a KRaft broker: it would not know a new controller in ZooKeeper."""
-    brokers = need(situation.brokers)
+    brokers = states.need(situation.brokers)
     if brokers.kraft:
         raise ProblemError(
             f"KRaft brokers: {join_names([str(broker) for broker in sorted(brokers.kraft)], _SOME)}",
@@ -228,7 +209,7 @@ def _with_zookeeper(situation: Situation) -> str:
 
 def _complete(situation: Situation) -> str:
     """ZooKeeper has all that the controllers acknowledged, by the logs on their disks."""
-    lag = need(situation.lag)
+    lag = states.need(situation.lag)
     if lag is None:
         return "no KRaft controller has written to it since a broker did"
     if lag.records:
@@ -240,7 +221,7 @@ def _complete(situation: Situation) -> str:
 
 def _is_archived(situation: Situation) -> str:
     """The newest restore point holds the znodes exactly as they are."""
-    archived = need(situation.archived)
+    archived = states.need(situation.archived)
     if missing := [znode.path for znode in situation.due if archived.get(znode.path) != znode.content]:
         raise ProblemError(
             f"the newest restore point doesn't hold {' and '.join(missing)} as now",
@@ -268,7 +249,7 @@ def _guard(name: str, situation: Situation) -> DeletionGuard:
         return DeletionGuard(name, True, _GUARDS[name](situation))
     except ProblemError as problem:
         return DeletionGuard(name, False, problem.detail, problem.hint)
-    except UnreadError as error:
+    except states.UnreadError as error:
         return DeletionGuard(name, False, f"not looked at: {error.unread.why}", error.unread.hint)
 
 

@@ -10,19 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kafka.protocol.admin import (
-    AlterClientQuotasRequest,
-    CreateAclsRequest,
-    DeleteAclsRequest,
-    DescribeAclsRequest,
-    DescribeClientQuotasRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeQuorumRequest,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-    ListPartitionReassignmentsRequest,
-)
+from kafka.protocol import admin
 from kafka.protocol.api_message import ApiMessage
 from msgspec.structs import astuple
 
@@ -31,20 +19,8 @@ from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequ
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security import ACLS_AT_ONCE, DynamicConfig, Untold
-from kbackup.metadata.entities import (
-    ACL_OPERATIONS,
-    ACL_PATTERNS,
-    ACL_PERMISSIONS,
-    ACL_RESOURCES,
-    Acl,
-    ClientMetrics,
-    ClientQuota,
-    DelegationToken,
-    Feature,
-    Listener,
-    QuotaKey,
-    Registration,
-)
+from kbackup.metadata import entities
+from kbackup.metadata.entities import Acl, QuotaKey
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -56,7 +32,7 @@ _DEFAULT_OF_BROKERS, _SET_ON_CLIENT_METRICS = 3, 7
 """Sources of config values."""
 _SET, _DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
-_ACL_TABLES = (ACL_RESOURCES, ACL_PATTERNS, ACL_OPERATIONS, ACL_PERMISSIONS)
+_ACL_TABLES = (entities.ACL_RESOURCES, entities.ACL_PATTERNS, entities.ACL_OPERATIONS, entities.ACL_PERMISSIONS)
 _FETCH = 1  # the apiKey of Fetch
 _LOG = "__cluster_metadata"
 
@@ -98,26 +74,20 @@ class AdminSession:
     broker: BrokerConnection
 
     @_asking("describing client quotas")
-    def client_quotas(self) -> list[ClientQuota]:
-        return quotas_of(self.broker.ask(DescribeClientQuotasRequest(components=[], strict=False)))
+    def client_quotas(self) -> list[entities.ClientQuota]:
+        return quotas_of(self.broker.ask(admin.DescribeClientQuotasRequest(components=[], strict=False)))
 
     @_asking("describing delegation tokens")
-    def delegation_tokens(self) -> list[DelegationToken]:
+    def delegation_tokens(self) -> list[entities.DelegationToken]:
         """Return the tokens that our user may describe."""
         return tokens_of(self.broker.ask(DescribeDelegationTokenRequest(owners=None)))
 
     @_asking("describing ACLs")
     def acls(self) -> tuple[list[Acl], list[str]]:
         """Return every ACL, and a description of each ACL of an unknown kind."""
-        request = DescribeAclsRequest(
-            resource_type_filter=_ANY,
-            resource_name_filter=None,
-            pattern_type_filter=_ANY,
-            principal_filter=None,
-            host_filter=None,
-            operation=_ANY,
-            permission_type=_ANY,
-        )
+        kinds = ("resource_type_filter", "pattern_type_filter", "operation", "permission_type")
+        names = ("resource_name_filter", "principal_filter", "host_filter")
+        request = admin.DescribeAclsRequest(**dict.fromkeys(kinds, _ANY), **dict.fromkeys(names))
         return acls_of(self.broker.ask(request))
 
     @_asking("reading configs of brokers")
@@ -127,30 +97,30 @@ class AdminSession:
         return defaults_of(described.configs)
 
     @_asking("describing client metrics")
-    def client_metrics(self) -> list[ClientMetrics]:
+    def client_metrics(self) -> list[entities.ClientMetrics]:
         """Return the subscriptions to metrics of clients."""
-        listed = self.broker.ask(ListConfigResourcesRequest(resource_types=[_CLIENT_METRICS])).config_resources
+        listed = self.broker.ask(admin.ListConfigResourcesRequest(resource_types=[_CLIENT_METRICS])).config_resources
         names = [r.resource_name for r in listed if r.resource_type == _CLIENT_METRICS]
         return metrics_of(self._configs(_CLIENT_METRICS, names) if names else ())
 
-    def features(self) -> list[Feature] | Untold:
+    def features(self) -> list[entities.Feature] | Untold:
         found = self.broker.features
         if found is None:
             return Untold("not supported", f"{self.connection.address} does not tell its features")
-        return [Feature(name=name, level=level) for name, level in sorted(found.items())]
+        return [entities.Feature(name=name, level=level) for name, level in sorted(found.items())]
 
     @_asking("describing the cluster")
-    def registrations(self) -> list[Registration]:
+    def registrations(self) -> list[entities.Registration]:
         """Brokers, by the listener that we use, and controllers where there is a quorum that we may ask for."""
-        request = DescribeClusterRequest(
+        request = admin.DescribeClusterRequest(
             include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=True
         )
         protocol = self.connection.properties.get("security.protocol", "plaintext").upper()
         brokers = brokers_of(self.broker.ask(request), protocol)
-        topic = DescribeQuorumRequest.TopicData
+        topic = admin.DescribeQuorumRequest.TopicData
         quorum = topic(topic_name=_LOG, partitions=[topic.PartitionData(partition_index=0)])
         try:
-            return [*brokers, *controllers_of(self.broker.ask(DescribeQuorumRequest(topics=[quorum])))]
+            return [*brokers, *controllers_of(self.broker.ask(admin.DescribeQuorumRequest(topics=[quorum])))]
         except RefusedRequestError:  # ZooKeeper's cluster, or a right that we don't have
             return brokers
 
@@ -161,13 +131,13 @@ class AdminSession:
     @_asking("listing reassignments")
     def reassignments(self) -> list[str]:
         """Return the partitions that are on their way to other brokers, such as orders-0."""
-        request = ListPartitionReassignmentsRequest(timeout_ms=int(TIMEOUT * 1000), topics=None)
+        request = admin.ListPartitionReassignmentsRequest(timeout_ms=int(TIMEOUT * 1000), topics=None)
         topics = self.broker.ask(request).topics
         return sorted(f"{topic.name}-{p.partition_index}" for topic in topics for p in topic.partitions)
 
     def set_quotas(self, quotas: Mapping[QuotaKey, Mapping[str, float | None]]) -> dict[QuotaKey, str]:
         """Set the quotas of each entity, or remove them (None)."""
-        kind = AlterClientQuotasRequest.EntryData
+        kind = admin.AlterClientQuotasRequest.EntryData
         entries = [
             kind(
                 entity=[kind.EntityData(entity_type=t, entity_name=name) for t, name in entity],
@@ -175,7 +145,7 @@ class AdminSession:
             )
             for entity, values in quotas.items()
         ]
-        request = AlterClientQuotasRequest(entries=entries, validate_only=False)
+        request = admin.AlterClientQuotasRequest(entries=entries, validate_only=False)
         return self._change([*quotas], request, "changing client quotas", "entries")
 
     def set_default_broker_configs(self, values: Mapping[str, str | None]) -> dict[str, str]:
@@ -193,7 +163,7 @@ class AdminSession:
         refused: dict[Acl, str] = {}
         for batch in _batches(rules):
             creations = [
-                CreateAclsRequest.AclCreation(
+                admin.CreateAclsRequest.AclCreation(
                     **_numbers(rule, "resource_type", "resource_pattern_type"),
                     resource_name=rule.name,
                     principal=rule.principal,
@@ -201,7 +171,7 @@ class AdminSession:
                 )
                 for rule in batch
             ]
-            refused |= self._change(batch, CreateAclsRequest(creations=creations), "creating an ACL", "results")
+            refused |= self._change(batch, admin.CreateAclsRequest(creations=creations), "creating an ACL", "results")
         return refused
 
     def delete_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
@@ -209,7 +179,7 @@ class AdminSession:
         refused: dict[Acl, str] = {}
         for batch in _batches(rules):
             filters = [
-                DeleteAclsRequest.DeleteAclsFilter(
+                admin.DeleteAclsRequest.DeleteAclsFilter(
                     **_numbers(rule, "resource_type_filter", "pattern_type_filter"),
                     resource_name_filter=rule.name,
                     principal_filter=rule.principal,
@@ -217,12 +187,14 @@ class AdminSession:
                 )
                 for rule in batch
             ]
-            refused |= self._change(batch, DeleteAclsRequest(filters=filters), "deleting an ACL", "filter_results")
+            refused |= self._change(
+                batch, admin.DeleteAclsRequest(filters=filters), "deleting an ACL", "filter_results"
+            )
         return refused
 
     def _configs(self, kind: int, names: list[str]) -> list[Any]:
-        resource = DescribeConfigsRequest.DescribeConfigsResource
-        request = DescribeConfigsRequest(
+        resource = admin.DescribeConfigsRequest.DescribeConfigsResource
+        request = admin.DescribeConfigsRequest(
             resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],
             include_synonyms=False,
             include_documentation=False,
@@ -234,12 +206,12 @@ class AdminSession:
         return described
 
     def _set_configs(self, kind: int, owner: str, values: Mapping[str, str | None], doing: str) -> str:
-        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        resource = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
         configs = [
             resource.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
             for name, value in values.items()
         ]
-        request = IncrementalAlterConfigsRequest(
+        request = admin.IncrementalAlterConfigsRequest(
             resources=[resource(resource_type=kind, resource_name=owner, configs=configs)], validate_only=False
         )
         return self._change([owner], request, doing, "responses")[owner]
@@ -278,9 +250,9 @@ def _numbers(rule: Acl, resource: str, pattern: str) -> dict[str, int]:
 # Answers of brokers as entities of metadata, sorted.
 
 
-def quotas_of(answer: Any) -> list[ClientQuota]:
+def quotas_of(answer: Any) -> list[entities.ClientQuota]:
     quotas = [
-        ClientQuota(
+        entities.ClientQuota(
             entity=dict(sorted((part.entity_type, part.entity_name) for part in entry.entity)),
             quotas=dict(sorted((value.key, value.value) for value in entry.values)),
         )
@@ -290,14 +262,14 @@ def quotas_of(answer: Any) -> list[ClientQuota]:
     return sorted(quotas, key=lambda q: [(kind, n is not None, n or "") for kind, n in sorted(q.entity.items())])
 
 
-def tokens_of(answer: Any) -> list[DelegationToken]:
+def tokens_of(answer: Any) -> list[entities.DelegationToken]:
     tokens = []
     for token in answer.tokens:
         owner = f"{token.principal_type}:{token.principal_name}"
         # known since Kafka 3.3; before, the owner of a token is who made it
         kind, name = token.token_requester_principal_type, token.token_requester_principal_name
         tokens.append(
-            DelegationToken(
+            entities.DelegationToken(
                 id=token.token_id,
                 owner=owner,
                 requester=f"{kind}:{name}" if name else owner,
@@ -346,22 +318,22 @@ def defaults_of(configs: Iterable[Any]) -> list[DynamicConfig]:
     )
 
 
-def metrics_of(described: Iterable[Any]) -> list[ClientMetrics]:
+def metrics_of(described: Iterable[Any]) -> list[entities.ClientMetrics]:
     metrics = []
     for each in described:
         own = {c.name: c.value for c in each.configs if c.config_source == _SET_ON_CLIENT_METRICS}
         configs = {name: value for name, value in sorted(own.items()) if value is not None}
-        metrics.append(ClientMetrics(name=each.resource_name, configs=configs))
+        metrics.append(entities.ClientMetrics(name=each.resource_name, configs=configs))
     return sorted(metrics, key=lambda each: each.name)
 
 
-def brokers_of(answer: Any, protocol: str) -> list[Registration]:
+def brokers_of(answer: Any, protocol: str) -> list[entities.Registration]:
     """`protocol` is the protocol of the listener that was asked: brokers name no other."""
     brokers = [
-        Registration(
+        entities.Registration(
             id=broker.broker_id,
             role="broker",
-            listeners=(Listener(name="", host=broker.host, port=broker.port, security_protocol=protocol),),
+            listeners=(entities.Listener(name="", host=broker.host, port=broker.port, security_protocol=protocol),),
             rack=broker.rack,
             alive=not broker.is_fenced,
         )
@@ -370,16 +342,16 @@ def brokers_of(answer: Any, protocol: str) -> list[Registration]:
     return sorted(brokers, key=lambda each: each.id)
 
 
-def controllers_of(answer: Any) -> list[Registration]:
+def controllers_of(answer: Any) -> list[entities.Registration]:
     """Return the voters of the quorum of a metadata log."""
     listeners = {node.node_id: node.listeners for node in answer.nodes or ()}
     voters = {v.replica_id for t in answer.topics for p in t.partitions for v in p.current_voters}
     return [
-        Registration(
+        entities.Registration(
             id=voter,
             role="controller",
             listeners=tuple(
-                Listener(name=each.name, host=each.host, port=each.port, security_protocol="")
+                entities.Listener(name=each.name, host=each.host, port=each.port, security_protocol="")
                 for each in listeners.get(voter, ())
             ),
         )

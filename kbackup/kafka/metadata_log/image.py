@@ -26,28 +26,9 @@ from kbackup.kafka.metadata_log.log import (
     read_batches,
     read_identity,
 )
+from kbackup.metadata import entities
 from kbackup.metadata.encoder import is_encrypted
-from kbackup.metadata.entities import (
-    ACL_OPERATIONS,
-    ACL_PATTERNS,
-    ACL_PERMISSIONS,
-    ACL_RESOURCES,
-    BROKER_SECRETS,
-    TOKEN_SECRETS,
-    Acl,
-    BrokerConfig,
-    ClientMetrics,
-    ClientQuota,
-    DelegationToken,
-    Feature,
-    GroupConfig,
-    Listener,
-    NotCarried,
-    Reading,
-    Registration,
-    ScramUser,
-    TopicMetadata,
-)
+from kbackup.metadata.entities import Acl, ClientQuota, DelegationToken, NotCarried, ScramUser
 from kbackup.util.text import join_names
 
 # types of resources in a ConfigRecord
@@ -291,7 +272,7 @@ _NOT_COPIED = "the controllers have not copied ZooKeeper's metadata yet"
 _NAMED = 5
 
 
-def read_metadata_log(folder: Path) -> Reading:
+def read_metadata_log(folder: Path) -> entities.Reading:
     """Read a controller's `metadata.log.dir`, or a copy of it: the cluster's metadata by its metadata log.
 
     `folder` may also be `__cluster_metadata-0` itself. The cluster's id is in meta.properties; it is "" where that file
@@ -302,9 +283,9 @@ def read_metadata_log(folder: Path) -> Reading:
     return reading_of(read_image(log), cluster_id)
 
 
-def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
+def reading_of(image: MetadataImage, cluster_id: str) -> entities.Reading:
     """Return all of an image, each list in the order of its names."""
-    return Reading(
+    return entities.Reading(
         source="controller log",
         cluster_id=cluster_id,
         topics=tuple(_topic(image, id_) for id_ in sorted(image.topics, key=image.topics.__getitem__)),
@@ -312,7 +293,7 @@ def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
         scram_users=tuple(_scram_user(image.scram[key]) for key in sorted(image.scram)),
         broker_configs=tuple(_broker_configs(image)),
         group_configs=tuple(
-            GroupConfig(group=group, name=name, value=value)
+            entities.GroupConfig(group=group, name=name, value=value)
             for group, configs in _configs(image, GROUP)
             for name, value in configs.items()
         ),
@@ -323,8 +304,8 @@ def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
             )
         ),
         delegation_tokens=tuple(_token(image.tokens[id_]) for id_ in sorted(image.tokens)),
-        client_metrics=tuple(ClientMetrics(name=n, configs=c) for n, c in _configs(image, CLIENT_METRICS)),
-        features=tuple(Feature(name=name, level=level) for name, level in sorted(image.features.items())),
+        client_metrics=tuple(entities.ClientMetrics(name=n, configs=c) for n, c in _configs(image, CLIENT_METRICS)),
+        features=tuple(entities.Feature(name=name, level=level) for name, level in sorted(image.features.items())),
         registrations=tuple(_registrations(image)),
         deletions=(),  # a KRaft controller deletes a topic at once
         next_producer_id=image.next_producer_id,
@@ -340,13 +321,13 @@ def _configs(image: MetadataImage, kind: int) -> Iterator[tuple[str, dict[str, s
             yield resource[1], dict(sorted(image.configs[resource].items()))
 
 
-def _topic(image: MetadataImage, id_: str) -> TopicMetadata:
+def _topic(image: MetadataImage, id_: str) -> entities.TopicMetadata:
     name = image.topics[id_]
     partitions = image.partitions.get(id_, {})
     if sorted(partitions) != list(range(len(partitions))):
         raise CorruptError(f"metadata log: topic {name} has the partitions {sorted(partitions)}", _HINT)
     replicas = tuple(tuple(partitions[p]["replicas"]) for p in sorted(partitions))
-    return TopicMetadata(
+    return entities.TopicMetadata(
         name=name,
         id=id_,
         partitions=len(partitions),
@@ -359,13 +340,13 @@ def _topic(image: MetadataImage, id_: str) -> TopicMetadata:
 
 def _acl(data: Fields) -> Acl:
     return Acl(
-        resource=word(ACL_RESOURCES, data["resourceType"]),
+        resource=word(entities.ACL_RESOURCES, data["resourceType"]),
         name=data["resourceName"],
-        pattern=word(ACL_PATTERNS, data["patternType"]),
+        pattern=word(entities.ACL_PATTERNS, data["patternType"]),
         principal=data["principal"],
         host=data["host"],
-        operation=word(ACL_OPERATIONS, data["operation"]),
-        permission=word(ACL_PERMISSIONS, data["permissionType"]),
+        operation=word(entities.ACL_OPERATIONS, data["operation"]),
+        permission=word(entities.ACL_PERMISSIONS, data["permissionType"]),
     )
 
 
@@ -380,7 +361,7 @@ def _scram_user(data: Fields) -> ScramUser:
     )
 
 
-def _broker_configs(image: MetadataImage) -> Iterator[BrokerConfig]:
+def _broker_configs(image: MetadataImage) -> Iterator[entities.BrokerConfig]:
     """Yield the configs for all brokers first, then the configs of each broker. A value that the migration left
     encrypted is as unknown as in ZooKeeper."""
     try:
@@ -390,7 +371,7 @@ def _broker_configs(image: MetadataImage) -> Iterator[BrokerConfig]:
     for owner, configs in owners:
         for name, value in configs.items():
             known = None if is_encrypted(value) else value
-            yield BrokerConfig(broker=None if owner < 0 else owner, name=name, value=known)
+            yield entities.BrokerConfig(broker=None if owner < 0 else owner, name=name, value=known)
 
 
 def _token(data: Fields) -> DelegationToken:
@@ -405,18 +386,20 @@ def _token(data: Fields) -> DelegationToken:
     )
 
 
-def _registrations(image: MetadataImage) -> Iterator[Registration]:
+def _registrations(image: MetadataImage) -> Iterator[entities.Registration]:
     for id_, data in sorted(image.brokers.items()):
         listeners = _listeners(data["endPoints"])
-        yield Registration(id=id_, role="broker", listeners=listeners, rack=data["rack"], alive=not data["fenced"])
+        yield entities.Registration(
+            id=id_, role="broker", listeners=listeners, rack=data["rack"], alive=not data["fenced"]
+        )
     for id_, data in sorted(image.controllers.items()):
-        yield Registration(id=id_, role="controller", listeners=_listeners(data["endPoints"]))
+        yield entities.Registration(id=id_, role="controller", listeners=_listeners(data["endPoints"]))
 
 
-def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
+def _listeners(endpoints: Iterable[Fields]) -> tuple[entities.Listener, ...]:
     """Return them in the order of their names: a snapshot has another order than the broker's own record."""
     return tuple(
-        Listener(
+        entities.Listener(
             name=each["name"],
             host=each["host"],
             port=each["port"],
@@ -432,14 +415,14 @@ def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
         yield NotCarried(part=None, what=name, reason="not supported", why=why)
     if image.tokens:
         why = "a metadata log doesn't hold the HMACs"
-        yield NotCarried(part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why=why)
+        yield NotCarried(part="delegation_tokens", what=entities.TOKEN_SECRETS, reason="not supported", why=why)
     if encrypted := {each.name for each in _broker_configs(image) if each.value is None}:
         why = (
             f"the controllers migrated {join_names(sorted(encrypted), _NAMED)} without the brokers' "
             "password.encoder.secret, so that the metadata log has ciphertext as the value: give the controllers the "
             "secret, then set these configs again"
         )
-        yield NotCarried(part="broker_configs", what=BROKER_SECRETS, reason="failed", why=why)
+        yield NotCarried(part="broker_configs", what=entities.BROKER_SECRETS, reason="failed", why=why)
 
 
 # bootstrap.checkpoint, from which a new KRaft cluster starts, with metadata that only the log can carry.

@@ -17,16 +17,8 @@ from typing import BinaryIO, NamedTuple
 from awscrt.checksums import crc32c
 
 from kbackup.errors import CorruptError, UnreachableError, UsageError
-from kbackup.kafka.metadata_log.codec import (
-    HINT,
-    Cursor,
-    MetadataRecord,
-    Output,
-    corrupt,
-    decode_control,
-    decode_record,
-    encode_record,
-)
+from kbackup.kafka.metadata_log import codec
+from kbackup.kafka.metadata_log.codec import Cursor, MetadataRecord, corrupt
 
 PARTITION = "__cluster_metadata-0"
 
@@ -139,11 +131,11 @@ def _decode(batch: Cursor, number: int, first_timestamp: int, control: bool) -> 
     if cursor.signed() != 0 or cursor.remaining:
         cursor.fail("a record with headers, which no metadata log has")
     if not control:
-        return timestamp, decode_record(value)
+        return timestamp, codec.decode_record(value)
     if key is None:
         cursor.fail("a control record without a key")
     _, kind = key.unpack(_CONTROL_KEY)
-    return timestamp, decode_control(kind, value)
+    return timestamp, codec.decode_control(kind, value)
 
 
 def _sized(cursor: Cursor) -> Cursor | None:
@@ -154,16 +146,16 @@ def _sized(cursor: Cursor) -> Cursor | None:
 def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[MetadataRecord]) -> bytes:
     """Return a batch of at least one record, all of them control records or none, as controllers write it."""
     attributes, count = _CONTROL if records[0].control else 0, len(records)
-    body = Output(_BODY.pack(attributes, count - 1, timestamp, timestamp, *_NO_PRODUCER, count))
+    body = codec.Output(_BODY.pack(attributes, count - 1, timestamp, timestamp, *_NO_PRODUCER, count))
     for number, record in enumerate(records):
-        out = Output(b"\0")
+        out = codec.Output(b"\0")
         out.signed(0)  # all of a batch have its timestamp
         out.signed(number)
         if record.control:
             out.sized(_CONTROL_KEY.pack(0, record.number))
         else:
             out.signed(-1)
-        out.sized(encode_record(record))
+        out.sized(codec.encode_record(record))
         out.signed(0)
         body.sized(bytes(out))
     length = _FRAME.size - _START.size + len(body)
@@ -326,7 +318,7 @@ def check_snapshot(batches: Iterable[Batch], name: str, epoch: int | None = None
     except TornError as torn:
         raise corrupt(name, torn.position, _TORN) from None
     if last != "SnapshotFooterRecord":
-        raise CorruptError(f"{name}: the snapshot has no footer", HINT)
+        raise CorruptError(f"{name}: the snapshot has no footer", codec.HINT)
 
 
 def _gap(batch: Batch, end: int) -> str:
