@@ -17,11 +17,7 @@ from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 
 Place = tuple[str, int]
-
-
 Held = tuple[int, int | None, str]
-
-
 """Offset, leader epoch, metadata."""
 
 
@@ -91,29 +87,13 @@ class FakeCluster:
 
 
 _FIND_COORDINATOR, _OFFSET_FETCH = (10, 0), (9, 5)
-
-
 _OFFSET_COMMIT, _SHARE_HEARTBEAT, _STREAMS_HEARTBEAT = (8, 7), (76, 1), (88, 0)
-
-
 _COORDINATOR_NOT_READY = {14, 15, 16}
-
-
 _PATIENCE = 30.0  # s
-
-
 _DELETE_GROUPS = (42, 0)
-
-
 _JOIN, _LEAVE = 0, -1  # member epochs
-
-
 _TAGS, _NULL = b"\0", b"\0"
-
-
 Stand = dict[tuple[str, int], tuple[int, int | None, str]]
-
-
 """Offset, leader epoch and metadata by topic and partition."""
 
 

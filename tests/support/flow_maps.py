@@ -12,8 +12,6 @@ from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.properties import load_flows
 
 Pairs = list[tuple[int, int]]
-
-
 """(source offset, target offset) of each record that was applied, in order."""
 
 

@@ -16,11 +16,7 @@ from kbackup.jobs.migrate.znodes import (
 )
 
 NOW = 1_700_000_000.0
-
-
 CLUSTER = "L05pbYc6Q4qlvxLk3rTO9A"
-
-
 BROKER = {
     "broker.id": "1",
     "inter.broker.protocol.version": "3.9-IV0",
@@ -39,10 +35,7 @@ BROKER = {
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "listener.name.internal.plain.sasl.jaas.config": "",
 }
-
-
 """As a broker tells them: a sensitive config that is set is empty."""
-
 
 CONTROLLER = {
     "process.roles": "controller",
@@ -61,8 +54,6 @@ CONTROLLER = {
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "listener.name.internal.plain.sasl.jaas.config": 'org.x.PlainLoginModule required username="kafka";',
 }
-
-
 ENCRYPTED = (
     "initializationVector:Ak7E7gdWhXWYSWXGJKNmxg==,keyLength:128,salt:"
     "ULo56qHWd6dTgMNv9ypHMYfjyeVaXm30k3a2nSjMOzmOBP+H+TBKTNxAhV+e1GcIE1oDAlUwfh52RiqFVRbgxWDico"
@@ -74,10 +65,7 @@ ENCRYPTED = (
     "LNGmjDK91BNzlJBiuEP4A5ve+rz3H/9o7XLNQeIGaetnkBlQi2Qxkcz0OdpAYx1OLg3NQn6HU+lu2kBkMp72mS9wY/"
     "rm0fd4IWP7GZ1ZxsQ="
 )
-
-
 """As a broker of Kafka 3.9.1 with password.encoder.secret "the old secret" wrote it to ZooKeeper."""
-
 
 KEYSTORE = "listener.name.x.ssl.keystore.password of broker 1"
 
@@ -135,21 +123,13 @@ def _changed(properties: dict[str, str], changes: dict[str, str | None]) -> dict
 
 
 UNREAD = NotRead("nobody asked", "ask")
-
-
 MAP = "listener.security.protocol.map"
-
-
 JAAS = "listener.name.internal.plain.sasl.jaas.config"
-
-
 SASL: dict[str, str | None] = {
     MAP: "INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_SSL",
     "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
     "listener.name.controller.scram-sha-512.sasl.jaas.config": "x required username='quorum' password=\"p\";",
 }
-
-
 BROKEN_SHARED: list[tuple[str, MigrationFindings, str, str]] = [
     (
         "brokers: the controllers' metadata.version",
@@ -244,8 +224,6 @@ BROKEN_SHARED: list[tuple[str, MigrationFindings, str, str]] = [
         "controller.quorum.bootstrap.servers",
     ),
 ]
-
-
 """Of each check in `shared`: its name, broken findings, and what its line and its hint tell."""
 
 

@@ -63,8 +63,6 @@ def filled(inner: FileStore, source: str, runs: int = 3) -> dict[str, bytes]:
 
 
 SIZES = [0, 1, 1000, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME + 77]
-
-
 MARKER = b"nobody-but-us-may-read-this"
 
 

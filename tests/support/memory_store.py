@@ -48,17 +48,9 @@ class MemoryUpload(Upload):
 
 
 LIST_PAGE = 1000  # keys in an answer of S3
-
-
 _DELETES_A_REQUEST = 1000
-
-
 _AFTER_SLASH = chr(ord("/") + 1)
-
-
 _numbers = count(1)
-
-
 _stores: WeakValueDictionary[int, MemoryStore] = WeakValueDictionary()
 
 

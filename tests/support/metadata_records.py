@@ -17,8 +17,6 @@ from kbackup.kafka.metadata_log.image import MetadataImage, read_image, reading_
 from kbackup.kafka.metadata_log.log import LogRecord, encode_batch, read_segment, read_snapshot
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-
-
 _SIMPLE: dict[str, st.SearchStrategy[Any]] = {
     **{kind: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for kind, bits in _BITS.items()},
     "uint16": st.integers(0, 0xFFFF),
@@ -54,25 +52,16 @@ def _record(
 
 
 METADATA = st.one_of([_record(number, schema, control=False) for number, schema in RECORDS.items()])
-
-
 CONTROL = st.one_of([_record(number, schema, control=True) for number, schema in CONTROL_RECORDS.items()])
-
-
 BY_KIND = {
     (schema.name, version): _record(number, schema, control, version)
     for table, control in ((RECORDS, False), (CONTROL_RECORDS, True))
     for number, schema in table.items()
     for version in range(schema.newest + 1)
 }
-
-
 """By name and version."""
 
-
 HEADER = MetadataRecord("SnapshotHeaderRecord", 3, 0, {"version": 0, "lastContainedLogTimestamp": 0}, control=True)
-
-
 FOOTER = MetadataRecord("SnapshotFooterRecord", 4, 0, {"version": 0}, control=True)
 
 
@@ -109,8 +98,6 @@ class Dumped(NamedTuple):
 
 
 _RECORD = re.compile(r"^\| offset: (\d+) CreateTime: (\d+) .*? headerKeys: \[\] (?:payload: )?(.*)$")
-
-
 _CONTROL = {
     "LeaderChange": "LeaderChangeMessage",
     "SnapshotHeader": "SnapshotHeaderRecord",

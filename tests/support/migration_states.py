@@ -25,20 +25,10 @@ from kbackup.zookeeper.session import Answers, ZnodeData, ZooKeeperSession
 NONE, MIGRATION, PRE, POST, ZK = (
     KafkaState[name] for name in ("NONE", "MIGRATION", "PRE_MIGRATION", "POST_MIGRATION", "ZK")
 )
-
-
 UNREAD = NotRead("not asked", "ask")
-
-
 OF_KRAFT, OF_ZK = ControllerZnode(3000, 5), ControllerZnode(1, -1)
-
-
 WAITING, COPIED = MigrationZnode(-1), MigrationZnode(99)
-
-
 BROKERS = frozenset({1, 2})
-
-
 NOBODY: frozenset[int] = frozenset()
 
 
@@ -89,17 +79,9 @@ class FakeZooKeeper(ZooKeeperSession):
 
 
 WITH_ZOOKEEPER = BrokerModes(NOBODY, BROKERS, BROKERS)
-
-
 MOVED = BrokerModes(BROKERS, NOBODY, NOBODY)
-
-
 ROLLED_BACK = BrokerModes(NOBODY, BROKERS, NOBODY)
-
-
 EQUAL = Lag(100, {}, ())
-
-
 STOPPED: Mapping[str, Sign] = {"c1:9093": "stopped", "c2:9093": "stopped"}
 
 

@@ -70,25 +70,13 @@ def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.Mo
     assert config.archive.startswith("s3://")
 
 
-def test_programs_of_the_project_exist() -> None:
-    """Those of `python -m`, also in the Makefile and the documents beside the code."""
-    others = (ROOT / "Makefile", ROOT / "tests" / "README.md", ROOT / "scripts" / "bench" / "README.md")
-    for path in (*DOCUMENTS, *others):
-        for name in re.findall(r"python -m (scripts[\w.]*\w)", path.read_text("utf-8")):
-            spec = find_spec(name)
-            assert spec is not None, f"{path.name}: {name}"
-            assert spec.submodule_search_locations is None or find_spec(f"{name}.__main__"), f"{path.name}: {name}"
-
-
-def test_make_targets() -> None:
+def test_programs_and_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {
-        target
-        for path in DOCUMENTS
-        for target in re.findall(r"(?:^|`)make ([a-z]+)", path.read_text("utf-8"), re.MULTILINE)
-    }
-    assert named >= {"demo", "test"}
-    assert named <= targets
+    for path in DOCUMENTS:
+        text = path.read_text("utf-8")
+        assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets, path.name
+        for name in re.findall(r"python -m (scripts[\w.]*\w)", text):
+            assert find_spec(name) is not None, f"{path.name}: {name}"
 
 
 def test_keys_and_variables_that_are_named() -> None:
@@ -236,19 +224,16 @@ def test_every_command_that_opens_an_archive_has_a_role() -> None:
     assert documented - {"--state"} == due - {"key generate", "migrate status"}
 
 
-DOCS = Path(__file__).parents[3] / "infra/docs"
-PAGE = DOCS / "mirror-properties.md"
-CONFIGURATION = DOCS / "configuration.md"
-
-
 def test_every_key_is_on_the_page_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `([a-z.-]+)` \| (?:`([^`]*)`)? ?\|", PAGE.read_text(), re.MULTILINE))
+    page = (ROOT / "infra/docs/mirror-properties.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([a-z.-]+)` \| (?:`([^`]*)`)? ?\|", page, re.MULTILINE))
     keys = FLOW_KEYS | OWN_KEYS
     assert {name: rows.get(name) for name in keys} == {name: key.default for name, key in keys.items()}
 
 
 def test_a_mirrors_own_defaults_are_in_the_configuration() -> None:
-    section = CONFIGURATION.read_text().partition("\n## Defaults of a mirror\n")[2].partition("\n## ")[0]
+    text = (ROOT / "infra/docs/configuration.md").read_text("utf-8")
+    section = text.partition("\n## Defaults of a mirror\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*) \|$", section, re.MULTILINE))
     follow = {path: KEYS[path].default for path in KEYS if path.startswith("follow.")}
     own = {path: value for path, value in values_of(rhythm_of(Follow(), follow)).items() if value != follow[path]}
@@ -265,10 +250,6 @@ def test_a_mirrors_own_defaults_are_in_the_configuration() -> None:
 
 def values_of(follow: Follow) -> dict[str, object]:
     return {f"follow.{name}": value for name, value in msgspec.structs.asdict(follow).items()}
-
-
-def test_the_configuration_says_that_flows_move_with_restore_state() -> None:
-    assert "and of mirrors' state" in KEYS["restore.state"].doc
 
 
 def test_the_line_makes_plain_files(tmp_path: Path) -> None:
