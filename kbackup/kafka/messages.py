@@ -60,9 +60,19 @@ class MessageSource:
         return low, high
 
     def take(self) -> Iterator[FetchResult]:
-        with self._connection.errors("a read"), _no_collections():
-            messages = self._consumer.consume(self._size, _WAIT)
-            results = [result for tp, some in _by_partition(messages) for result in self._results(tp, some)]
+        # Python's cycle collector would walk over every message repeatedly, measured at a quarter of a backup task's
+        # CPU. Messages are in no cycle and are freed without it.
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with self._connection.errors("a read"):
+                messages = self._consumer.consume(self._size, _WAIT)
+                # librdkafka hands them over in runs of one partition
+                runs = groupby(messages, key=lambda m: (m.topic(), m.partition()))
+                results = [result for place, some in runs for result in self._results(*place, list(some))]
+        finally:
+            if is_collecting:
+                gc.enable()
         received = sum(p.block.nbytes for p in results if p.block is not None)
         if received:
             self._size = int(min(max(_BATCH_BYTES * len(messages) // received, 10), _BATCH_RECORDS))
@@ -71,7 +81,8 @@ class MessageSource:
     def close(self) -> None:
         self._consumer.close()
 
-    def _results(self, tp: TopicPartition | None, messages: list[Message]) -> Iterator[FetchResult]:
+    def _results(self, topic: str | None, partition: int | None, messages: list[Message]) -> Iterator[FetchResult]:
+        tp = None if topic is None or partition is None else TopicPartition(topic, partition)
         requested = None if tp is None else self._ranges.get(tp)
         records = [m for m in messages if m.error() is None]
         if tp is not None and requested is not None and records:
@@ -84,26 +95,6 @@ class MessageSource:
             error, offset = message.error(), message.offset()
             if error is not None:
                 yield FetchResult(tp, None, False, kernel_protocol.Report(error, -1 if offset is None else offset))
-
-
-def _by_partition(messages: list[Message]) -> Iterator[tuple[TopicPartition | None, list[Message]]]:
-    """Messages grouped by partition, in order. librdkafka hands them over in runs of one partition."""
-    for (topic, partition), some in groupby(messages, key=lambda m: (m.topic(), m.partition())):
-        named = topic is not None and partition is not None
-        yield TopicPartition(topic, partition) if named else None, list(some)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Switch Python's cycle collector off: it would walk over every message repeatedly, measured at a quarter of a
-    backup task's CPU. Messages are in no cycle and are freed without it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _batch(messages: list[Message], offsets: Int64Array) -> pa.RecordBatch:
@@ -282,17 +273,12 @@ class MessageOutlet:
         except SystemError as raised:
             if isinstance(raised.__cause__, KafkaException):
                 raise raised.__cause__ from None
-            raise KafkaException(self._fatal_error()) from raised
-
-    def _fatal_error(self) -> KafkaError:
-        """Return the error that ended the producer for good, as its transaction calls report it."""
-        try:
-            self._producer.abort_transaction(0)
-        except KafkaException as said:
-            error: KafkaError = said.args[0]
-            if error.fatal():
-                return error
-        return KafkaError(KafkaError._FATAL, "the client has failed for good", True)
+            error = KafkaError(KafkaError._FATAL, "the client has failed for good", True)
+            try:
+                self._producer.abort_transaction(0)  # which reports the error that ended the producer
+            except KafkaException as said:
+                error = said.args[0] if said.args[0].fatal() else error
+            raise KafkaException(error) from raised
 
 
 def _headers(column: Any) -> Iterable[list[tuple[str, str | bytes | None]]]:

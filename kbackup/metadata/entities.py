@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,8 +17,7 @@ from msgspec import Meta
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
 """By Kafka's own rule. A name becomes a folder of the archive: one that leads elsewhere is none."""
 Source = Literal["brokers", "zookeeper", "controller log"]
-"""The source that a part of the metadata was read from. "controller log" is metadata.json's
-name of a metadata log."""
+"""The source that a part of the metadata was read from. "controller log": metadata.json's name of a metadata log."""
 MetadataPartName = Literal[
     "topics",
     "acls",
@@ -129,8 +129,7 @@ class DelegationToken(Entity, frozen=True, kw_only=True):
 
 
 class BrokerConfig(Entity, frozen=True, kw_only=True):
-    """A config set at run time on a broker, or for all of them (`broker` null). `value` is null if it is
-    sensitive."""
+    """A config set at run time on a broker, or for all of them (`broker` null). `value`: null if it is sensitive."""
 
     broker: int | None
     name: str
@@ -184,8 +183,7 @@ class Znode(Entity, frozen=True, kw_only=True):
 class NotCarried(Entity, frozen=True, kw_only=True):
     """Metadata of a cluster that is not in a restore point: `part`, or the portion of it that `what` names.
 
-    `part` is null if all metadata is missing, or a kind of metadata that is unknown here.
-    """
+    `part` is null if all metadata is missing, or a kind of metadata that is unknown here."""
 
     part: MetadataPartName | None
     what: str
@@ -241,13 +239,7 @@ def _broker_config(config: BrokerConfig) -> str:
     return f"{config.name} of {owner}"
 
 
-def _name(entity: Any) -> str:
-    return str(entity.name)
-
-
-def _itself(entity: object) -> str:
-    return str(entity)
-
+_name = attrgetter("name")
 
 _PARTIAL = True
 """Brokers list only the configs of running brokers, the tokens that our user may describe, and our own listener of
@@ -260,13 +252,13 @@ PARTS = (
     MetadataPart("broker_configs", "broker configs", _broker_config, _PARTIAL),
     MetadataPart("group_configs", "group configs", lambda c: f"{c.name} of group {c.group}"),
     MetadataPart("client_quotas", "client quotas", _quota),
-    MetadataPart("delegation_tokens", "delegation tokens", lambda t: str(t.id), _PARTIAL),
+    MetadataPart("delegation_tokens", "delegation tokens", attrgetter("id"), _PARTIAL),
     MetadataPart("client_metrics", "client metrics", _name),
     MetadataPart("features", "features", _name),
     MetadataPart("registrations", "registrations", lambda r: f"{r.role} {r.id}", _PARTIAL),
-    MetadataPart("deletions", "topics that wait for deletion", _itself),
-    MetadataPart("next_producer_id", "producer ids", _itself),
-    MetadataPart("znodes", "znodes", lambda z: str(z.path)),
+    MetadataPart("deletions", "topics that wait for deletion", str),
+    MetadataPart("next_producer_id", "producer ids", str),
+    MetadataPart("znodes", "znodes", attrgetter("path")),
 )
 
 LABELS: dict[MetadataPartName, str] = {part.name: part.label for part in PARTS}

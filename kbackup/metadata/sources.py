@@ -64,10 +64,8 @@ class ZooKeeperOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsAccess:
-    """The access to exporters of controllers' metrics.
-
-    An empty `user`: without a login. `certificates`: the PEM file to trust; "" for the system's.
-    """
+    """The access to exporters of controllers' metrics. An empty `user`: without a login. `certificates`: the PEM file
+    to trust; "" for the system's."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -86,11 +84,18 @@ class Sources:
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Sources:
         """Return the sources that `[source]` names; `UsageError` for properties that exclude each other."""
+        zookeeper = _zookeeper(properties)
+        user, password, certificates = (
+            properties.get(f"controller.metrics.{name}", "")
+            for name in ("username", "password", "ssl.truststore.location")
+        )
+        if bool(user) != bool(password):
+            raise UsageError("controller.metrics.username and its password only work together", "set both or none")
         return cls(
             kafka={name: value for name, value in properties.items() if not is_source_property(name)},
-            zookeeper=_zookeeper(properties),
+            zookeeper=zookeeper,
             metadata_log=properties.get(LOG, ""),
-            metrics=_metrics(properties),
+            metrics=MetricsAccess(user=user, password=password, certificates=certificates),
         )
 
 
@@ -117,15 +122,6 @@ def check_source_property(path: str, value: str, where: str, *, show: bool) -> N
     if expected:
         said = f" {value!r}" if show else ""
         raise UsageError(f"{where}: {path}{said} can't be used", f"give {expected}")
-
-
-def _metrics(properties: Mapping[str, str]) -> MetricsAccess:
-    user, password, certificates = (
-        properties.get(f"controller.metrics.{name}", "") for name in ("username", "password", "ssl.truststore.location")
-    )
-    if bool(user) != bool(password):
-        raise UsageError("controller.metrics.username and its password only work together", "set both or none")
-    return MetricsAccess(user=user, password=password, certificates=certificates)
 
 
 def _zookeeper(properties: Mapping[str, str]) -> ZooKeeperOptions | None:

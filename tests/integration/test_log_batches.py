@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbackup.kafka.admin_protocol.log_batches import LogBatch
+from kbackup.kafka.admin_protocol.connection import LogBatch
 from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.client import Connection
 from kbackup.types import TopicPartition

@@ -33,7 +33,7 @@ from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.log_batches import LogBatch
+    from kbackup.kafka.admin_protocol.connection import LogBatch
 
 
 BATCH = 500

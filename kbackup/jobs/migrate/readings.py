@@ -300,24 +300,20 @@ def read_preflight(
     """`controllers` are properties files; `UsageError` if one can't be read. `store` opens the archive's store."""
     brokers = _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else _NO_BROKERS
     files = tuple(map(read_controller, controllers))
+    named = [controller.properties for controller in files]
+    if files and not isinstance(brokers, NotRead):
+        named += [broker.configs for broker in brokers.brokers if not isinstance(broker.configs, NotRead)]
+    addresses = sorted({address for properties in named for address in quorum_addresses(properties)})
+    valid = [address for address in addresses if _ADDRESS.fullmatch(address)]
     return MigrationFindings(
         brokers,
         _tried(lambda: _read_zookeeper(sources)),
         files or _NO_CONTROLLERS,
         _NO_ARCHIVE if store is None else _tried(lambda: read_archive(store())),
         time.time(),
-        _read_quorum(files, brokers) if files else _NO_CONTROLLERS,
+        # nobody can live at a malformed address
+        {**dict.fromkeys(addresses, "silent"), **probe(valid, ())} if files else _NO_CONTROLLERS,
     )
-
-
-def _read_quorum(controllers: Iterable[Controller], brokers: BrokerFindings | NotRead) -> Mapping[str, Sign]:
-    """Try every address of the quorum that controllers or brokers name. Nobody can live at a malformed one."""
-    named = [controller.properties for controller in controllers]
-    if not isinstance(brokers, NotRead):
-        named += [broker.configs for broker in brokers.brokers if not isinstance(broker.configs, NotRead)]
-    addresses = sorted({address for properties in named for address in quorum_addresses(properties)})
-    valid = [address for address in addresses if _ADDRESS.fullmatch(address)]
-    return {**dict.fromkeys(addresses, "silent"), **probe(valid, ())}
 
 
 def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
@@ -358,13 +354,12 @@ def read_controller(file: Path) -> Controller:
     names = ("metadata.log.dir", "log.dirs", "log.dir")
     folders = [Path(folder) for name in names for folder in words_of(properties.get(name, ""))]
     version = _tried(lambda: _metadata_version(folders) or _no_storage(file, folders, NAME))
-    cluster_id = _storage_id(folders)
-    return Controller(
-        str(file),
-        properties,
-        _no_storage(file, folders, "meta.properties") if cluster_id is None else cluster_id,
-        version,
-    )
+    cluster_id: str | NotRead = _no_storage(file, folders, "meta.properties")
+    for meta in (folder / "meta.properties" for folder in folders):
+        with suppress(OSError):
+            cluster_id = parse_properties(meta.read_bytes(), str(meta)).get("cluster.id", "")
+            break
+    return Controller(str(file), properties, cluster_id, version)
 
 
 def read_properties(file: Path) -> dict[str, str]:
@@ -375,14 +370,6 @@ def read_properties(file: Path) -> dict[str, str]:
         raise UsageError(
             f"can't read {file}: {(error.strerror or '').lower()}", "name a controller's properties file"
         ) from None
-
-
-def _storage_id(folders: Sequence[Path]) -> str | None:
-    """Return `cluster.id` of meta.properties, in the first log directory that has it."""
-    for meta in (folder / "meta.properties" for folder in folders):
-        with suppress(OSError):
-            return parse_properties(meta.read_bytes(), str(meta)).get("cluster.id", "")
-    return None
 
 
 def _metadata_version(folders: Sequence[Path]) -> int | None:

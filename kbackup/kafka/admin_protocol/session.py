@@ -23,7 +23,7 @@ from kbackup.kafka.security import Untold
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.log_batches import LogBatch
+    from kbackup.kafka.admin_protocol.connection import LogBatch
     from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 
@@ -53,7 +53,7 @@ def log_batches(
 
     Logs that give no answer are left out; `Untold` where none can be asked.
     """
-    from kbackup.kafka.admin_protocol.log_batches import read_log_batches  # which loads kafka-python
+    from kbackup.kafka.admin_protocol.connection import read_log_batches  # which loads kafka-python
 
     try:
         endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)

@@ -32,10 +32,7 @@ from kbackup.metadata.entities import Acl, ClientQuota, DelegationToken, NotCarr
 from kbackup.util.text import join_names
 
 # types of resources in a ConfigRecord
-TOPIC = 2
-BROKER = 4
-CLIENT_METRICS = 16
-GROUP = 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -84,28 +81,25 @@ class MetadataImage:
     torn: str | None = None
     open_transaction: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
-    topics: dict[str, str] = field(default_factory=dict)
-    """Names by id."""
-    partitions: dict[str, dict[int, Fields]] = field(default_factory=dict)
-    """By topic id, by partition: fields of a PartitionRecord."""
-    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
-    """By the type and the name of the resource."""
+    topics: dict[str, str] = field(default_factory=dict)  # names by id
+    partitions: dict[str, dict[int, Fields]] = field(
+        default_factory=dict
+    )  # by topic id, by partition: fields of a PartitionRecord
+    configs: dict[tuple[int, str], dict[str, str]] = field(
+        default_factory=dict
+    )  # by the type and the name of the resource
+    # by the entity: pairs of a type and a name, which is None for the default
     quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
-    """By the entity: pairs of a type and a name, which is None for the default."""
-    acls: dict[str, Fields] = field(default_factory=dict)
-    """By id."""
-    scram: dict[tuple[str, int], Fields] = field(default_factory=dict)
-    """By user and mechanism."""
-    tokens: dict[str, Fields] = field(default_factory=dict)
-    """By id."""
+    acls: dict[str, Fields] = field(default_factory=dict)  # by id
+    scram: dict[tuple[str, int], Fields] = field(default_factory=dict)  # by user and mechanism
+    tokens: dict[str, Fields] = field(default_factory=dict)  # by id
     features: dict[str, int] = field(default_factory=dict)
     brokers: dict[int, Fields] = field(default_factory=dict)
     controllers: dict[int, Fields] = field(default_factory=dict)
     next_producer_id: int | None = None
+    # ids of the quorum's controllers; none where neither a leader's record nor a snapshot has them
     voters: frozenset[int] = frozenset()
-    """Ids of the quorum's controllers; none where neither a leader's record nor a snapshot has them."""
-    migration_state: int | None = None
-    """None if there is no such record."""
+    migration_state: int | None = None  # None if there is no such record
 
     @property
     def unfinished(self) -> str:
@@ -128,9 +122,6 @@ class MetadataImage:
         elif effect := _EFFECTS.get(record.name):
             effect(self, record.data)
 
-    def _partition(self, data: Fields) -> None:
-        self.partitions.setdefault(data["topicId"], {})[data["partitionId"]] = data
-
     def _partition_change(self, data: Fields) -> None:
         # of a topic that was removed before the change came, there is nothing to change
         known = self.partitions.get(data["topicId"], {}).get(data["partitionId"])
@@ -147,10 +138,6 @@ class MetadataImage:
         name = self.topics.pop(data["topicId"], None)
         if name is not None:
             self.configs.pop((TOPIC, name), None)
-
-    def _config(self, data: Fields) -> None:
-        resource = (data["resourceType"], data["resourceName"])
-        _set(self.configs, resource, data["name"], data["value"])
 
     def _quota(self, data: Fields) -> None:
         entity = tuple(sorted({e["entityType"]: e["entityName"] for e in data["entity"]}.items()))
@@ -196,10 +183,14 @@ _EFFECTS: dict[str, Callable[[MetadataImage, Fields], object]] = {
     "BrokerRegistrationChangeRecord": MetadataImage._registration_change,
     "RegisterControllerRecord": lambda image, data: image.controllers.update({data["controllerId"]: data}),
     "TopicRecord": lambda image, data: image.topics.update({data["topicId"]: data["name"]}),
-    "PartitionRecord": MetadataImage._partition,
+    "PartitionRecord": lambda image, data: image.partitions.setdefault(data["topicId"], {}).update(
+        {data["partitionId"]: data}
+    ),
     "PartitionChangeRecord": MetadataImage._partition_change,
     "RemoveTopicRecord": MetadataImage._remove_topic,
-    "ConfigRecord": MetadataImage._config,
+    "ConfigRecord": lambda image, data: _set(
+        image.configs, (data["resourceType"], data["resourceName"]), data["name"], data["value"]
+    ),
     "ClientQuotaRecord": MetadataImage._quota,
     "AccessControlEntryRecord": lambda image, data: image.acls.update({data["id"]: data}),
     "RemoveAccessControlEntryRecord": lambda image, data: image.acls.pop(data["id"], None),

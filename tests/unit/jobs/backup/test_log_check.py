@@ -25,7 +25,7 @@ from kbackup.jobs.backup.log_check import (
     with_last_records,
 )
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
-from kbackup.kafka.admin_protocol.log_batches import LogBatch
+from kbackup.kafka.admin_protocol.connection import LogBatch
 from kbackup.kafka.consume import EpochPosition, Validation
 from kbackup.kafka.security import Untold
 from kbackup.metadata.sources import Sources
