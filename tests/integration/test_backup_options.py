@@ -46,9 +46,8 @@ def test_read_uncommitted_takes_open_and_aborted_transactions(
         kbackup.backup(archive, "-t", topic_name, "--isolation-level", "read_uncommitted")
         assert [len(records) for records in uncommitted.values()] == [48, 19, 9]
         assert archive_records(archive.store, topic_name) == uncommitted
-        assert (
-            log_ends(broker.bootstrap, topic_name)[1] < log_ends(broker.bootstrap, topic_name, "read_uncommitted")[1]
-        ), "the transaction is not open any more"
+        stable, end = log_ends(broker.bootstrap, topic_name), log_ends(broker.bootstrap, topic_name, "read_uncommitted")
+        assert stable[1] < end[1], "the transaction is not open any more"
     finally:
         unfinished.abort_transaction(60)
 

@@ -69,10 +69,8 @@ def test_every_record_of_every_restore_point_by_time_travel(
     hadoop = hadoop_options(options, zoo_table)
     table = DeltaTable(session, zoo_table, hadoop)
     jvm: Any = session._jvm
-    history = (
-        jvm.io.delta.tables.DeltaTable.forPath(session._jsparkSession, table.path, hadoop).history().collectAsList()
-    )
-    notes = {row.getAs("version"): json.loads(row.getAs("userMetadata")) for row in history}
+    history = jvm.io.delta.tables.DeltaTable.forPath(session._jsparkSession, table.path, hadoop).history()
+    notes = {row.getAs("version"): json.loads(row.getAs("userMetadata")) for row in history.collectAsList()}
     assert {version: note["restorePoint"] for version, note in notes.items()} == {0: 1, 1: 2}
     first = session.read.format("delta").options(**hadoop).option("versionAsOf", 0).load(table.path)
     rows = first.toArrow()

@@ -67,14 +67,8 @@ def test_hostile_names_come_back_and_steer_nothing(
                 assert line.isprintable(), repr(line)
                 assert not line.startswith(("kbackup: all is well", "done"))
 
-    kbackup.restore(
-        archive,
-        "-t",
-        topic_name,
-        "--map",
-        f"{topic_name}={again}",
-        *[f"--set=restore.map_group.{group}={shown[name]}" for name, group in mine.items() if "=" not in group],
-    )
+    renamed = [f"--set=restore.map_group.{group}={shown[name]}" for name, group in mine.items() if "=" not in group]
+    kbackup.restore(archive, "-t", topic_name, "--map", f"{topic_name}={again}", *renamed)
     assert_restored(read_topic(broker.bootstrap, topic_name), read_topic(broker.bootstrap, again))
     for name, group in mine.items():
         target = group if "=" in group else shown[name]

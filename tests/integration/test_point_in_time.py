@@ -163,10 +163,8 @@ def test_up_to_a_moment(history: History, kbackup: Kbackup) -> None:
     dry = kbackup("restore", history.archive.url, *arguments, "--dry-run")
     planned = dry.document
     report = kbackup.restore(history.archive, *arguments)
-    selected = {
-        name: _cut(history.held[name], lambda _, r: _in_time(r, 0, history.moment))
-        for name in ("again", "events", "gone", "new")
-    }
+    names = ("again", "events", "gone", "new")
+    selected = {name: _cut(history.held[name], lambda _, r: _in_time(r, 0, history.moment)) for name in names}
     del selected["events"][3]  # added later, and empty
     assert {t["source"]: t["records"] for t in report["topics"]} == {
         history.topic(name): sum(map(len, held.values())) for name, held in selected.items()
@@ -194,9 +192,8 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
     low, high = history.began - SPREAD // 3, history.began
     arguments = ["--from-time", str(low), "--to-time", str(high), *_arguments(history, "window.")]
     report = kbackup.restore(history.archive, *arguments, "--set=restore.transaction_bytes=2000")
-    selected = {
-        name: _cut(history.held[name], lambda _, r: _in_time(r, low, high)) for name in ("again", "events", "gone")
-    }
+    names = ("again", "events", "gone")
+    selected = {name: _cut(history.held[name], lambda _, r: _in_time(r, low, high)) for name in names}
     selected["events"] = {p: selected["events"][p] for p in (0, 1, 2)}
     for name, held in selected.items():
         assert_restored(held, read_topic(history.broker.bootstrap, f"window.{history.topic(name)}"))

@@ -195,9 +195,8 @@ def test_deleted_topic_comes_back_where_it_is_named(latest: Restored, kbackup: K
 def test_without_transactions_target_offsets_have_no_gaps(zoo: Zoo, kbackup: Kbackup) -> None:
     names = ["odd", "ledger", "compacted"]
     selected = [f"--topic={zoo.topic(name)}" for name in names]
-    kbackup.restore(
-        zoo.archive, *selected, "--map-regex", "^=gapless.", "--no-transactions", "--no-groups", *AS_THEY_ARE
-    )
+    selected += ["--map-regex", "^=gapless.", "--no-transactions", "--no-groups"]
+    kbackup.restore(zoo.archive, *selected, *AS_THEY_ARE)
     for name in names:
         target = read_topic(zoo.broker.bootstrap, f"gapless.{zoo.topic(name)}")
         assert_restored(zoo.held(name, 3), target)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import (
     SchemaRegistryClient,
     header_schema_id_serializer,
@@ -52,15 +51,6 @@ LINE = {"item": "ink", "price": {"currency": "EUR", "cents": 250}, "count": 0}
 CONF = {"subject.name.strategy": topic_subject_name_strategy}
 
 
-def line_class(folder: Path) -> Any:
-    """The class of shop.Cart.Line, and its files on disk."""
-    for name, text in PROTO.items():
-        (folder / name).write_text(text)
-    files: FileDescriptorSet = compiled(folder, "shop.proto", "shop.proto")
-    cart: Any = message_factory.GetMessages(list(files.file))["shop.Cart"]
-    return cart.Line
-
-
 @dataclass(frozen=True)
 class Shop:
     """`values` by topic are what `kbackup cat` is to show, in order; one partition each."""
@@ -69,7 +59,6 @@ class Shop:
     registry: FakeRegistry
     config: Path
     protos: Path
-    name: str
     values: dict[str, list[Any]]
 
 
@@ -80,10 +69,13 @@ def shop(
     folder = tmp_path_factory.mktemp("schemas")
     password = make("the shop's registry password")
     authorization = f"Basic {base64.b64encode(f'me:{password}'.encode()).decode()}"
-    name = "shop"
+    for file, text in PROTO.items():
+        (folder / file).write_text(text)
+    files: FileDescriptorSet = compiled(folder, "shop.proto", "shop.proto")
+    cart: Any = message_factory.GetMessages(list(files.file))["shop.Cart"]
     with FakeRegistry(authorization=authorization) as registry:
         client = SchemaRegistryClient({"url": registry.url, "basic.auth.user.info": f"me:{password}"})
-        values = produce(broker, client, name, line_class(folder))
+        values = produce(broker, client, cart.Line)
         archive = new_archive()
         kbackup.backup(archive, *(arg for topic in values for arg in ("--topics", topic)))
         config = folder / "kbackup.toml"
@@ -91,14 +83,13 @@ def shop(
             f'{kbackup.config.read_text()}\n[schema_registry]\nurl = "{registry.url}"\n'
             f'user = "me"\npassword = "{password}"\n'
         )
-        yield Shop(archive, registry, config, folder, name, values)
+        yield Shop(archive, registry, config, folder, values)
 
 
-def produce(broker: Broker, client: SchemaRegistryClient, name: str, line: Any) -> dict[str, list[Any]]:
-    topics = [f"{name}-{kind}" for kind in ("avro", "json", "proto", "headers", "plain")]
-    admin = AdminClient(broker.client(log_level=0))
-    for future in admin.create_topics([NewTopic(t, 1, 1) for t in topics]).values():
-        future.result(20)
+def produce(broker: Broker, client: SchemaRegistryClient, line: Any) -> dict[str, list[Any]]:
+    topics = [f"shop-{kind}" for kind in ("avro", "json", "proto", "headers", "plain")]
+    for topic in topics:
+        broker.create_topic(topic)
     avro, jsons, proto, headers, plain = topics
     producer = Producer(broker.client(log_level=0))
 
@@ -147,10 +138,10 @@ def test_values_are_what_was_serialized(shop: Shop, capsys: Capture) -> None:
         out, err = run(shop, capsys, "cat", topic, "--decode", "value", "--json")
         told = shown(out)
         assert [r["value"] for r in told if values[r["offset"]] != "cut"] == [v for v in values if v != "cut"]
-        assert ("2 of 3 values could not be decoded" in err) == (topic == f"{shop.name}-avro")
-        if topic == f"{shop.name}-plain":
+        assert ("2 of 3 values could not be decoded" in err) == (topic == "shop-avro")
+        if topic == "shop-plain":
             assert "1 of 1 values name no schema" in err
-    out, _ = run(shop, capsys, "cat", f"{shop.name}-avro", "--decode", "value", "--json")
+    out, _ = run(shop, capsys, "cat", "shop-avro", "--decode", "value", "--json")
     cut = shown(out)[3]
     assert base64.b64decode(cut["value"]["base64"])[0] == 0
     assert "not AVRO by its schema" in cut["value_error"]
@@ -158,7 +149,7 @@ def test_values_are_what_was_serialized(shop: Shop, capsys: Capture) -> None:
 
 
 def test_keys_and_which_schema_and_nothing_unasked(shop: Shop, capsys: Capture) -> None:
-    topic = f"{shop.name}-avro"
+    topic = "shop-avro"
     out, err = run(shop, capsys, "cat", f"{topic}:0:0", "--schema-registry", shop.registry.url, "--json")
     (record,) = shown(out)
     assert (record["key"], record["value"]) == (17, ORDER_IN_JSON)
@@ -170,7 +161,7 @@ def test_keys_and_which_schema_and_nothing_unasked(shop: Shop, capsys: Capture) 
     assert "1 of 1 keys name no schema" in err
     # a registry in the configuration alone is not asked: an archive is there when registries are not
     asked = len(shop.registry.asked)
-    out, _ = run(shop, capsys, "cat", f"{shop.name}-avro", "--json")
+    out, _ = run(shop, capsys, "cat", "shop-avro", "--json")
     assert not any("value_schema" in record for record in shown(out))
     assert len(shop.registry.asked) == asked
 
@@ -179,12 +170,8 @@ def test_searching_what_is_decoded(shop: Shop, capsys: Capture) -> None:
     shop.registry.asked.clear()
     expression = '.value.item? == "ink" or (.value.price? == "1.20")'
     out, err = run(shop, capsys, "find", "--jq", expression, "--decode", "value", "--format", r"%t:%o %s\n", "-q")
-    assert [line.partition(" ")[0].removeprefix(f"{shop.name}-") for line in out.splitlines()] == [
-        "avro:0",
-        "headers:0",
-        "headers:1",
-        "proto:0",
-    ]
+    found = [line.partition(" ")[0].removeprefix("shop-") for line in out.splitlines()]
+    assert found == ["avro:0", "headers:0", "headers:1", "proto:0"]
     assert json.loads(out.splitlines()[3].partition(" ")[2]) == LINE
     assert "2 of 8 values could not be decoded" in err
     assert len(shop.registry.asked) == len(set(shop.registry.asked)), "each schema once"
@@ -202,7 +189,7 @@ def test_by_files(shop: Shop, capsys: Capture) -> None:
         ("proto:0:0", "shop.proto", ("--message", "shop.Cart.Line")),
         ("headers:0:1", "shop.proto", ("--message", "Cart.Line")),
     ):
-        address = f"{shop.name}-{topic}"
+        address = f"shop-{topic}"
         out, err = run(shop, capsys, "cat", address, "--value-schema", str(shop.protos / file), *args, "--json")
         name, _, offset = address.partition(":0:")
         assert shown(out)[0]["value"] == shop.values[name][int(offset)], (address, err)
@@ -223,7 +210,7 @@ def test_a_registry_that_does_not_answer(
     url = registry.format(url=shop.registry.url)
     wrong = make("a wrong registry password") if "elsewhere" not in url else None
     more = ["--set", f"schema_registry.password={wrong}"] if wrong else []
-    address = f"{shop.name}-avro"
+    address = "shop-avro"
     assert message in run(shop, capsys, "cat", address, "--schema-registry", url, *more, code=14)[1]
     command = ("find", "--jq", ".value.item", address, "--schema-registry", url, *more)
     assert message in run(shop, capsys, *command, code=14)[1]
