@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from pyspark.sql import SparkSession
 from kbackup.archive.lease import HeldLease
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
-from scripts.dev.s3 import Minio
-from tests.conftest import options_of
+from tests.conftest import Bucket
 from tests.integration.backed_up import commit, produce, write_config
 from tests.integration.conftest import run_command
 
@@ -28,14 +26,8 @@ def topic(broker: Broker, topic_name: str) -> str:
 
 
 @pytest.fixture
-def url() -> str:
-    return f"s3://check-{secrets.token_hex(6)}"
-
-
-@pytest.fixture
-def config(broker: Broker, minio_server: Minio, url: str, tmp_path: Path) -> Path:
-    minio_server.create_bucket(url.removeprefix("s3://"))
-    return write_config(tmp_path / "kbackup.toml", broker, minio_server, url.removeprefix("s3://"))
+def config(broker: Broker, bucket: Bucket, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "kbackup.toml", broker, bucket.server, bucket.name)
 
 
 def told(spark: SparkSession, config: Path, *args: str) -> tuple[int, dict[str, Any]]:
@@ -45,9 +37,7 @@ def told(spark: SparkSession, config: Path, *args: str) -> tuple[int, dict[str, 
     return outcome.code, {step["name"]: step for step in outcome.document["steps"]}
 
 
-def test_all_is_well(
-    broker: Broker, minio_server: Minio, url: str, config: Path, topic: str, spark: SparkSession
-) -> None:
+def test_all_is_well(broker: Broker, bucket: Bucket, config: Path, topic: str, spark: SparkSession) -> None:
     before = set(AdminClient(broker.client(log_level=0)).list_topics(timeout=30).topics)
     only = ["-t", topic, "-g", f"reader-{topic}"]
     code, steps = told(spark, config, *only, "--target", "--spark")
@@ -59,7 +49,7 @@ def test_all_is_well(
     assert steps["source: read"]["detail"] == "1 record from 1 topic"
     assert steps["source: groups"]["detail"].startswith("1 with offsets")
     assert {"target: create topics", "target: transactions", "spark: run a task"} <= steps.keys()
-    assert list(open_store(url, options_of(minio_server)).list()) == []
+    assert list(open_store(bucket.url, bucket.options).list()) == []
     own = {"__consumer_offsets", "__transaction_state"}
     assert set(AdminClient(broker.client(log_level=0)).list_topics(timeout=30).topics) - own == before - own
 
@@ -89,9 +79,9 @@ def test_a_topic_that_is_not_there(config: Path, spark: SparkSession) -> None:
 
 
 def test_a_held_lease_and_a_target_that_is_not_there(
-    minio_server: Minio, url: str, config: Path, topic: str, spark: SparkSession
+    bucket: Bucket, config: Path, topic: str, spark: SparkSession
 ) -> None:
-    store = open_store(f"{url}/some/prefix", options_of(minio_server))
+    store = open_store(f"{bucket.url}/some/prefix", bucket.options)
     with HeldLease(store, "kbackup backup", 60):
         code, steps = told(spark, config, "-t", topic, "--target", "--set", "target.bootstrap.servers=127.0.0.1:9")
     assert code == 11, "the first failure counts"
