@@ -179,12 +179,13 @@ def _value(entity: Any, field: str) -> Any:
 
 def _difference(part: MetadataPart, entity: str, field: str, one: Any, other: Any) -> MetadataDifference:
     hidden = field in _SECRETS or is_sensitive(field)
-    texts = [None if value is None else HIDDEN if hidden else _text(value) for value in (one, other)]
-    return MetadataDifference(part.label, entity, field, *texts)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    texts = (
+        value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+        for value in (one, other)
+    )
+    return MetadataDifference(
+        part.label, entity, field, *(HIDDEN if hidden and text is not None else text for text in texts)
+    )
 
 
 def _producer_ids(one: MetadataSide, other: MetadataSide) -> Iterator[MetadataDifference]:
@@ -244,7 +245,7 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
     metadata = Metadata(
         captured_at=captured_at,
         cluster_id=next((r.cluster_id for r in readings if r.cluster_id), ""),
-        brokers=brokers or _brokers(values),
+        brokers=brokers or sum(each.role == "broker" for each in values.get("registrations", ())),
         sources={name: reading.source for name, reading in chosen.items()},
         not_carried=_not_carried(chosen, current, values),
         **{"topics": (), **values},
@@ -287,10 +288,6 @@ def _fill(entity: Any, others: Sequence[Any]) -> Any:
         if getattr(entity, field) is None
     }
     return replace(entity, **known) if any(v is not None for v in known.values()) else entity
-
-
-def _brokers(values: dict[MetadataPartName, Any]) -> int:
-    return sum(r.role == "broker" for r in values.get("registrations", ()))
 
 
 def _not_carried(

@@ -191,6 +191,12 @@ class NotCarried(Entity, frozen=True, kw_only=True):
     why: str
 
 
+def is_encrypted(value: str) -> bool:
+    """Return whether a config's value is as Kafka's PasswordEncoder writes it: `salt:…,encryptedPassword:…`. ZooKeeper
+    has sensitive configs so, and a metadata log whose controllers migrated without the brokers' secret."""
+    return "encryptedPassword:" in value
+
+
 # The parts of a cluster's metadata: their names, the identity of their entities, and the order of their sources.
 
 
@@ -207,8 +213,7 @@ class MetadataPart:
     """A part of the metadata: `name` is the member of metadata.json, `label` its name in messages.
 
     `identity` returns the name of an entity, unique within the part. Of the sources in `order`, the first that has the
-    complete part is used; where the brokers' list `is_partial`, the first that has any of it.
-    """
+    complete part is used; where the brokers' list `is_partial`, the first that has any of it."""
 
     name: MetadataPartName
     label: str
@@ -284,8 +289,7 @@ class Reading:
 
     `not_carried` has the reasons, unless the source never has the part. `outdated`: why the source is no longer the
     truth of the cluster, such as ZooKeeper after a migration; "" where it is. `migration`: Kafka's word for the state
-    of the migration, from a metadata log that has it.
-    """
+    of the migration, from a metadata log that has it."""
 
     source: Source
     cluster_id: str

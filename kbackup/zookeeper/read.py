@@ -14,7 +14,6 @@ from urllib.parse import unquote_plus
 
 from kbackup.errors import CorruptError, MismatchError
 from kbackup.metadata import entities
-from kbackup.metadata.encoder import is_encrypted
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, DelegationToken, NotCarried, Reading, Registration
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.util.text import join_names
@@ -285,7 +284,7 @@ def _broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
         raise strange(path, "is not named by the id of a broker")
     broker = None if owner == _DEFAULT else int(owner)
     for name, value in configs(path, data).items():  # only the brokers have the key of encrypted values
-        yield BrokerConfig(broker=broker, name=name, value=None if is_encrypted(value) else value)
+        yield BrokerConfig(broker=broker, name=name, value=None if entities.is_encrypted(value) else value)
 
 
 # Topics: their ids, partitions, replicas and configs. Those that wait for their deletion are not among them.

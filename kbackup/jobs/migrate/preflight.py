@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +14,6 @@ from typing import Literal
 from kbackup.errors import EXIT_LOSS, EXIT_OK, MismatchError
 from kbackup.jobs.migrate.states import NotRead, ProblemError, UnreadError, need, need_all
 from kbackup.jobs.migrate.znodes import MigrationFindings
-from kbackup.metadata.encoder import can_decrypt
 from kbackup.util.text import join_names, words_of
 
 Status = Literal["ok", "warning", "failed", "not looked at"]
@@ -448,6 +449,7 @@ _TOKEN_KEYS = ("delegation.token.secret.key", "delegation.token.master.key")
 _STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _OF_ZOOKEEPER = {"kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer"}
 _ANONYMOUS = "User:ANONYMOUS"
+_HASHES = {f"PBKDF2WithHmacSHA{bits}": f"sha{bits}" for bits in ("1", "256", "384", "512")}
 _USERNAME = re.compile(r"""\busername\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
 
 
@@ -557,6 +559,34 @@ def _encoder(findings: MigrationFindings) -> str:
             raise ProblemError(f"the one in {file} doesn't decrypt {_listed(opaque)}", hint)
     need_all(zookeeper, configs)
     return f"{len(encrypted)} encrypted configs in ZooKeeper"
+
+
+def can_decrypt(value: str, secret: str) -> bool | None:
+    """Return whether `secret` decrypts a value; None if the value uses an algorithm that is not known here. Kafka's
+    own check is the length of the password, which stands beside it."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # slow to load, rarely needed
+    from cryptography.hazmat.primitives.padding import PKCS7
+
+    fields = dict(field.partition(":")[::2] for field in value.split(","))
+    digest = _HASHES.get(fields.get("keyFactoryAlgorithm", ""))
+    if digest is None or fields.get("cipherAlgorithm") != "AES/CBC/PKCS5Padding":
+        return None
+    try:
+        key = hashlib.pbkdf2_hmac(
+            digest,
+            secret.encode(),
+            base64.b64decode(fields["salt"]),
+            int(fields["iterations"]),
+            int(fields["keyLength"]) // 8,
+        )
+        vector = base64.b64decode(fields["initializationVector"])
+        decryptor = Cipher(algorithms.AES(key), modes.CBC(vector)).decryptor()
+        padded = decryptor.update(base64.b64decode(fields["encryptedPassword"])) + decryptor.finalize()
+        unpadder = PKCS7(128).unpadder()
+        password = unpadder.update(padded) + unpadder.finalize()
+        return len(password.decode().encode("utf-16-le")) // 2 == int(fields["passwordLength"])
+    except (KeyError, ValueError):
+        return False
 
 
 @_check("controllers: delegation.token.secret.key")

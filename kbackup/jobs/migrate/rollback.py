@@ -240,7 +240,6 @@ _GUARDS: dict[str, Callable[[Situation], str]] = {
 
 
 def guards_of(situation: Situation) -> tuple[DeletionGuard, ...]:
-    """Return every guard."""
     return tuple(_guard(name, situation) for name in _GUARDS)
 
 

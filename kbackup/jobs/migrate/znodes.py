@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from kbackup.jobs.migrate.states import ControllerZnode, MigrationZnode, NotRead, UnreadError, ZnodesWitness, need
-from kbackup.metadata.encoder import is_encrypted
+from kbackup.metadata.entities import is_encrypted
 from kbackup.zookeeper.read import configs, content, document, member
 from kbackup.zookeeper.session import ZooKeeperSession, last
 

@@ -87,8 +87,7 @@ class BrokerConnection:
     def ask(self, request: Any, newest: int | None = None) -> Any:
         """Return the response to a request, in the newest version that both sides know, at most `newest`.
 
-        `RefusedRequestError` if the response holds an error for the whole, or the broker doesn't know the request.
-        """
+        `RefusedRequestError` if the response holds an error for the whole, or the broker doesn't know the request."""
         low, high = self._versions.get(request.API_KEY, (0, -1))
         version = min(high, request.max_version if newest is None else newest)
         if version < low:
@@ -237,8 +236,7 @@ def read_log_batches(
 ) -> Iterator[tuple[TopicPartition, LogBatch]]:
     """Yield the batch of each log that has the offset given, or else the next batch.
 
-    `leaders` are brokers by address, each with the partitions that it leads. Logs that give no answer are left out.
-    """
+    `leaders` are brokers by address, each with the partitions that it leads. Logs that give no answer are left out."""
     for address, offsets in leaders.items():
         try:
             with closing(connect(replace(endpoint, addresses=(address,)))) as broker:

@@ -202,7 +202,6 @@ _LARGEST_TOKEN = 1 << 20  # bytes of an answer
 
 
 def _oidc(properties: Mapping[str, str], timeout: float) -> TokenSource:
-    """Return the source of tokens of an OIDC provider."""
     if properties.get(_METHOD, "").lower() != "oidc":
         raise NotMappedError("tokens that nobody signs are made by librdkafka alone")
     unknown = [name for name in properties if name.startswith("sasl.oauthbearer.") and name not in _KNOWN]

@@ -67,8 +67,7 @@ class AdminSession:
     """The requests that can be sent while the connection to `broker` is open; each method sends one request, or few.
 
     What those that read return is sorted. Changes can go to any broker: brokers forward them to the controller. They
-    return '' or the refusal for each thing to change.
-    """
+    return '' or the refusal for each thing to change."""
 
     connection: Connection
     broker: BrokerConnection

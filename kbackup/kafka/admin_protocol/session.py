@@ -51,8 +51,7 @@ def log_batches(
 ) -> Mapping[TopicPartition, LogBatch] | Untold:
     """Return the batch of each log that has the offset given, or else the next batch.
 
-    Logs that give no answer are left out; `Untold` where none can be asked.
-    """
+    Logs that give no answer are left out; `Untold` where none can be asked."""
     from kbackup.kafka.admin_protocol.connection import read_log_batches  # which loads kafka-python
 
     try:

@@ -38,8 +38,7 @@ class SchemaField(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `since` is the first version that has the field, `nullable` the first version where it may be null (None: never).
     A field with a `tag` stands in the tagged section, and only where it differs from `default`. `fields` are those of
-    a struct.
-    """
+    a struct."""
 
     name: str
     type: str
@@ -77,8 +76,7 @@ class MetadataRecord(NamedTuple):
     """A metadata record, or a control record. `number` is its apiKey, or its type.
 
     `data` maps the names of fields to values. For a type or a version that is not known, it is the encoded fields,
-    and `name` says "metadata record 99" where the type is not known.
-    """
+    and `name` says "metadata record 99" where the type is not known."""
 
     name: str
     number: int
@@ -100,8 +98,7 @@ def record(name: str, data: dict[str, Any] | None = None, version: int = 0) -> M
 class Cursor:
     """Takes values off the front of `data[at:end]`. `base` is the position of `data` in the file `name`.
 
-    Every method raises `CorruptError` if the bytes end too early or are none of its kind.
-    """
+    Every method raises `CorruptError` if the bytes end too early or are none of its kind."""
 
     def __init__(self, data: bytes, name: str, base: int = 0, at: int = 0, end: int | None = None) -> None:
         self.data = data

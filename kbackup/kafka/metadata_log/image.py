@@ -27,7 +27,6 @@ from kbackup.kafka.metadata_log.log import (
     read_identity,
 )
 from kbackup.metadata import entities
-from kbackup.metadata.encoder import is_encrypted
 from kbackup.metadata.entities import Acl, ClientQuota, DelegationToken, NotCarried, ScramUser
 from kbackup.util.text import join_names
 
@@ -73,8 +72,7 @@ class MetadataImage:
 
     Records up to `offset` (exclusive) are replayed; `epoch` is the last one's. `open_transaction` counts records at the
     end whose transaction has not ended: they are not replayed. `unknown` counts the records whose type or version is
-    not known, by name. `torn` is as in `MetadataLog`.
-    """
+    not known, by name. `torn` is as in `MetadataLog`."""
 
     offset: int = 0
     epoch: int = 0
@@ -214,8 +212,7 @@ def read_image(folder: Path) -> MetadataImage:
 
     Records of a transaction take effect at its end, and none of them where it is aborted. A running controller may be
     writing a batch or a transaction: the folder is read again until the log is whole, or has grown. `CorruptError`
-    where the log stays as it is.
-    """
+    where the log stays as it is."""
     until = time.monotonic() + _PATIENCE
     first = image = replay_log(open_log(folder))
     while image.unfinished and image.offset <= first.offset:
@@ -267,8 +264,7 @@ def read_metadata_log(folder: Path) -> entities.Reading:
     """Read a controller's `metadata.log.dir`, or a copy of it: the cluster's metadata by its metadata log.
 
     `folder` may also be `__cluster_metadata-0` itself. The cluster's id is in meta.properties; it is "" where that file
-    wasn't copied. `UsageError` if there is no log, `CorruptError` if it is damaged.
-    """
+    wasn't copied. `UsageError` if there is no log, `CorruptError` if it is damaged."""
     log = find_log(folder)
     cluster_id = read_identity(log).get("cluster.id", "")
     return reading_of(read_image(log), cluster_id)
@@ -361,7 +357,7 @@ def _broker_configs(image: MetadataImage) -> Iterator[entities.BrokerConfig]:
         raise CorruptError(f"metadata log: configs of a broker whose id is no number: {error}", _HINT) from None
     for owner, configs in owners:
         for name, value in configs.items():
-            known = None if is_encrypted(value) else value
+            known = None if entities.is_encrypted(value) else value
             yield entities.BrokerConfig(broker=None if owner < 0 else owner, name=name, value=known)
 
 
@@ -428,8 +424,7 @@ def write_bootstrap(base: bytes, records: Sequence[MetadataRecord]) -> bytes:
     """Return the bootstrap.checkpoint `base`, which `kafka-storage format` wrote, with metadata records added.
 
     They come after the records of `base` and before its footer: where both set the same thing, the added record counts.
-    `CorruptError` if `base` is not such a file.
-    """
+    `CorruptError` if `base` is not such a file."""
     try:
         batches = list(check_snapshot(read_batches(io.BytesIO(base), NAME, len(base)), NAME))
     except CorruptError as error:

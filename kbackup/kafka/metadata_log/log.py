@@ -74,8 +74,7 @@ def read_batches(file: BinaryIO, name: str, size: int) -> Iterator[Batch]:
     """Yield the batches of the first `size` bytes of a file.
 
     `TornError` if the last one is cut off, as by a crash of the controller, or by a copy made while it wrote.
-    `CorruptError` for all else that is no batch.
-    """
+    `CorruptError` for all else that is no batch."""
     at = 0
 
     def read(count: int) -> bytes:
@@ -176,8 +175,7 @@ class MetadataLog:
 
     Once all is read, `end_offset` and `epoch` are known, and `torn` names the file and the byte where the log ends
     within a batch, if it does. Only the newest segment may. Records at the end may be ones that the quorum has not
-    committed: no file says which.
-    """
+    committed: no file says which."""
 
     folder: Path
     snapshot: LogSnapshot | None
