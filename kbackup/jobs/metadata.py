@@ -19,17 +19,8 @@ from kbackup.errors import CorruptError, KbackupError, MismatchError
 from kbackup.jobs import capture
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.metadata_log.image import read_metadata_log
-from kbackup.metadata.entities import (
-    BROKER_SECRETS,
-    PARTS,
-    TOKEN_SECRETS,
-    MetadataPart,
-    MetadataPartName,
-    NotCarried,
-    Reading,
-    Source,
-    source_name,
-)
+from kbackup.metadata import entities
+from kbackup.metadata.entities import PARTS, MetadataPart, MetadataPartName, NotCarried, Reading
 from kbackup.metadata.sources import Sources
 from kbackup.util.text import join_names
 from kbackup.util.times import now
@@ -94,7 +85,7 @@ def compare(one: MetadataSide, other: MetadataSide, topics: Collection[str] | No
         if part.name == "next_producer_id":
             differences += _producer_ids(one, other)
         else:
-            differences += _entities(part, *(_chosen(part, entities, topics, running) for entities in values))
+            differences += _entities(part, *(_chosen(part, found, topics, running) for found in values))
     return differences
 
 
@@ -135,14 +126,14 @@ def _running(*sides: Reading | Metadata) -> set[int] | None:
 
 
 def _chosen(
-    part: MetadataPart, entities: Iterable[Any], topics: Collection[str] | None, running: Collection[int] | None
+    part: MetadataPart, found: Iterable[Any], topics: Collection[str] | None, running: Collection[int] | None
 ) -> dict[str, Any]:
     """Return the entities to compare, by identity."""
     if part.name == "topics" and topics is not None:
-        entities = [each for each in entities if each.name in topics]
+        found = [each for each in found if each.name in topics]
     if part.name == "broker_configs" and running is not None:
-        entities = [each for each in entities if each.broker is None or each.broker in running]
-    return {part.identity(each): each for each in entities}
+        found = [each for each in found if each.broker is None or each.broker in running]
+    return {part.identity(each): each for each in found}
 
 
 def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) -> Iterator[MetadataDifference]:
@@ -219,18 +210,18 @@ def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
     is, if a broker is the controller in ZooKeeper, as after a rollback."""
     if any(reading.migration == "POST_MIGRATION" for reading in readings):
         source, why = "zookeeper", "the migration has ended, and no controller writes to it"
-    elif any(_has_broker_as_controller(reading) for reading in readings):
+    elif any(
+        int(document("/controller", znode.content).get("kraftControllerEpoch", -1)) < 0
+        for reading in readings
+        for znode in reading.znodes or ()
+        if znode.path == "/controller"
+    ):
         source, why = "controller log", "a broker is the controller, and no KRaft controller writes to it"
     else:
         return list(readings)
     return [
         dataclasses.replace(each, outdated=each.outdated or why) if each.source == source else each for each in readings
     ]
-
-
-def _has_broker_as_controller(reading: Reading) -> bool:
-    contents = (znode.content for znode in reading.znodes or () if znode.path == "/controller")
-    return any(int(document("/controller", each).get("kraftControllerEpoch", -1)) < 0 for each in contents)
 
 
 def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged:
@@ -250,7 +241,7 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
         not_carried=_not_carried(chosen, current, values),
         **{"topics": (), **values},
     )
-    outdated = [f"{source_name(r.source)} is not read: {r.outdated}" for r in readings if r not in current]
+    outdated = [f"{entities.source_name(r.source)} is not read: {r.outdated}" for r in readings if r not in current]
     return Merged(metadata, (*outdated, *_disagreements(current, chosen.get("topics"))))
 
 
@@ -258,7 +249,7 @@ def check_one_cluster(readings: Sequence[Reading]) -> None:
     """Raise `MismatchError` if the sources have different cluster ids."""
     known = {reading.cluster_id: reading.source for reading in readings if reading.cluster_id}
     if len(known) > 1:
-        ids = ", ".join(f"{source_name(source)} {cluster_id}" for cluster_id, source in known.items())
+        ids = ", ".join(f"{entities.source_name(source)} {cluster_id}" for cluster_id, source in known.items())
         raise MismatchError(
             f"the sources of [source] are of several clusters: {ids}",
             "check bootstrap.servers, the chroot of zookeeper.connect, and metadata.log.dir",
@@ -297,8 +288,8 @@ def _not_carried(
     reason of a source that should have them counts before one of a source that never has them."""
     kept: dict[tuple[MetadataPartName | None, str], NotCarried] = {}
     missing = {
-        TOKEN_SECRETS: any(token.hmac is None for token in values.get("delegation_tokens", ())),
-        BROKER_SECRETS: any(config.value is None for config in values.get("broker_configs", ())),
+        entities.TOKEN_SECRETS: any(token.hmac is None for token in values.get("delegation_tokens", ())),
+        entities.BROKER_SECRETS: any(config.value is None for config in values.get("broker_configs", ())),
     }
     for reading in readings:
         for entry in reading.not_carried:
@@ -317,7 +308,10 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
     topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
     warnings = []
     for first, second in combinations(readings, 2):
-        one, other = (MetadataSide(source_name(first.source), first), MetadataSide(source_name(second.source), second))
+        one, other = (
+            MetadataSide(entities.source_name(first.source), first),
+            MetadataSide(entities.source_name(second.source), second),
+        )
         words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
             warnings.append(
@@ -333,7 +327,7 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
 class Asked(NamedTuple):
     """A source beside the brokers: `name` for messages, and the function that reads it."""
 
-    source: Source
+    source: entities.Source
     name: str
     read: Callable[[], Reading]
 

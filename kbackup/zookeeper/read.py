@@ -313,7 +313,12 @@ def _topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadat
     partitions = member(path, topic, "partitions", dict)
     if partitions.keys() != set(map(str, range(len(partitions)))):
         raise strange(path, "has partitions that are not numbered from 0 without gaps")
-    replicas = tuple(tuple(_replicas(path, partitions, number)) for number in range(len(partitions)))
+    replicas: list[tuple[int, ...]] = []
+    for number in range(len(partitions)):
+        brokers = partitions[str(number)]
+        if not isinstance(brokers, list) or not all(type(broker) is int for broker in brokers):
+            raise strange(path, f"has replicas of partition {number} that are no ids of brokers")
+        replicas.append(tuple(brokers))
     return entities.TopicMetadata(
         name=name,
         id=topic["topic_id"] if isinstance(topic.get("topic_id"), str) else "",  # none before Kafka 2.8
@@ -321,15 +326,8 @@ def _topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadat
         replication_factor=max(map(len, replicas), default=0),
         internal=name in _INTERNAL,
         configs=own,
-        replicas=replicas,
+        replicas=tuple(replicas),
     )
-
-
-def _replicas(path: str, partitions: dict[str, Any], number: int) -> list[int]:
-    brokers = partitions[str(number)]
-    if not isinstance(brokers, list) or not all(type(broker) is int for broker in brokers):
-        raise strange(path, f"has replicas of partition {number} that are no ids of brokers")
-    return brokers
 
 
 # Read the whole metadata that a cluster keeps in ZooKeeper.

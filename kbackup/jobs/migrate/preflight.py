@@ -340,7 +340,6 @@ def _zookeeper(findings: MigrationFindings) -> str:
 
 
 def _chroot(connect: str) -> str:
-    """Return the chroot of a `zookeeper.connect`: '' or such as /kafka."""
     _, slash, path = connect.partition("/")
     return (slash + path).rstrip("/")
 
@@ -375,7 +374,6 @@ def _listeners(findings: MigrationFindings) -> str:
 
 
 def _controller_problems(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a controller's own listeners, each with a hint."""
     protocols, names = protocols_of(properties), _upper(properties, _NAMES)
     if not names:
         yield f"{_NAMES} is not set", f"set {_NAMES} to the name of the controller's listener"
@@ -388,7 +386,6 @@ def _controller_problems(properties: Mapping[str, str]) -> Iterator[tuple[str, s
 
 
 def _pair_problems(broker: Mapping[str, str], controller: Mapping[str, str], file: str) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong between a broker and a controller, each with a hint."""
     of_broker, of_controller = protocols_of(broker), protocols_of(controller)
     if not broker.get("process.roles"):  # a controller sends requests to brokers in ZooKeeper mode
         name, theirs = inter_broker_name(broker), inter_broker_name(controller)
@@ -591,7 +588,6 @@ def can_decrypt(value: str, secret: str) -> bool | None:
 
 @_check("controllers: delegation.token.secret.key")
 def _tokens(findings: MigrationFindings) -> str:
-    """Controllers have the key of delegation tokens where brokers have it."""
     controllers, brokers = findings.sides
     having = [b for b, configs in brokers.items() if any(key in configs for key in _TOKEN_KEYS)]
     without = [c.file for c in controllers if not any(c.properties.get(key) for key in _TOKEN_KEYS)]
@@ -605,7 +601,6 @@ def _tokens(findings: MigrationFindings) -> str:
 
 @_check("controllers: zookeeper.set.acl")
 def _znode_acls(findings: MigrationFindings) -> str:
-    """Controllers protect znodes where brokers do."""
     controllers, brokers = findings.sides
     protecting = [broker for broker, configs in brokers.items() if is_true(configs, "zookeeper.set.acl")]
     without = [c.file for c in controllers if not is_true(c.properties, "zookeeper.set.acl")]
@@ -652,7 +647,6 @@ def _mechanism(properties: Mapping[str, str]) -> str:
 
 @_check("controllers: quorum addresses")
 def _quorum(findings: MigrationFindings) -> str:
-    """Somebody answers at every address of the quorum."""
     quorum = need(findings.quorum)
     if not quorum:
         raise ProblemError("none is set", "set controller.quorum.bootstrap.servers on controllers")

@@ -28,21 +28,9 @@ from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.config.clients import parse_properties
 from kbackup.errors import CorruptError, KbackupError, NoArchiveError, UnreachableError, UsageError
-from kbackup.jobs.migrate import states
+from kbackup.jobs.migrate import states, znodes
 from kbackup.jobs.migrate.states import NotRead
-from kbackup.jobs.migrate.znodes import (
-    ArchiveFindings,
-    BrokerFindings,
-    Controller,
-    LiveBroker,
-    MigrationFindings,
-    Sign,
-    ZooKeeperFindings,
-    read_assigned,
-    read_findings,
-    read_witness,
-    witness_of,
-)
+from kbackup.jobs.migrate.znodes import Controller, MigrationFindings, Sign
 from kbackup.kafka.admin.cluster import BrokerAdmin
 from kbackup.kafka.metadata_log.image import NAME, MetadataImage, read_image
 from kbackup.kafka.metadata_log.log import find_log, read_snapshot
@@ -60,12 +48,12 @@ def archived_state(metadata: Metadata) -> states.StateReport | None:
         return None
     registered = metadata.registrations if metadata.sources.get("registrations") == "zookeeper" else None
     brokers = frozenset(each.id for each in registered or () if each.role == "broker")
-    znodes: dict[str, bytes | str] = {znode.path: znode.content for znode in metadata.znodes}
+    contents: dict[str, bytes | str] = {znode.path: znode.content for znode in metadata.znodes}
     metrics, log = (
         NotRead(f"a restore point holds no {what}", "run 'kbackup migrate status'")
         for what in ("metrics", "state of a metadata log")
     )
-    return states.judge(states.Witnesses((metrics,), witness_of(znodes, brokers), log))
+    return states.judge(states.Witnesses((metrics,), znodes.witness_of(contents, brokers), log))
 
 
 # The witness metrics: a node's state by its Prometheus exporter.
@@ -187,10 +175,10 @@ def read_znodes(sources: Sources) -> states.ZnodesWitness | NotRead:
         return _NO_ZNODES
     try:
         with open_session(sources.zookeeper) as zookeeper:
-            witness = read_witness(zookeeper)[0]
+            witness = znodes.read_witness(zookeeper)[0]
             if witness.migration is None or witness.migration.offset >= 0:
                 return witness
-            return replace(witness, assigned=read_assigned(zookeeper))
+            return replace(witness, assigned=znodes.read_assigned(zookeeper))
     except KbackupError as error:
         return NotRead(f"znodes: {error.message}", error.hint)
 
@@ -323,7 +311,7 @@ def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
         return NotRead(error.message, error.hint)
 
 
-def read_brokers(sources: Sources) -> BrokerFindings:
+def read_brokers(sources: Sources) -> znodes.BrokerFindings:
     """Read the state of the brokers and of partitions from the brokers."""
     admin = BrokerAdmin(sources.kafka, "source")
     brokers, moving = admin.brokers(), admin.reassignments()
@@ -331,8 +319,8 @@ def read_brokers(sources: Sources) -> BrokerFindings:
     for broker, address in sorted(brokers.addresses.items()):
         version = admin.fetch_version(address)
         fetch = version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?")
-        live.append(LiveBroker(broker, fetch, _tried(partial(admin.configs, broker))))
-    return BrokerFindings(
+        live.append(znodes.LiveBroker(broker, fetch, _tried(partial(admin.configs, broker))))
+    return znodes.BrokerFindings(
         brokers.cluster_id,
         tuple(live),
         brokers.assigned,
@@ -341,11 +329,11 @@ def read_brokers(sources: Sources) -> BrokerFindings:
     )
 
 
-def _read_zookeeper(sources: Sources) -> ZooKeeperFindings | NotRead:
+def _read_zookeeper(sources: Sources) -> znodes.ZooKeeperFindings | NotRead:
     if sources.zookeeper is None:
         return _NO_ZOOKEEPER
     with open_session(sources.zookeeper) as zookeeper:
-        return read_findings(zookeeper)
+        return znodes.read_findings(zookeeper)
 
 
 def read_controller(file: Path) -> Controller:
@@ -394,7 +382,7 @@ def _no_storage(file: Path, folders: Sequence[Path], name: str) -> NotRead:
     )
 
 
-def read_archive(store: Store) -> ArchiveFindings | None:
+def read_archive(store: Store) -> znodes.ArchiveFindings | None:
     """Return the newest restore point's metadata; None if there is none."""
     try:
         archive = open_archive(store)
@@ -404,7 +392,7 @@ def read_archive(store: Store) -> ArchiveFindings | None:
         return None
     metadata = archive.metadata(head)
     captured_at = datetime.fromisoformat(metadata.captured_at).timestamp()
-    return ArchiveFindings(head.number, captured_at, metadata.cluster_id, missing_metadata(metadata))
+    return znodes.ArchiveFindings(head.number, captured_at, metadata.cluster_id, missing_metadata(metadata))
 
 
 def missing_metadata(metadata: Metadata) -> tuple[str, ...]:

@@ -91,13 +91,11 @@ class AdminSession:
 
     @_asking("reading configs of brokers")
     def default_broker_configs(self) -> list[DynamicConfig]:
-        """Return the cluster-wide default of brokers' dynamic configs."""
         (described,) = self._configs(_BROKER, [""])
         return defaults_of(described.configs)
 
     @_asking("describing client metrics")
     def client_metrics(self) -> list[entities.ClientMetrics]:
-        """Return the subscriptions to metrics of clients."""
         listed = self.broker.ask(admin.ListConfigResourcesRequest(resource_types=[_CLIENT_METRICS])).config_resources
         names = [r.resource_name for r in listed if r.resource_type == _CLIENT_METRICS]
         return metrics_of(self._configs(_CLIENT_METRICS, names) if names else ())
@@ -283,7 +281,6 @@ def tokens_of(answer: Any) -> list[entities.DelegationToken]:
 
 
 def acls_of(answer: Any) -> tuple[list[Acl], list[str]]:
-    """Return every ACL, and a description of each ACL of an unknown kind."""
     rules: list[Acl] = []
     strange: list[str] = []
     for resource in answer.resources:
@@ -309,7 +306,6 @@ def acls_of(answer: Any) -> tuple[list[Acl], list[str]]:
 
 
 def defaults_of(configs: Iterable[Any]) -> list[DynamicConfig]:
-    """Return the cluster-wide default of brokers."""
     return sorted(
         DynamicConfig("", c.name, None if c.is_sensitive else c.value)
         for c in configs
@@ -342,7 +338,6 @@ def brokers_of(answer: Any, protocol: str) -> list[entities.Registration]:
 
 
 def controllers_of(answer: Any) -> list[entities.Registration]:
-    """Return the voters of the quorum of a metadata log."""
     listeners = {node.node_id: node.listeners for node in answer.nodes or ()}
     voters = {v.replica_id for t in answer.topics for p in t.partitions for v in p.current_voters}
     return [

@@ -297,10 +297,6 @@ def _fixed(form: str) -> _Codec:
     )
 
 
-def _read_uuid(cursor: Cursor) -> str:
-    return base64.urlsafe_b64encode(cursor.take(16)).decode().rstrip("=")
-
-
 def _write_uuid(out: Output, value: str) -> None:
     data = base64.urlsafe_b64decode(value + "==")
     if len(data) != 16:
@@ -362,4 +358,6 @@ def _array(name: str, nullable: bool, element: _Codec) -> _Codec:
 
 
 _FORMS = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?"}
-_SIMPLE = {kind: _fixed(form) for kind, form in _FORMS.items()} | {"uuid": _Codec(_read_uuid, _write_uuid, 16)}
+_SIMPLE = {kind: _fixed(form) for kind, form in _FORMS.items()} | {
+    "uuid": _Codec(lambda cursor: base64.urlsafe_b64encode(cursor.take(16)).decode().rstrip("="), _write_uuid, 16)
+}
