@@ -10,8 +10,7 @@ from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import PACK_RECORDS, Archive, Kbackup
 from tests.integration.topics import MIB, produce
-from tests.support.restored import assert_restored
-from tests.support.truth import archive_records, log_ends, read_topic
+from tests.support.truth import archive_records, assert_restored, log_ends, read_topic
 
 PARTITIONS = 300
 

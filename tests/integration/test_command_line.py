@@ -15,8 +15,7 @@ from pathlib import Path
 from scripts.dev.kafka import Broker
 from tests.conftest import Bucket
 from tests.integration import topics
-from tests.support.restored import assert_restored
-from tests.support.truth import Position, commit, positions, read_topic
+from tests.support.truth import Position, assert_restored, commit, positions, read_topic
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,9 +20,8 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.restored import assert_restored
 from tests.support.secrets import know
-from tests.support.truth import Position, commit, positions, read_topic
+from tests.support.truth import Position, assert_restored, commit, positions, read_topic
 
 MARKER = f"marker-{secrets.token_hex(8)}"
 KEY = "ENCRYPTED_ARCHIVE_KEY"

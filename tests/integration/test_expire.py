@@ -16,8 +16,15 @@ from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.restored import assert_restored
-from tests.support.truth import Position, archive_records, commit, documented_records, positions, read_topic
+from tests.support.truth import (
+    Position,
+    archive_records,
+    assert_restored,
+    commit,
+    documented_records,
+    positions,
+    read_topic,
+)
 
 DAY = 86_400_000
 

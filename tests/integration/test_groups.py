@@ -29,7 +29,7 @@ from scripts.dev.kafka import Broker
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.fake_groups import (
+from tests.support.kafka_raw import (
     RawCommit,
     Stand,
     raw_commit,
@@ -38,8 +38,7 @@ from tests.support.fake_groups import (
     share_member,
     streams_member,
 )
-from tests.support.restored import expected_offset
-from tests.support.truth import Records, log_ends, read_topic
+from tests.support.truth import Records, expected_offset, log_ends, read_topic
 
 FOREIGN_EPOCH = 5  # of a log that had six leaders; those of the tests have one
 LONGEST_METADATA = "ü" * 2048  # 4 KiB is what brokers take (offset.metadata.max.bytes)

@@ -17,10 +17,8 @@ from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.topics import produce
-from tests.support.restore_pages import command_lines, form_fields
-from tests.support.restored import assert_restored
-from tests.support.truth import read_topic
-from tests.support.visits import visit
+from tests.support.truth import assert_restored, read_topic
+from tests.support.visits import command_lines, form_fields, visit
 
 EVIL = (
     "\x1b]0;owned\x07\x1b[2J",

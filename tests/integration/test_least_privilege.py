@@ -19,8 +19,7 @@ from scripts.dev.secured import Acl, SecuredBroker
 from tests.integration.backed_up import commit
 from tests.integration.conftest import Outcome
 from tests.integration.secured import Command, command, fill, password
-from tests.support.restored import assert_restored
-from tests.support.truth import positions, read_topic
+from tests.support.truth import assert_restored, positions, read_topic
 
 DOCUMENT = Path(__file__).parents[2] / "infra/docs/security.md"
 KINDS = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}

@@ -11,7 +11,7 @@ import pytest
 from kbackup import cli
 from kbackup.archive.lease import HeldLease
 from tests.integration.backed_up import T0, BackedUp
-from tests.support.loaded_modules import loaded_modules
+from tests.support.printed import loaded_modules
 
 Said = pytest.CaptureFixture[str]
 

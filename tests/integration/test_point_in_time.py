@@ -24,8 +24,16 @@ from tests.integration.test_restore import AS_THEY_ARE
 from tests.integration.zoo import Zoo
 from tests.support.kafka_raw import NO_TIMESTAMP, raw_produce
 from tests.support.kafka_raw import Record as RawRecord
-from tests.support.restored import assert_restored, expected_offset
-from tests.support.truth import Position, Records, commit, log_ends, positions, read_topic
+from tests.support.truth import (
+    Position,
+    Records,
+    assert_restored,
+    commit,
+    expected_offset,
+    log_ends,
+    positions,
+    read_topic,
+)
 from tests.unit.formats.reference import Record
 
 SPREAD = 300_000  # ms around now

@@ -10,8 +10,7 @@ from tests.golden.java_archive import ROOT as JAVA
 from tests.integration import topics
 from tests.integration.conftest import Kbackup
 from tests.integration.zoo import POSITIONS, SECOND, Zoo
-from tests.support.restored import assert_restored
-from tests.support.truth import log_ends, positions, read_topic
+from tests.support.truth import assert_restored, log_ends, positions, read_topic
 
 
 def _all_topics(broker: Broker) -> set[str]:

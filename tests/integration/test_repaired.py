@@ -13,8 +13,7 @@ from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.integration.backed_up import commit, produce
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.restored import assert_restored
-from tests.support.truth import positions, read_topic
+from tests.support.truth import assert_restored, positions, read_topic
 
 
 def lose(store: Store, *prefixes: str) -> None:

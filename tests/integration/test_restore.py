@@ -16,8 +16,15 @@ from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import FIRST, POSITIONS, SECOND, Zoo
-from tests.support.restored import assert_restored, expected_offset
-from tests.support.truth import Records, archive_records, log_ends, positions, read_topic
+from tests.support.truth import (
+    Records,
+    archive_records,
+    assert_restored,
+    expected_offset,
+    log_ends,
+    positions,
+    read_topic,
+)
 
 # What would change restored records under the tests' eyes: the broker's own times, and its cleaner
 # (which finds every key a second time once the restore's markers have closed the last log segment).

@@ -28,9 +28,8 @@ from kbackup.store.s3 import S3Store
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import MinioWithKms
 from tests.integration.backed_up import produce
-from tests.support.restored import assert_restored
 from tests.support.secrets import know, watch
-from tests.support.truth import read_topic
+from tests.support.truth import assert_restored, read_topic
 
 POLICIES = Path(__file__).parents[2] / "infra" / "policies"
 

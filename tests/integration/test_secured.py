@@ -18,9 +18,8 @@ from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.secured import Authority, SecuredBroker
 from tests.integration.conftest import Choose
 from tests.integration.secured import RECORDS, Command, command, fill, java, password
-from tests.support.restored import assert_restored
 from tests.support.secrets import know, make
-from tests.support.truth import read_topic
+from tests.support.truth import assert_restored, read_topic
 from tests.support.watching import proc
 
 USER = "operator"

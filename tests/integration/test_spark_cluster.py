@@ -25,8 +25,7 @@ from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
 from scripts.dev.spark import SparkCluster
 from tests.integration.conftest import Archive
-from tests.support.restored import assert_restored
-from tests.support.truth import Records, read_topic
+from tests.support.truth import Records, assert_restored, read_topic
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 5_000

@@ -26,8 +26,17 @@ from tests.conftest import options_of
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.zoo import FIRST, SECOND, Zoo
-from tests.support.archives import T0, commit_point, make_archive, topic_state, write
-from tests.support.growing_archive import CLICKS, FIRST_ORDERS, ORDERS, grow
+from tests.support.archives import (
+    CLICKS,
+    FIRST_ORDERS,
+    ORDERS,
+    T0,
+    commit_point,
+    grow,
+    make_archive,
+    topic_state,
+    write,
+)
 from tests.support.plain_records import Plain, block_of
 from tests.support.secrets import know, watch
 from tests.unit.formats.reference import Record

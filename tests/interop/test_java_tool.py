@@ -14,8 +14,7 @@ from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.java_sink import FLAWS, torn_folder
 from tests.support.kafka_raw import NO_TIMESTAMP, Record, raw_produce
-from tests.support.restored import assert_restored, expected_offset
-from tests.support.truth import Position, commit, log_ends, positions, read_topic
+from tests.support.truth import Position, assert_restored, commit, expected_offset, log_ends, positions, read_topic
 
 THRESHOLD = 2500  # what the archive was written with
 _KEEP = [f"--topic-config={name}={value}" for name, value in topics.ANY_FUTURE.items()]

@@ -1,11 +1,12 @@
-"""A small archive made by the archive's own writers, without a cluster: two restore points, all kinds of files."""
+"""Archives made by the archive's own writers, without a cluster: a small one of all kinds of files, and others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -14,11 +15,14 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Metadata, PartitionState, TopicState
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
 from kbackup.archive.run import Draft, begin_writing, open_or_create, put_capture, put_manifest
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.formats.record import encode
+from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.metadata.entities import TopicMetadata, Znode
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import RECORDS, RecordBlock
 from tests.support.memory_store import MemoryStore
@@ -220,3 +224,159 @@ def topic_archive(store: Store, topic: str, block: RecordBlock, segment_bytes: i
     state = topic_state(topic, 1, "present", [(0, len(block), segments)])
     commit_point(open_or_create(store), 1, [state], segments, [])
     return segments
+
+
+Did = int | Literal["out", "anew"]
+"""The number of records in each partition of a topic at a run; or that the topic was left out, or created anew."""
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PARTITIONS = 2
+
+
+def day(number: int) -> datetime:
+    return START + timedelta(days=number)
+
+
+def written(store: Store, target: SegmentTarget, first: int, count: int, at: datetime) -> list[Segment]:
+    """Segments of two records or so, all written `at`."""
+    rows = [
+        {
+            "offset": offset,
+            "timestamp_type": 0,
+            "timestamp": int(at.timestamp() * 1000),
+            "key": b"k",
+            "value": b"%d of %s" % (offset, target.topic.encode()),
+            "headers": [],
+        }
+        for offset in range(first, first + count)
+    ]
+    return write_block(store, target, encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS)))
+
+
+@dataclass
+class History:
+    """Run n is of day n. `configs` are those of topics."""
+
+    store: Store
+    configs: Mapping[str, dict[str, str]] = field(default_factory=dict)
+    topics: dict[str, TopicState] = field(default_factory=dict)
+
+    @property
+    def archive(self) -> Archive:
+        return open_archive(self.store)
+
+    def run(self, seq: int, did: Mapping[str, Did], losses: Iterable[Loss] = ()) -> None:
+        archive = open_or_create(self.store)
+        segments: list[Segment] = []
+        for name, change in did.items():
+            before = self.topics.get(name)
+            if change == "out" and before is not None:
+                self.topics[name] = _left_out(before)
+            elif change != "out":
+                anew = change == "anew" or before is None
+                made, added = self._captured(name, seq, None if anew else before, 2 if change == "anew" else change)
+                self.topics[name] = made
+                segments += added
+        self._commit(archive, seq, segments, tuple(losses))
+
+    def _captured(self, name: str, seq: int, before: TopicState | None, count: int) -> tuple[TopicState, list[Segment]]:
+        known = self.topics.get(name)
+        incarnation = known.incarnation if known is not None and before is not None else 1
+        if known is not None and before is None:
+            incarnation = known.incarnation + 1
+        partitions, segments = [], list[Segment]()
+        for number in range(PARTITIONS):
+            old = before.partitions[number] if before is not None else None
+            end = old.end if old is not None else 0
+            target = SegmentTarget(name, incarnation, number, 60, "none")
+            added = written(self.store, target, end, count, day(seq)) if count else []
+            segments += added
+            partitions.append(
+                partition_state(
+                    number,
+                    0,
+                    end + count + 1,  # a transaction's marker
+                    sum(s.count for s in added) + (old.records if old is not None else 0),
+                    sum(s.bytes for s in added) + (old.bytes if old is not None else 0),
+                )
+            )
+        state = topic_of(name, seq, partitions, incarnation, f"{name} {incarnation}")
+        return state, segments
+
+    def _commit(self, archive: Archive, number: int, segments: Sequence[Segment], losses: tuple[Loss, ...]) -> None:
+        topics = tuple(self.topics[name] for name in sorted(self.topics))
+        captured = [t for t in topics if t.captured == number]
+        group = group_at("g", *((t.name, p.partition, p.end // 2) for t in captured for p in t.partitions))
+        commit_point(
+            archive,
+            number,
+            topics,
+            segments,
+            [group],
+            losses,
+            at=day(number).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            cluster_id="c",
+            configs={name: self.configs.get(name, {}) for name in self.topics},
+        )
+
+
+def _left_out(state: TopicState) -> TopicState:
+    fields = {name: getattr(state, name) for name in state.__struct_fields__}
+    return TopicState(**fields | {"state": "unselected"})
+
+
+CLICKS = [("clicks", 0, o) for o in range(20)]
+FIRST_ORDERS = [("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]]
+ORDERS = [*FIRST_ORDERS, *(("orders", 1, o) for o in range(12))]
+"""All records that it begins with: (topic, partition, offset)."""
+
+
+def grow(store: Store, seq: int, first: int, stop: int) -> None:
+    """Restore point `seq`, with offsets `first` to `stop` of orders-1."""
+    archive = open_archive(store)
+    head = archive.head
+    assert head is not None
+    segments = write(store, SegmentTarget("orders", 1, 1, 1000, "none"), range(first, stop))
+    states: list[TopicState] = [
+        *(t for t in head.topics if t.name != "orders"),
+        topic_state("orders", seq, "present", [(0, 41, []), (0, stop, segments), (0, 0, [])]),
+    ]
+    commit_point(archive, seq, states, segments, [])
+
+
+def grow_each(store: Store, numbers: Iterable[int]) -> None:
+    """A restore point of each number, with ten offsets of orders-1 from ten times that number on."""
+    for seq in numbers:
+        grow(store, seq, seq * 10, seq * 10 + 10)
+
+
+def expired(store: Store, before: int | None = None, **policy: Any) -> None:
+    """By policy, and records up to `before` seconds after `T0`, deleted at once."""
+    newest = open_archive(store).restore_points[-1].committed_at
+    age = None
+    if before is not None:
+        moment = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(seconds=before)
+        age = datetime.fromisoformat(newest) - moment
+    report = expire(store, Expiry(Policy(**policy), age, timedelta(0)), 60, Silent(), confirm=True)
+    assert report.expiration is not None
+
+
+def restore_plan(**other: Any) -> RestorePlan:
+    given = {"restore_id": "r", "archive_id": "x", "restore_point": 1, "target_cluster_id": "c", "created_at": ""}
+    more = {"transactions": True, "transaction_bytes": 1, "into_existing": False}
+    return RestorePlan(**{**given, **more, "topics": (), "units": (), "groups": (), **other})
+
+
+def planned_topic(source: str, target: str) -> PlannedTopic:
+    """A topic of two partitions with ten records."""
+    return PlannedTopic(
+        source=source,
+        target=target,
+        incarnation=1,
+        as_of=1,
+        partitions=2,
+        records=10,
+        bytes=100,
+        configs={},
+        replication_factor=1,
+    )

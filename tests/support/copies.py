@@ -17,8 +17,7 @@ from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.crypt.keyring import KEYS
-from tests.support.archives import commit_point, group_at, topic_state, write
-from tests.support.histories import Did, History
+from tests.support.archives import Did, History, commit_point, group_at, topic_state, write
 from tests.support.made_segments import target as partition_of
 from tests.support.memory_store import MemoryStore
 

@@ -1,4 +1,4 @@
-"""Offset maps of flows, and random histories of what a flow has applied."""
+"""Flows of a properties file, offset maps of flows, and random histories of what a flow has applied."""
 
 from __future__ import annotations
 

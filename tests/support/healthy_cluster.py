@@ -235,3 +235,8 @@ def line(judged: MigrationFindings, name: str) -> Line:
 def archive(**changes: object) -> MigrationFindings:
     base = ArchiveFindings(7, NOW - 600, CLUSTER, ())
     return replace(findings(), archive=replace(base, **changes))  # type: ignore[arg-type]  # names of fields
+
+
+OF_KRAFT = {"version": 2, "brokerid": 3000, "timestamp": "1", "kraftControllerEpoch": 5}
+COPIED = {"version": 0, "kraft_metadata_offset": 99, "kraft_controller_id": 3000}
+ZOOKEEPER = ("--set", "source.zookeeper.connect=zk:2181/kafka")

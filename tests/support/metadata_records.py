@@ -1,4 +1,4 @@
-"""Records of a metadata log for tests: a Hypothesis strategy of every known kind, and logs in a folder."""
+"""Records of a metadata log: a Hypothesis strategy of every kind, logs in a folder, and what DumpLogSegments prints."""
 
 from __future__ import annotations
 

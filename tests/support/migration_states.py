@@ -1,4 +1,4 @@
-"""Witnesses of each state of a migration."""
+"""Witnesses of each state of a migration, situations of a rollback, and znodes in memory."""
 
 from __future__ import annotations
 

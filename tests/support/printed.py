@@ -1,10 +1,14 @@
-"""What a command printed, for the fixture `kbackup` that runs one."""
+"""What commands print and import, and their command lines."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kbackup.cli import cli
@@ -57,3 +61,30 @@ def parsed_command(words: Sequence[str]) -> Config:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+_ROOT = Path(__file__).parents[2]
+_PREFIX = "import time:"
+
+
+def loaded_modules(*arguments: str, cwd: Path = _ROOT, env: Mapping[str, str] | None = None) -> set[str]:
+    """Run `kbackup` with these arguments, as a user does, and return the names of all modules it imported.
+
+    `env` replaces the environment. `AssertionError` with the command's output when it fails.
+    """
+    environ = dict(os.environ if env is None else env) | {"PYTHONPATH": str(_ROOT)}
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kbackup", *arguments],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    lines = run.stderr.splitlines()
+    other = [line for line in lines if not line.startswith(_PREFIX)]
+    assert run.returncode == 0, (run.returncode, run.stdout, other)
+    names = {line.rsplit("|", 1)[1].strip() for line in lines if line.startswith(_PREFIX)}
+    assert "kbackup.cli" in names
+    return names

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import zstandard
@@ -23,7 +23,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.kafka.retry import COORDINATOR_NOT_READY
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from tests.support.fake_groups import raw_positions
+from tests.support.kafka_raw import raw_positions
 from tests.unit.formats.reference import Record, decode_records
 
 Records = dict[int, list[Record]]
@@ -222,3 +222,33 @@ def partition_index(data: bytes) -> list[tuple[str, int]]:
         entries.append((stem, struct.unpack_from(">q", data, at + 4 + length)[0]))
         at += 12 + length
     return entries
+
+
+Content = tuple[int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def content(record: Record) -> Content:
+    """Return the content that a restore preserves: timestamp, key, value and headers.
+
+    librdkafka can't send timestamp 0: it becomes 1.
+    """
+    return record.timestamp or (1 if record.timestamp == 0 else None), *record[3:]
+
+
+def assert_restored(source: Records, target: Records) -> None:
+    """The same records in the same partitions and order; offsets and the kind of timestamp may differ."""
+    assert source.keys() == target.keys()
+    for partition, records in source.items():
+        expected, restored = list(map(content, records)), list(map(content, target[partition]))
+        assert len(restored) == len(expected), f"partition {partition}"
+        for number, (a, b) in enumerate(zip(expected, restored, strict=True)):
+            assert a == b, f"partition {partition}, record {number}, source offset {records[number].offset}"
+
+
+def expected_offset(committed: int, source: Sequence[Record], target: Sequence[Record], end: int) -> int:
+    """Return the expected position of a group: the first restored record at or after `committed`, else `end`.
+
+    `target` are the restored records, in the source's order.
+    """
+    pairs: Iterable[tuple[Record, Record]] = zip(source, target, strict=True)
+    return next((t.offset for s, t in pairs if s.offset >= committed), end)

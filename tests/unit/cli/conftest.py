@@ -16,7 +16,7 @@ from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
 from tests.support.archives import commit_point, make_archive
-from tests.support.migrate_commands import COPIED, OF_KRAFT
+from tests.support.healthy_cluster import COPIED, OF_KRAFT
 from tests.support.migration_states import FakeZooKeeper
 from tests.support.printed import Kbackup, Printed
 

@@ -23,8 +23,7 @@ from kbackup.util.times import human_time
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import T0, make_archive
 from tests.support.java_sink import FLAWS, torn_folder
-from tests.support.loaded_modules import loaded_modules
-from tests.support.printed import Kbackup
+from tests.support.printed import Kbackup, loaded_modules
 from tests.unit.cli.test_output import EVIL, harmless
 
 pytestmark = pytest.mark.exhaustive(keep=3)

@@ -20,8 +20,7 @@ from kbackup.store import open_store
 from kbackup.util.times import human_time
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import LOSS, T0
-from tests.support.loaded_modules import loaded_modules
-from tests.support.printed import Kbackup
+from tests.support.printed import Kbackup, loaded_modules
 
 
 def test_restore_points(root: str, kbackup: Kbackup) -> None:

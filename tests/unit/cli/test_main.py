@@ -20,8 +20,7 @@ from kbackup.cli.common.frame import EXIT_CODES, Frame, pass_frame
 from kbackup.cli.common.options import common_options
 from kbackup.config import KEYS, VARIABLES
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
-from tests.support.loaded_modules import loaded_modules
-from tests.support.printed import Kbackup, Printed
+from tests.support.printed import Kbackup, Printed, loaded_modules
 
 HEAVY = {"pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "numpy"}
 Body = Callable[[Frame], int | None]

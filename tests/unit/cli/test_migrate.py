@@ -25,8 +25,8 @@ from kbackup.jobs.migrate.znodes import MigrationFindings
 from kbackup.kafka.metadata_log.codec import record
 from kbackup.kafka.metadata_log.log import read_batches
 from tests.support import healthy_cluster as healthy
+from tests.support.healthy_cluster import COPIED, ZOOKEEPER
 from tests.support.metadata_records import write_segment, write_snapshot
-from tests.support.migrate_commands import COPIED, ZOOKEEPER
 from tests.support.migration_states import FakeZooKeeper
 
 KAFKA_3 = Path(__file__).parents[2] / "golden" / "metadata_log" / "kafka-3.9.1"

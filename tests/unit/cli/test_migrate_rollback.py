@@ -13,8 +13,8 @@ from kbackup.cli import main
 from kbackup.config import ConfigFiles, load
 from kbackup.jobs.migrate import rollback as rollback_read
 from kbackup.kafka.metadata_log.codec import record
+from tests.support.healthy_cluster import COPIED, OF_KRAFT, ZOOKEEPER
 from tests.support.metadata_records import write_segment
-from tests.support.migrate_commands import COPIED, OF_KRAFT, ZOOKEEPER
 from tests.support.migration_states import FakeZooKeeper
 
 CLOSED = "127.0.0.1:1"

@@ -11,8 +11,7 @@ import pytest
 from kbackup.store import open_store
 from kbackup.util.times import rfc3339
 from tests.support.archives import commit_point, make_archive
-from tests.support.loaded_modules import loaded_modules
-from tests.support.printed import Kbackup
+from tests.support.printed import Kbackup, loaded_modules
 
 
 @pytest.fixture

@@ -19,10 +19,9 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.security import DynamicConfig, Untold
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
-from tests.support.archives import make_archive
+from tests.support.archives import make_archive, restore_plan
 from tests.support.memory_store import MemoryStore
 from tests.support.metadata_entities import acl_of
-from tests.support.plans import restore_plan
 
 READ = acl_of("topic", "orders", "literal", "User:a", "*", "read", "allow")
 

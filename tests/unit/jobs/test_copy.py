@@ -30,7 +30,7 @@ from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import KEYS, Keyring
-from tests.support.archives import make_archive, write
+from tests.support.archives import History, make_archive, write
 from tests.support.copies import (
     Open,
     StoreNamed,
@@ -53,7 +53,6 @@ from tests.support.copies import (
 )
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import Crash, CrashStore, FaultyStore, Operation, crashed, lost_answer
-from tests.support.histories import History
 from tests.support.made_segments import target as partition_of
 from tests.support.memory_store import MemoryStore
 

@@ -42,8 +42,7 @@ from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
 from kbackup.types import RecordBlock
-from tests.support.archives import make_archive
-from tests.support.growing_archive import expired, grow, grow_each
+from tests.support.archives import expired, grow, grow_each, make_archive
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, encode_record
 

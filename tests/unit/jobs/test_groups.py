@@ -30,7 +30,7 @@ from kbackup.jobs.groups.job import (
 from kbackup.jobs.groups.plan import GroupOffsetResult, GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
 from kbackup.store import Store
 from kbackup.types import TopicPartition
-from tests.support.fake_groups import FakeCluster, FakeGroups, Held, Place
+from tests.support.kafka_raw import FakeCluster, FakeGroups, Held, Place
 from tests.support.memory_store import MemoryStore
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("new", 1)

@@ -39,13 +39,12 @@ from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.times import now
-from tests.support.archives import LOSS, commit_point, make_archive, topic_state, write
+from tests.support.archives import LOSS, commit_point, make_archive, restore_plan, topic_state, write
 from tests.support.drill_reports import store_drill
 from tests.support.faulty_store import CrashStore, crashed
 from tests.support.flow_maps import flow_of
 from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
-from tests.support.plans import restore_plan
 from tests.support.repairs import (
     HOWS,
     LAST,

@@ -36,9 +36,9 @@ from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from kbackup.store.probe import store_time
+from tests.support.archives import Did, History, day
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import Crash, CrashStore, FaultyStore, crashed, down
-from tests.support.histories import Did, History, day
 from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
 

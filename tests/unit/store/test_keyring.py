@@ -29,9 +29,8 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import Kek, generate_key, load_kek
 from kbackup.store.crypt.keyring import KEYS, Keyring, decode_file, list_files, new_file, read_files, rotate
 from kbackup.store.file import FileStore
-from tests.support.archives import make_archive
+from tests.support.archives import grow, make_archive
 from tests.support.faulty_store import FaultyStore
-from tests.support.growing_archive import grow
 from tests.support.key_files import change, filled, key_file, kms, opened
 
 pytestmark = pytest.mark.exhaustive(keep=2)

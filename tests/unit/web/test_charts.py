@@ -19,9 +19,8 @@ from kbackup.store.base import Store
 from kbackup.web.archive_cache import SAMPLES
 from kbackup.web.charts import COLUMNS, HEIGHT, STEPS, WIDTH, Unit, area, running_totals, strip, timeline
 from kbackup.web.render import short
-from tests.support.archives import commit_point, group_at, topic_state
+from tests.support.archives import commit_point, expired, group_at, grow, topic_state
 from tests.support.faulty_store import FaultyStore
-from tests.support.growing_archive import expired, grow
 from tests.support.memory_store import MemoryStore
 from tests.support.visits import tags, text, visit
 

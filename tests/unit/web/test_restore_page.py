@@ -20,9 +20,8 @@ from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.printed import parsed_command
-from tests.support.restore_pages import COMMAND, commands, form_fields
 from tests.support.rich_archive import GROUPS, LONG_TOPIC
-from tests.support.visits import links, tags, text, visit
+from tests.support.visits import COMMAND, commands, form_fields, links, tags, text, visit
 
 
 def planned(store: Store, options: Restore) -> RestorePlan:

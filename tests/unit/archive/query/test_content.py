@@ -30,9 +30,8 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.util.times import ms_of, time_text
 from tests.golden.java_archive import PARTITIONS, ROOT
-from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import T0, commit_point, group_at, grow, make_archive, topic_state, write
 from tests.support.faulty_store import FaultyStore
-from tests.support.growing_archive import grow
 from tests.support.made_segments import target
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, from_batch, to_batch

@@ -35,8 +35,8 @@ from kbackup.jobs.migrate.states import (
 from kbackup.jobs.migrate.znodes import ZnodeContent, ZooKeeperFindings, read_findings, read_witness
 from kbackup.kafka.metadata_log.codec import MetadataRecord, record
 from kbackup.metadata.sources import MetricsAccess, Sources
+from tests.support.healthy_cluster import OF_KRAFT as KRAFT_ZNODE
 from tests.support.metadata_records import write_segment
-from tests.support.migrate_commands import OF_KRAFT as KRAFT_ZNODE
 from tests.support.migration_states import (
     BROKERS,
     COPIED,

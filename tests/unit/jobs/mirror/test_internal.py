@@ -18,8 +18,8 @@ from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.mirror_records import Heartbeat
-from tests.support.fake_groups import FakeCluster, FakeGroups
 from tests.support.flow_maps import CLUSTERS, flow_of
+from tests.support.kafka_raw import FakeCluster, FakeGroups
 
 Made = tuple[int, int, Mapping[str, str]]
 """Partitions, replication factor, configs."""

@@ -26,8 +26,8 @@ from kbackup.jobs.mirror.positions import (
 )
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
 from kbackup.types import TopicPartition
-from tests.support.fake_groups import FakeCluster, FakeGroups
 from tests.support.flow_maps import Pairs, flow_of, histories, map_of
+from tests.support.kafka_raw import FakeCluster, FakeGroups
 
 TP, REMOTE = TopicPartition("orders", 3), TopicPartition("A.orders", 3)
 

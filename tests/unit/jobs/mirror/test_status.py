@@ -38,9 +38,8 @@ from kbackup.jobs.mirror.status import (
 from kbackup.jobs.retention import ExpireReport, Expiry, Policy, expire
 from kbackup.metrics.registry import Silent, counted
 from kbackup.types import TopicPartition
-from tests.support.archives import make_archive
+from tests.support.archives import History, make_archive
 from tests.support.flow_maps import flow_of
-from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 
 ORDERS = RemoteTopic("orders", "A.orders", 3)

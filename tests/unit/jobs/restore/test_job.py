@@ -36,9 +36,8 @@ from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.types import Int64Array, TopicPartition
-from tests.support.archives import make_archive
+from tests.support.archives import make_archive, planned_topic, restore_plan
 from tests.support.memory_store import MemoryStore
-from tests.support.plans import planned_topic, restore_plan
 
 
 def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:

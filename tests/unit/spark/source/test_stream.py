@@ -20,8 +20,7 @@ from kbackup.spark.source.options import request_of
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
-from tests.support.archives import T0, make_archive
-from tests.support.growing_archive import CLICKS, FIRST_ORDERS, ORDERS, expired, grow, grow_each
+from tests.support.archives import CLICKS, FIRST_ORDERS, ORDERS, T0, expired, grow, grow_each, make_archive
 from tests.support.java_sink import torn_folder
 
 Rows = list[tuple[str, int, int]]
