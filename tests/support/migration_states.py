@@ -12,7 +12,6 @@ from kbackup.jobs.migrate.states import (
     KafkaState,
     LogWitness,
     MetricsWitness,
-    MigrationZnode,
     NotRead,
     Witnesses,
     ZnodesWitness,
@@ -27,7 +26,7 @@ NONE, MIGRATION, PRE, POST, ZK = (
 )
 UNREAD = NotRead("not asked", "ask")
 OF_KRAFT, OF_ZK = ControllerZnode(3000, 5), ControllerZnode(1, -1)
-WAITING, COPIED = MigrationZnode(-1), MigrationZnode(99)
+WAITING, COPIED = -1, 99
 BROKERS = frozenset({1, 2})
 NOBODY: frozenset[int] = frozenset()
 
@@ -98,7 +97,7 @@ class RecordedZnodes(FakeZooKeeper):
 
 def situation(
     controller: ControllerZnode | None = OF_KRAFT,
-    migration: MigrationZnode | None = COPIED,
+    migration: int | None = COPIED,
     *,
     of_metrics: MetricsWitness | None = None,
     of_log: LogWitness | None = None,
@@ -116,7 +115,7 @@ def situation(
         text = json.dumps({"brokerid": controller.id, "kraftControllerEpoch": controller.kraft_epoch})
         contents.append(ZnodeContent("/controller", text, 3, ephemeral=not controller.is_kraft))
     if migration is not None:
-        contents.append(ZnodeContent("/migration", json.dumps({"kraft_metadata_offset": migration.offset}), 7, False))
+        contents.append(ZnodeContent("/migration", json.dumps({"kraft_metadata_offset": migration}), 7, False))
     return Situation(
         report=judge(Witnesses((of_metrics or UNREAD,), witness, of_log or UNREAD)),
         witness=witness,

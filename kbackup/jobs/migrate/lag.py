@@ -53,7 +53,7 @@ def is_written_by_kraft(witness: ZnodesWitness) -> bool:
     """Return whether KRaft controllers wrote ZooKeeper last. Else a broker is its controller: ZooKeeper is complete."""
     if witness.controller is not None:
         return witness.controller.is_kraft
-    return witness.migration is not None and witness.migration.offset >= 0
+    return witness.migration is not None and witness.migration >= 0
 
 
 def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: ZnodesWitness) -> Lag | NotRead:
@@ -72,7 +72,7 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
         image = images[newest]
         if minority := _minority(image, {each.get("node.id", "") for each in identities}):
             return minority
-        offset = witness.migration.offset if witness.migration is not None else None
+        offset = witness.migration
         if offset is not None and image.offset <= offset:
             return NotRead(
                 f"the metadata log is older than ZooKeeper: it ends at offset {image.offset}, "
@@ -125,19 +125,19 @@ def lag_warnings(sources: Sources) -> list[str]:
         return []
     with open_session(sources.zookeeper) as zookeeper:
         witness = read_witness(zookeeper)[0]
-        if witness.migration is None or witness.migration.offset < 0 or not is_written_by_kraft(witness):
+        if witness.migration is None or witness.migration < 0 or not is_written_by_kraft(witness):
             return []
         if not sources.metadata_log:
             return ["nothing shows whether ZooKeeper has every record: set metadata.log.dir in [source]"]
         log = find_log(Path(sources.metadata_log))
         if read_image(log).migration_state == KafkaState.POST_MIGRATION:
             return []
-        records = records_for_zookeeper(log, witness.migration.offset + 1)
+        records = records_for_zookeeper(log, witness.migration + 1)
         until = time.monotonic() + _PATIENCE
         while records and time.monotonic() < until:
             time.sleep(_PAUSE)
             migration = read_witness(zookeeper)[0].migration
-            offset = migration.offset if migration is not None else -1
+            offset = migration if migration is not None else -1
             records = [each for each in records if each.offset > offset]
     if not records:
         return []

@@ -176,7 +176,7 @@ def read_znodes(sources: Sources) -> states.ZnodesWitness | NotRead:
     try:
         with open_session(sources.zookeeper) as zookeeper:
             witness = znodes.read_witness(zookeeper)[0]
-            if witness.migration is None or witness.migration.offset >= 0:
+            if witness.migration is None or witness.migration >= 0:
                 return witness
             return replace(witness, assigned=znodes.read_assigned(zookeeper))
     except KbackupError as error:
@@ -273,10 +273,10 @@ def split_address(address: str) -> tuple[str, int]:
 T = TypeVar("T")
 
 _ADDRESS = re.compile(r".+:(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3})")
-_NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source], or give --bootstrap-server")
+NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source], or give --bootstrap-server")
 _NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [source]")
 _NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
-_NO_ARCHIVE = NotRead("no archive is named", "give --archive")
+NO_ARCHIVE = NotRead("no archive is named", "give --archive")
 _ESSENTIAL: tuple[MetadataPartName, ...] = (
     *("acls", "scram_users", "broker_configs", "client_quotas", "delegation_tokens"),
 )
@@ -286,7 +286,7 @@ def read_preflight(
     sources: Sources, controllers: Sequence[Path], store: Callable[[], Store] | None
 ) -> MigrationFindings:
     """`controllers` are properties files; `UsageError` if one can't be read. `store` opens the archive's store."""
-    brokers = _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else _NO_BROKERS
+    brokers = _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else NO_BROKERS
     files = tuple(map(read_controller, controllers))
     named = [controller.properties for controller in files]
     if files and not isinstance(brokers, NotRead):
@@ -297,7 +297,7 @@ def read_preflight(
         brokers,
         _tried(lambda: _read_zookeeper(sources)),
         files or _NO_CONTROLLERS,
-        _NO_ARCHIVE if store is None else _tried(lambda: read_archive(store())),
+        NO_ARCHIVE if store is None else _tried(lambda: read_archive(store())),
         time.time(),
         # nobody can live at a malformed address
         {**dict.fromkeys(addresses, "silent"), **probe(valid, ())} if files else _NO_CONTROLLERS,

@@ -23,9 +23,7 @@ from kbackup.zookeeper.session import ZooKeeperSession
 # Read the situation of a rollback.
 
 
-_NO_ARCHIVE = NotRead("no archive is named", "give --archive")
 _NO_ZNODES = NotRead("the newest restore point holds no znodes", "run 'kbackup migrate archive' with zookeeper.connect")
-_NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source], or give --bootstrap-server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +99,14 @@ def read_situation(
         znodes=znodes,
         signs=signs,
         brokers=brokers,
-        archived=_NO_ARCHIVE if store is None else _archived(store),
+        archived=readings.NO_ARCHIVE if store is None else _archived(store),
         lag=read_lag(zookeeper, folders, witness) if is_written_by_kraft(witness) else None,
     )
 
 
 def read_configs(sources: Sources) -> dict[int, Mapping[str, str]] | NotRead:
     if not sources.kafka.get("bootstrap.servers"):
-        return _NO_BROKERS
+        return readings.NO_BROKERS
     try:
         admin = BrokerAdmin(sources.kafka, "source")
         return {broker: admin.configs(broker) for broker in admin.brokers().addresses}
@@ -318,7 +316,7 @@ def _steps(situation: Situation) -> Iterator[RollbackStep]:
         # right after the deletion both are gone: a broker takes /controller within seconds
         None
         if controller is None and migration is None
-        else bool(controller and not controller.is_kraft and not migration),
+        else bool(controller and not controller.is_kraft and migration is None),
     )
     yield RollbackStep(
         "restart the brokers one by one without zookeeper.metadata.migration.enable, controller.listener.names and "

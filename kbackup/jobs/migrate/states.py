@@ -87,19 +87,13 @@ class ControllerZnode:
 
 
 @dataclass(frozen=True, slots=True)
-class MigrationZnode:
-    """/migration. `offset` is the last offset of the metadata log that ZooKeeper has, -1 before the copy."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class ZnodesWitness:
-    """None: the znode is not there. `brokers` are the ids of the brokers with a session, `assigned` those that hold
+    """None: the znode is not there. `migration` is the offset in /migration, the last of the metadata log that
+    ZooKeeper has, -1 before the copy. `brokers` are the ids of the brokers with a session, `assigned` those that hold
     replicas, where the copy waits for them."""
 
     controller: ControllerZnode | None
-    migration: MigrationZnode | None
+    migration: int | None
     brokers: frozenset[int]
     assigned: frozenset[int] = frozenset()
 
@@ -198,11 +192,11 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
     owner = "no /controller"
     if controller is not None:
         owner = f"/controller is {'KRaft controller' if is_kraft else 'broker'} {controller.id}"
-    offset = "no /migration" if migration is None else f"/migration at offset {migration.offset}"
+    offset = "no /migration" if migration is None else f"/migration at offset {migration}"
     states: set[State]
     if migration is None and not is_kraft:
         states = {"zookeeper"} if controller or znodes.brokers else {"zookeeper", "finished", "kraft"}
-    elif migration is not None and migration.offset < 0:
+    elif migration is not None and migration < 0:
         states = {"pre-migration"}
     elif migration is None or not is_kraft:
         states = {"half rolled back"}
@@ -363,8 +357,7 @@ def _is_stalled(witnesses: Witnesses, earlier: Witnesses) -> bool:
     twice a second."""
     lag, before = _lag(witnesses) or 0, _lag(earlier) or 0
     offset, offset_before = (
-        None if isinstance(of.znodes, NotRead) or of.znodes.migration is None else of.znodes.migration.offset
-        for of in (witnesses, earlier)
+        None if isinstance(of.znodes, NotRead) else of.znodes.migration for of in (witnesses, earlier)
     )
     return lag >= before > 0 and offset in (None, offset_before)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from kbackup.jobs.migrate.states import ControllerZnode, MigrationZnode, NotRead, UnreadError, ZnodesWitness, need
+from kbackup.jobs.migrate.states import ControllerZnode, NotRead, UnreadError, ZnodesWitness, need
 from kbackup.metadata.entities import is_encrypted
 from kbackup.zookeeper.read import configs, content, document, member
 from kbackup.zookeeper.session import ZooKeeperSession, last
@@ -147,7 +147,7 @@ def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> Zn
         )
     if MIGRATION in znodes:
         data = document(MIGRATION, znodes[MIGRATION])
-        migration = MigrationZnode(member(MIGRATION, data, "kraft_metadata_offset", int))
+        migration = member(MIGRATION, data, "kraft_metadata_offset", int)
     return ZnodesWitness(controller, migration, brokers)
 
 

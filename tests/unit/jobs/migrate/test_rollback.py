@@ -17,7 +17,6 @@ from kbackup.jobs.migrate.states import (
     KafkaState,
     LogWitness,
     MetricsWitness,
-    MigrationZnode,
     NotRead,
     Witnesses,
     judge,
@@ -44,20 +43,20 @@ def test_dual_write() -> None:
 
 def test_before_the_copy_the_controller_is_a_brokers() -> None:
     """Which is in use: /migration alone goes."""
-    assert deleted(situation(ControllerZnode(1, -1), MigrationZnode(-1))) == ["/migration"]
+    assert deleted(situation(ControllerZnode(1, -1), -1)) == ["/migration"]
 
 
 @pytest.mark.parametrize(
     ("controller", "migration", "paths"),
     [
         (ControllerZnode(3000, 5), None, ["/controller"]),
-        (ControllerZnode(1, -1), MigrationZnode(99), ["/migration"]),
-        (None, MigrationZnode(99), ["/migration"]),
+        (ControllerZnode(1, -1), 99, ["/migration"]),
+        (None, 99, ["/migration"]),
         (ControllerZnode(1, -1), None, []),
     ],
 )
 def test_znodes_of_an_ended_rollback_are_deleted(
-    controller: ControllerZnode | None, migration: MigrationZnode | None, paths: list[str]
+    controller: ControllerZnode | None, migration: int | None, paths: list[str]
 ) -> None:
     assert deleted(situation(controller, migration)) == paths
 
@@ -137,7 +136,7 @@ def test_nothing_else_is_ever_deleted() -> None:
     every_sign: list[Mapping[str, Sign]] = [{}, STOPPED, {"c1:9093": "answers"}, {"c1:9093": "silent"}]
     for controller, migration, registered, signs, brokers, is_archived in itertools.product(
         (None, ControllerZnode(3000, 5), ControllerZnode(1, -1)),
-        (None, MigrationZnode(-1), MigrationZnode(9)),
+        (None, -1, 9),
         (BROKERS, NOBODY),
         every_sign,
         modes,
@@ -212,7 +211,7 @@ def test_order_from_moved_brokers() -> None:
 
 
 def test_order_before_the_copy() -> None:
-    waiting = situation(ControllerZnode(1, -1), MigrationZnode(-1), brokers=ROLLED_BACK)
+    waiting = situation(ControllerZnode(1, -1), -1, brokers=ROLLED_BACK)
     assert texts(waiting) == ["stop every", *DELETES]
     assert [step.done for step in runbook(waiting)] == [True, True, False, True, None]
 

@@ -24,7 +24,6 @@ from kbackup.jobs.migrate.states import (
     KafkaState,
     LogWitness,
     MetricsWitness,
-    MigrationZnode,
     NotRead,
     State,
     Witnesses,
@@ -93,7 +92,7 @@ def test_znodes_alone_never_prove_the_end() -> None:
 @pytest.mark.parametrize("brokers", [BROKERS, NOBODY])
 @pytest.mark.parametrize(("controller", "migration"), [(OF_KRAFT, None), (OF_ZK, COPIED), (None, COPIED)])
 def test_half_of_the_deletes(
-    controller: ControllerZnode | None, migration: MigrationZnode | None, brokers: frozenset[int]
+    controller: ControllerZnode | None, migration: int | None, brokers: frozenset[int]
 ) -> None:
     report = judge(witnesses(znodes=ZnodesWitness(controller, migration, brokers)))
     assert (report.state, report.way_back) == ("half rolled back", True)
@@ -261,7 +260,7 @@ COPY = "the controllers' copy: every broker has registered; look into the active
 
 def test_zookeeper_that_does_not_follow_is_named() -> None:
     def look(lag: int, offset: int | None) -> Witnesses:
-        znodes = None if offset is None else ZnodesWitness(OF_KRAFT, MigrationZnode(offset), BROKERS)
+        znodes = None if offset is None else ZnodesWitness(OF_KRAFT, offset, BROKERS)
         return witnesses(MetricsWitness("u", MIGRATION, True, 2, lag), znodes)
 
     stalled = ("ZooKeeper, which does not get the controllers' records",)
@@ -331,8 +330,7 @@ def _zookeeper(offset: int, **changed: object) -> FakeZooKeeper:
 
 
 def _witness(offset: int | None) -> ZnodesWitness:
-    migration = None if offset is None else MigrationZnode(offset)
-    return ZnodesWitness(ControllerZnode(3000, 5), migration, frozenset())
+    return ZnodesWitness(ControllerZnode(3000, 5), offset, frozenset())
 
 
 def _read(offset: int, *folders: str) -> Lag | NotRead:
@@ -419,8 +417,7 @@ def test_writer_of_zookeeper() -> None:
         (None, -1, False),
         (None, None, False),
     ):
-        migration = None if offset is None else MigrationZnode(offset)
-        written = is_written_by_kraft(ZnodesWitness(controller, migration, frozenset()))
+        written = is_written_by_kraft(ZnodesWitness(controller, offset, frozenset()))
         assert written is expected, (controller, offset)
 
 
@@ -632,7 +629,7 @@ def test_controller_of_the_quorum() -> None:
         "/migration": {"kraft_metadata_offset": 99, "kraft_controller_id": 3000},
     }
     witness, contents = read_witness(FakeZooKeeper(dict(znodes)))
-    assert witness == ZnodesWitness(ControllerZnode(3000, 5), MigrationZnode(99), frozenset())
+    assert witness == ZnodesWitness(ControllerZnode(3000, 5), 99, frozenset())
     assert contents[1] == ZnodeContent(
         "/migration", '{"kraft_metadata_offset": 99, "kraft_controller_id": 3000}', 0, False
     )
