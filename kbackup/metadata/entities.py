@@ -129,7 +129,7 @@ class DelegationToken(Entity, frozen=True, kw_only=True):
 
 
 class BrokerConfig(Entity, frozen=True, kw_only=True):
-    """A config set at run time on a broker, or for all of them (`broker` null). `value`: null if it is sensitive."""
+    """A config set at run time on a broker, or for all of them (`broker` null). `value` is null if it is sensitive."""
 
     broker: int | None
     name: str
