@@ -116,11 +116,11 @@ class TakeHalf:
 
 @dataclass
 class _HeartbeatWatcher:
-    """Logs failed heartbeats, each error once, and passes all events on. A backup goes on without heartbeats."""
+    """Logs failed heartbeats, each error of a flow once, and passes all events on. A backup goes on without them."""
 
     watcher: Watcher
     clocks: Sequence[HeartbeatClock]
-    _logged: str = ""
+    _logged: dict[str, str] = field(default_factory=dict)
 
     def committed(self, report: BackupReport) -> None:
         self.watcher.committed(report)
@@ -130,8 +130,8 @@ class _HeartbeatWatcher:
             try:
                 clock.check()
             except KbackupError as error:
-                if str(error) != self._logged:
-                    self._logged = str(error)
+                if str(error) != self._logged.get(clock.flow.name):
+                    self._logged[clock.flow.name] = str(error)
                     log.warning("heartbeats of %s are not written: %s", clock.flow.name, error)
         self.watcher.well()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Self, cast
 
 import pytest
@@ -238,6 +239,21 @@ def check_rounds(caplog: pytest.LogCaptureFixture, error: str) -> None:
         assert half.run().rounds == 4
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
     assert caplog.messages == [f"heartbeats of B->A are not written: {error}"]
+
+
+def test_each_flow_whose_heartbeats_fail_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    def clock(name: str, error: str) -> Any:
+        def check() -> None:
+            raise UnreachableError(error)
+
+        return SimpleNamespace(flow=SimpleNamespace(name=name), check=check)
+
+    clocks = [clock("A->B", "no brokers"), clock("A->C", "no brokers"), clock("A->D", "denied")]
+    watcher = take._HeartbeatWatcher(cast(Any, SimpleNamespace(well=lambda: None)), clocks)
+    for _ in range(2):
+        watcher.well()
+    failed = [("A->B", "no brokers"), ("A->C", "no brokers"), ("A->D", "denied")]
+    assert caplog.messages == [f"heartbeats of {flow} are not written: {error}" for flow, error in failed]
 
 
 def test_a_source_that_refuses_heartbeats_is_backed_up(
