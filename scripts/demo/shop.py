@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.calls import CommittedOffset
+from kbackup.types import TopicPartition
 from scripts.demo.state import ends, read_all
 from scripts.dev.kafka import Broker
 
@@ -48,6 +51,7 @@ class Shop:
         self._random = random.Random(seed)
         self._now = int(time.time() * 1000)
         self._admin = AdminClient(broker.client(log_level=3))
+        self._groups = Cluster(broker.client(log_level=3), "source").groups
         self._orders = self._payments = 0
 
     def open(self) -> None:
@@ -134,11 +138,11 @@ class Shop:
         for group, (topic, share) in GROUPS.items():
             log_ends = ends(self._broker.client(), {topic: TOPICS[topic][0]})
             offsets = [
-                TopicPartition(topic, number, int(end * share * part), metadata=f"{group} of {topic}-{number}")
-                for (_, number), end in log_ends.items()
+                CommittedOffset(TopicPartition(topic, p), int(end * share * part), None, f"{group} of {topic}-{p}")
+                for (_, p), end in log_ends.items()
             ]
-            asked = [ConsumerGroupTopicPartitions(group, offsets)]
-            _wait_all(self._admin.alter_consumer_group_offsets(asked))
+            if problem := self._groups.commit(group, offsets):
+                raise RuntimeError(f"cannot commit offsets of {group}: {problem}")
 
     def _await_compaction(self) -> None:
         """Wait for the first holes, then stop the cleaner: what it took later would look like our loss."""
@@ -195,10 +199,7 @@ class _Sender:
 
 def _wait_all(futures: dict[Any, Future[Any]]) -> None:
     for future in futures.values():
-        done = future.result(_WAIT)
-        for tp in getattr(done, "topic_partitions", ()):
-            if tp.error is not None:
-                raise KafkaException(tp.error)
+        future.result(_WAIT)
 
 
 def _until(reached: Any, condition: str) -> None:

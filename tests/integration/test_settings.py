@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -33,6 +32,7 @@ from scripts.dev import cache, tools
 from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import Broker
 from scripts.dev.secured import SecuredBroker
+from tests.integration.backed_up import commit
 from tests.integration.conftest import CountedSpark, Kbackup
 from tests.integration.secured import GUARDED, section
 from tests.integration.topics import produce
@@ -101,7 +101,7 @@ def _furnish(broker: Broker) -> None:
     for topic in ("orders", "clicks"):
         broker.create_topic(topic, 2)
         produce(broker, topic, 0, [b"1", b"2", b"3"])
-    _commit(broker, 2)
+    commit(broker, GROUP, "orders", {0: 2})
     _make_acls(broker, ACLS)
     _make_user(broker, "alice", ScramMechanism.SCRAM_SHA_512, 8192)
     _make_user(broker, "b b'", ScramMechanism.SCRAM_SHA_256, 4096)
@@ -110,12 +110,6 @@ def _furnish(broker: Broker) -> None:
     _set(broker, ConfigResource(ResourceType.BROKER, "1"), password, "not-to-be-seen")
     _set(broker, ConfigResource(ResourceType.GROUP, GROUP), "consumer.session.timeout.ms", "50000")
     _kafka_configs(broker, "--alter", "--entity-type brokers --entity-default --add-config log.segment.bytes=2097152")
-
-
-def _commit(broker: Broker, offset: int) -> None:
-    consumer = Consumer(broker.client(**{"group.id": GROUP}))
-    consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
-    consumer.close()
 
 
 def _all(futures: dict[Any, Any]) -> None:
@@ -247,7 +241,7 @@ def test_settings_are_set_before_the_diff_is_empty(clusters: Clusters, dry: dict
 def test_a_diff_says_exactly_what_was_changed(clusters: Clusters) -> None:
     source = clusters.source
     produce(source, "orders", 1, [b"4", b"5"])
-    _commit(source, 3)
+    commit(source, GROUP, "orders", {0: 3})
     source.create_topic("new", 1, config={"retention.ms": "1000"})
     _set(source, ConfigResource(ResourceType.TOPIC, "clicks"), "retention.ms", "9000000000000")
     _set(source, ConfigResource(ResourceType.BROKER, "1"), "log.cleaner.threads", "3")
