@@ -12,6 +12,9 @@ WORKERS := --numprocesses auto --dist worksteal
 # fill two cores: many tests wait for a broker or a lease. The longest files come first, so that none waits at the end.
 SERVERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 25
 
+# What tests start finds modules compiled, as in an installation, and pytest finds its rewritten assertions.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check types style imports quick project migration wheels soak venv lock bench clean tools
 
 demo: venv
