@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from kafka.admin import KafkaAdminClient
 
 from kbackup.types import TopicPartition
 
@@ -46,17 +47,20 @@ class State:
 def capture(client: dict[str, Any], topics: Mapping[str, int], groups: Sequence[str]) -> State:
     """All records of `topics` (name: partitions) that are not of aborted transactions, and where `groups` stand."""
     records = read_all(client, topics)
-    admin = AdminClient({**client, "log_level": 3})
-    asked = [admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]) for group in groups]
+    # confluent-kafka reads past the end of a metadata string
+    admin = KafkaAdminClient(bootstrap_servers=client["bootstrap.servers"])
+    try:
+        committed = admin.list_group_offsets(list(groups))
+    finally:
+        admin.close()
     standing: dict[tuple[str, TopicPartition], Standing] = {}
-    for future in (future for some in asked for future in some.values()):
-        found = future.result(30)
-        for committed in found.topic_partitions:
-            tp = TopicPartition(committed.topic, committed.partition)
-            if committed.offset >= 0 and tp in records:
-                at = bisect_left(records[tp], committed.offset, key=lambda record: record.offset)
-                following = records[tp][at].digest if at < len(records[tp]) else None
-                standing[found.group_id, tp] = Standing(committed.offset, at, following, committed.metadata or "")
+    for group, offsets in committed.items():
+        for place, at in offsets.items():
+            tp = TopicPartition(place.topic, place.partition)
+            if at.offset >= 0 and tp in records:
+                passed = bisect_left(records[tp], at.offset, key=lambda record: record.offset)
+                following = records[tp][passed].digest if passed < len(records[tp]) else None
+                standing[group, tp] = Standing(at.offset, passed, following, at.metadata or "")
     return State(records, standing)
 
 
