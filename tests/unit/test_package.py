@@ -53,6 +53,16 @@ def test_manual_pages_are_in_it(distribution: Distribution) -> None:
     assert {Path(page).name for page in pages} == {"kbackup.1", *(f"kbackup-{name}.1" for name in COMMANDS)}
 
 
+def test_licences_are_in_it(distribution: Distribution) -> None:
+    metadata = distribution.metadata
+    assert (metadata.license_expression, metadata.license_files) == ("Apache-2.0", ["LICENSE", "NOTICE"])
+    notice = (ROOT / "NOTICE").read_text("utf-8")
+    from_kafka = {path.name for path in ROOT.glob("kbackup/**/*.json")}
+    assert "records.json" in from_kafka
+    unnamed = {name for name in from_kafka if name not in notice}
+    assert not unnamed, f"files of Kafka's that NOTICE does not name: {unnamed}"
+
+
 DISTRIBUTION = "kafka-kbackup"  # on the package index `kbackup` is another project
 
 

@@ -53,9 +53,11 @@ def test_packages_are_locked() -> None:
 
 
 def test_data_files_of_the_package_are_copied() -> None:
-    files = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["data-files"]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    project, files = settings["project"], settings["tool"]["setuptools"]["data-files"]
     folders = {str(Path(pattern).parent) for patterns in files.values() for pattern in patterns}
-    assert folders | {"kbackup", "pyproject.toml", "README.md"} <= copied()
+    assert folders | {"kbackup", "pyproject.toml", project["readme"], *project["license-files"]} <= copied()
+    assert f'org.opencontainers.image.licenses="{project["license"]}"' in DOCKERFILE
 
 
 def test_python_and_version_are_those_of_the_project() -> None:
