@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,10 +14,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.archive.restores.plan import RestorePlan
+from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import FIRST, POSITIONS, SECOND, Zoo
+from tests.support.archives import KEPT
 from tests.support.truth import (
     Records,
     archive_records,
@@ -235,3 +239,21 @@ def test_log_append_time_topic_takes_the_time_of_the_restore(zoo: Zoo, kbackup: 
     assert [r[3:] for r in restored] == [r[3:] for r in held]
     assert {r.kind for r in restored} == {1}
     assert min(r.timestamp or 0 for r in restored) > max(r.timestamp or 0 for r in held)
+
+
+@pytest.mark.parametrize("kind", ["plain", "encrypted"])
+def test_an_archive_of_version_0_1_is_restored(
+    kind: str, broker: Broker, kbackup: Kbackup, topic_name: str, tmp_path: Path
+) -> None:
+    folder = str(shutil.copytree(KEPT / "0.1.0" / kind, tmp_path / "archive"))
+    key = f"file:{KEPT}/0.1.0/key" if kind == "encrypted" else ""
+    names = ["--map-regex", rf"^(.*)$={topic_name}.\1", "--map-group", f"billing={topic_name}", *AS_THEY_ARE]
+    kbackup.run("restore", folder, *names, *(["--encryption-key", key] if key else []))
+    store, stand = open_store(folder, key=key, key_class=layout.key_class), positions(broker.bootstrap, topic_name)
+    for topic, incarnation, committed in (("orders", 1, 17), ("clicks", 2, 4)):
+        source, target = (
+            archive_records(store, topic, incarnation=incarnation),
+            read_topic(broker.bootstrap, f"{topic_name}.{topic}"),
+        )
+        assert_restored(source, target)
+        assert stand[f"{topic_name}.{topic}", 0].offset == expected_offset(committed, source[0], target[0], -1)

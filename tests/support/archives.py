@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -26,6 +27,9 @@ from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import RECORDS, RecordBlock
 from tests.support.memory_store import MemoryStore
+
+KEPT = Path(__file__).parents[1] / "golden" / "kept"
+"""Archives that earlier versions wrote: `<version>/plain`, and `encrypted` under the key in `key`."""
 
 T0 = 1_700_000_000_000
 """The timestamp of offset 0, in ms; each offset is a second later."""

@@ -39,7 +39,7 @@ EXIT_CODES: dict[int, str] = {
     "longer holds, or a cluster that is not ready to migrate or can't go back",
     11: "another writer holds the archive's lease, or took it over",
     12: "the key of an encrypted archive is wrong or missing",
-    13: "damage: bytes differ from format or manifest; or the sides of a migration differ",
+    13: "damage: bytes differ from format or manifest; a file of a newer kbackup; or the sides of a migration differ",
     14: "source, target, store or schema registry can't be reached or denies access",
     130: "interrupted by SIGINT or SIGTERM",
 }

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [
-    ROOT / "README.md",
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "infra" / "docs").glob("*.md")),
     *sorted((ROOT / "formats").rglob("*.md")),
 ]
