@@ -15,7 +15,7 @@ SERVERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 2
 # What tests start finds modules compiled, as in an installation, and pytest finds its rewritten assertions.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types style imports quick project migration wheels soak venv lock bench clean tools
+.PHONY: demo test check types style imports quick project migration wheels dist sbom soak venv lock bench clean tools
 
 demo: venv
 	$(BIN)/python -m scripts.demo
@@ -28,7 +28,7 @@ test: check
 	$(BIN)/python -m scripts.dev.tools browser
 	$(BIN)/python -m scripts.dev fetch
 	$(BIN)/pytest $(SERVERS) --ignore tests/interop/migration tests/faults tests/integration tests/interop tests/contract
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target migration wheels
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target migration wheels sbom
 
 # Two at a time: mypy takes as long as the others together.
 check: venv
@@ -57,9 +57,20 @@ migration: venv
 	$(BIN)/python -m scripts.dev fetch
 	$(BIN)/pytest $(SERVERS) --numprocesses 2 tests/interop/migration
 
-# The wheel with all extras for each supported Python that is on the machine.
+# Two builds of the wheel, which must be the same, and one with all extras for each supported Python on the machine.
 wheels: venv
 	$(BIN)/python -m scripts.dev.wheels
+
+# The sdist and the wheel of a release.
+dist: venv
+	rm -rf dist
+	$(BIN)/python -m scripts.dev.wheels dist
+
+# The packages of the image with versions and hashes, in CycloneDX.
+sbom: venv
+	mkdir -p dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements \
+		requirements/run.txt --pyproject pyproject.toml --output-reproducible --output-file dist/kbackup.cdx.json
 
 # What takes hours, and is stopped when it has run long enough.
 soak: venv

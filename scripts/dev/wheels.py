@@ -1,7 +1,8 @@
-"""Build the sdist and the wheel, and install them with all extras for each Python that kbackup supports.
+"""Build the sdist and the wheel twice, and install them with all extras for each Python that kbackup supports.
 
     python -m scripts.dev.wheels
 
+Both builds must be the same byte for byte. With the name of a folder it only builds them there, for a release.
 The versions are those of requirements/dev.txt. The packages come from uv's cache, as hard links where it is on the same
 disk. Commands then show that each installation is whole: its data files, compiled kernels, extras and Spark's workers.
 A Python that is not on this machine is named, and is no error.
@@ -9,10 +10,13 @@ A Python that is not on this machine is named, and is no error.
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import tomllib
@@ -30,10 +34,35 @@ _SETTINGS = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
 
 
 def build(folder: Path) -> Path:
-    """Build the sdist, and of it the wheel; return the wheel's path."""
-    _uv("build", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder), str(ROOT))
+    """Build the sdist, and of it the wheel, with the time of the last commit in both; return the wheel's path."""
+    moment = cache.run(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"], "git log", "run it in a clone").strip()
+    os.umask(0o022)  # a wheel keeps the modes that its files are made with
+    options = ["--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder)]
+    _uv("build", "--sdist", *options, str(ROOT))
+    (sdist,) = folder.glob("*.tar.gz")
+    _pack_again(sdist, int(moment))
+    _uv("build", "--wheel", *options, str(sdist), SOURCE_DATE_EPOCH=moment)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def _pack_again(sdist: Path, moment: int) -> None:
+    """Pack the files of an sdist without what differs from build to build: setuptools keeps times, owners and modes."""
+    packed = io.BytesIO()
+    with tarfile.open(sdist) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as new:
+        for member in sorted(old, key=lambda member: member.name):
+            member.uid, member.gid, member.uname, member.gname, member.mtime = 0, 0, "", "", moment
+            member.mode = 0o755 if member.mode & 0o100 else 0o644
+            new.addfile(member, old.extractfile(member))
+    sdist.write_bytes(gzip.compress(packed.getvalue(), mtime=moment))
+
+
+def check_reproducible(wheel: Path, folder: Path) -> None:
+    """Build again into an empty folder: the files must be those beside `wheel`."""
+    build(folder)
+    for path in folder.glob("kafka_kbackup-*"):
+        same = path.read_bytes() == (wheel.parent / path.name).read_bytes()
+        _check("the second build", same, f"{path.name} has other bytes than in the first")
 
 
 def extras() -> list[str]:
@@ -64,9 +93,9 @@ class Environment:
         return subprocess.run(argv, env=env, cwd=work, capture_output=True, text=True, check=False)
 
 
-def _uv(*arguments: str) -> None:
+def _uv(*arguments: str, **environ: str) -> None:
     hint = "run it by hand to see more; the locked packages must be there for each Python"
-    cache.run([_UV, *arguments], f"uv {' '.join(arguments[:2])}", hint, _SETTINGS)
+    cache.run([_UV, *arguments], f"uv {' '.join(arguments[:2])}", hint, _SETTINGS | environ)
 
 
 _ARCHIVE = str(ROOT / "tests" / "golden" / "java" / "archive")
@@ -91,6 +120,8 @@ def try_commands(environment: Environment) -> int:
     _check("the imports of the extras", imported == "", imported)
     page = environment.folder / "share" / "man" / "man1" / "kbackup.1"
     _check("man", page.is_file(), f"{page} is missing")
+    licences = {path.name for path in environment.folder.glob("lib/*/site-packages/kafka_kbackup-*/licenses/*")}
+    _check("the licence", licences == {"LICENSE", "NOTICE"}, str(licences))
     return 5
 
 
@@ -106,10 +137,14 @@ def _check(label: str, passes: bool, output: str) -> None:
         raise KbackupError(f"{label} did not do its work: {output[-3000:]}", "mend the package or its metadata")
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
+    if arguments:
+        print(build(Path(arguments[0])))
+        return
     print(tools.pythons_plan(), flush=True)
     with tempfile.TemporaryDirectory(prefix="kbackup-wheels-") as folder, ThreadPoolExecutor(2) as pool:
         wheel = build(Path(folder) / "dist")
+        check_reproducible(wheel, Path(folder) / "again")
         trials = [
             pool.submit(_try, version, path, Path(folder) / f"python{version}", wheel)
             for version, path in tools.pythons().items()
@@ -129,6 +164,6 @@ def _try(version: str, python: str, folder: Path, wheel: Path) -> str:
 
 if __name__ == "__main__":
     try:
-        main()
+        main(sys.argv[1:])
     except KbackupError as error:
         sys.exit(f"error: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import tomllib
@@ -122,6 +123,8 @@ def test_chart_is_of_this_version() -> None:
     assert chart["kubeVersion"] == f">={VERSIONS[0]}.0-0"
     shown = " and ".join(".".join(v.split(".")[:2]) for v in VERSIONS)
     assert f"schemas of\nKubernetes {shown}," in page
+    icon = base64.b64decode(chart["icon"].partition(";base64,")[2])
+    assert icon == (ROOT / "kbackup" / "web" / "static" / "icon.svg").read_bytes().rstrip()
 
 
 @pytest.mark.parametrize(
