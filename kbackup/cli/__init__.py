@@ -61,6 +61,16 @@ COMMANDS = {
 }
 """Command: (module, short help). A module with several commands is named with the object: `module:object`."""
 
+GROUPS = {
+    "Every day": ("backup", "status", "list", "check"),
+    "When it burns": ("restore", "groups", "repair", "unlock"),
+    "Look into an archive": ("info", "ls", "cat", "find", "diff", "log", "ui", "export"),
+    "Keep an archive": ("verify", "drill", "expire", "keep", "release", "label", "copy", "promote", "key"),
+    "Clusters": ("mirror", "migrate"),
+    "Set up": ("init", "config", "adopt", "completion", "help"),
+}
+"""The commands by task, as help shows them."""
+
 JSON_LINE = "--json=line"
 """The flag --json with a value, which click has no flags for."""
 
@@ -93,9 +103,11 @@ class LazyGroup(click.Group):
         ]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<10}", COMMANDS[name][1]) for name in names])
+        click.Command.format_options(self, ctx, formatter)
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 

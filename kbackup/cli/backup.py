@@ -11,7 +11,7 @@ import msgspec
 from kbackup.cli.common import session
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, key_option, key_options, name_options, source_options
-from kbackup.cli.common.output import Reporter, ShownProgress
+from kbackup.cli.common.output import Column, Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
 from kbackup.jobs.common import Stop
@@ -143,6 +143,7 @@ def _follow_until_stopped(frame: Frame) -> int:
     key_option("follow.listen", "--listen"),
     key_option("follow.stale_after_seconds", "--stale-after"),
     spark=True,
+    example="kbackup backup --label before-migration",
 )
 def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
@@ -237,12 +238,13 @@ def _show_plan(plan: Plan, reporter: Reporter) -> None:
 def _show(report: BackupReport, reporter: Reporter) -> None:
     totals = report.totals
     reporter.table(
-        ("topic", "state", "partitions", "records", "bytes"),
+        ("topic", Column("state", 2), Column("partitions", 1), "new records", Column("records", 4), Column("bytes", 3)),
         [
             (
                 t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
                 t.state,
                 len(t.partitions),
+                report.new_records.get(t.name, 0),
                 sum(p.records for p in t.partitions),
                 human_size(sum(p.bytes for p in t.partitions)),
             )
@@ -271,6 +273,7 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     key_options("export.delta", "export.parquet", "export.one_table"),
     name_options("export.topics"),
     spark=True,
+    example="kbackup export --delta s3://lake/kafka --topic orders",
 )
 def export_command(frame: Frame) -> int:
     """Export what is new in an archive to Delta tables or Parquet files.

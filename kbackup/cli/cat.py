@@ -11,8 +11,8 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import moment_of, s3_options, state_options
-from kbackup.cli.common.output import Cell
+from kbackup.cli.common.options import bucket_options, moment_of, state_options
+from kbackup.cli.common.output import Cell, Column
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.store import Store
@@ -21,7 +21,7 @@ from kbackup.util.text import human_size
 from kbackup.util.times import human_time
 
 
-@click.command("cat")
+@click.command("cat", epilog="Example: kbackup cat orders:3 --tail 10")
 @click.argument("address_text", metavar="PLACE")
 @click.option(
     "--tail", "last", type=click.IntRange(min=1), metavar="N", help="Print the last N records of each partition."
@@ -88,12 +88,13 @@ _HEADINGS = {
     **{"as_of": "as of", "stored_bytes": "stored"},
     **{"min_timestamp": "oldest record", "max_timestamp": "newest record"},
 }
+_IMPORTANCE = {"segments": 1, "stored_bytes": 1, "largest": 1, "min_timestamp": 2, "max_timestamp": 3, "as_of": 2}
 
 
-@click.command("ls")
+@click.command("ls", epilog="Example: kbackup ls orders:3")
 @click.argument("address_text", metavar="[PLACE]", required=False)
 @state_options
-@s3_options
+@bucket_options
 @pass_frame
 def ls_command(frame: Frame, address_text: str | None, restore_point: str, to_time: str | None) -> None:
     """List an archive's topics; with PLACE, a topic's partitions (orders) or a partition's segments (orders:3).
@@ -107,9 +108,8 @@ def ls_command(frame: Frame, address_text: str | None, restore_point: str, to_ti
     catalogue = shown.open_archive_at(frame, restore_point, moment, topic).catalogue
     level, rows = _rows(catalogue, address)
     names = _COLUMNS[level]
-    frame.reporter.table(
-        [_HEADINGS.get(name, name) for name in names], [[_cell(n, row[n]) for n in names] for row in rows]
-    )
+    columns = [Column(_HEADINGS.get(name, name), _IMPORTANCE.get(name, 5)) for name in names]
+    frame.reporter.table(columns, [[_cell(n, row[n]) for n in names] for row in rows])
     document = {"archive": catalogue.archive, "restore_point": catalogue.restore_point}
     choice = {"choice": catalogue.choice} if catalogue.choice is not None else {}
     frame.reporter.document({**document, "committed_at": catalogue.committed_at, level: rows, **choice})

@@ -27,6 +27,7 @@ def show_step(step: CheckStep, reporter: Reporter) -> None:
     click.option("--target", is_flag=True, help="Also check access for a restore into [target]."),
     click.option("--spark", is_flag=True, help="Also start Spark and run a task."),
     spark=True,
+    example="kbackup check --spark",
 )
 def command(frame: Frame, target: bool, spark: bool) -> int:
     """Check access and rights before a run, and leave nothing behind.

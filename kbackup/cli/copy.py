@@ -28,6 +28,7 @@ _TO_S3 = "to_s3_"
     click.option(
         "--to-s3-path-style/--no-to-s3-path-style", default=None, help="Put DEST's bucket in the path of the URL."
     ),
+    example="kbackup copy s3://other-region/kafka",
 )
 def command(frame: Frame, destination: str, restore_point: str | None, keep: bool, **to_s3: str | bool | None) -> None:
     """Copy an archive, or what is new in it, to DEST.

@@ -12,7 +12,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, client_file_option, key_option, name_options
-from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.output import Cell, Column, Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     name_options("backup.topics", "backup.groups"),
     key_option("backup.isolation_level"),
     click.option("--exit-code", is_flag=True, help="End with exit code 3 if there are differences."),
+    example="kbackup diff latest source",
 )
 def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     """Show how B differs from A: topics, offsets, groups and settings of the cluster.
@@ -61,6 +62,7 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
+_CHANGE = Column("change", 1)
 _VALUES = (
     ("users", "user", "mechanism"),
     ("broker_configs", "broker", "config"),
@@ -77,31 +79,34 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.note(f"from {diff.a} to {diff.b}")
     _table(
         reporter,
-        ("topic", "change", "partitions", "replication"),
+        ("topic", "change", Column("partitions", 4), Column("replication", 3)),
         [(t.topic, t.change, _change(*t.partitions), _change(*t.replication)) for t in diff.topics],
     )
     configs = [value for topic in diff.topics for value in topic.configs]
-    _table(reporter, ("topic", "config", "change", "before", "after"), map(_value, configs))
+    _table(reporter, ("topic", "config", _CHANGE, "before", "after"), map(_value, configs))
     _table(
         reporter,
-        ("topic", "partition", "start", "end", "added"),
+        ("topic", "partition", Column("start", 3), Column("end", 4), "added"),
         [(o.topic, o.partition, _change(*o.start), _change(*o.end), o.added) for o in diff.offsets],
     )
     _table(
         reporter,
-        ("group", "change", "topic", "partition", "before", "after"),
+        ("group", _CHANGE, "topic", "partition", Column("before", 4), "after"),
         [(g.group, g.change, m.topic, m.partition, m.before, m.after) for g in diff.groups for m in g.moved],
     )
     _table(
         reporter,
-        ("acl", "principal", "host", "permission", "operation", "resource", "name", "pattern"),
+        (
+            *("acl", "principal", Column("host", 1), Column("permission", 3), "operation", Column("resource", 4)),
+            *("name", Column("pattern", 2)),
+        ),
         [
             (d.change, a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern)
             for d, a in ((d, d.acl) for d in diff.acls)
         ],
     )
     for part, owner, name in _VALUES:
-        _table(reporter, (owner, name, "change", "before", "after"), map(_value, getattr(diff, part)))
+        _table(reporter, (owner, name, _CHANGE, "before", "after"), map(_value, getattr(diff, part)))
     reporter.note(*(f"not compared: {subject} ({why})" for subject, why in diff.not_compared.items()))
     added = sum(max(0, o.added) for o in diff.offsets)
     counts = (
@@ -120,7 +125,7 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.line("there are no differences" if diff.same else different)
 
 
-def _table(reporter: Reporter, columns: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]) -> None:
+def _table(reporter: Reporter, columns: tuple[str | Column, ...], rows: Iterable[tuple[Cell, ...]]) -> None:
     """Print a table and an empty line; print nothing without rows."""
     shown = list(rows)
     if shown:

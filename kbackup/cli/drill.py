@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     show_option,
     argument=True,
     spark=True,
+    example="kbackup drill --topic orders --report /var/www/drills",
 )
 def command(frame: Frame, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int) -> int:
     """Restore a restore point for practice, compare the result with the archive, and report.

@@ -10,7 +10,7 @@ import click
 
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, own_command
-from kbackup.cli.common.output import Reporter, ShownProgress
+from kbackup.cli.common.output import Column, Reporter, ShownProgress, human_age
 from kbackup.cli.common.session import archive_store
 from kbackup.config.windows import parse_duration
 from kbackup.errors import StoreError
@@ -68,6 +68,7 @@ def _span_option(name: str, help: str, **attributes: Any) -> Callable[[F], F]:
     click.option("--confirm", is_flag=True, help="Expire. Without it, the command only shows the plan."),
     click.option("--undo", is_flag=True, help="Undo the newest expiration, within its grace time."),
     argument=True,
+    example="kbackup expire --keep-daily 14 --keep-monthly 12",
 )
 def command(
     frame: Frame,
@@ -113,11 +114,13 @@ def command(
 
 def _show(report: ExpireReport, reporter: Reporter) -> None:
     reporter.table(
-        ("number", "committed at", "", "why", "records kept", "records expired"),
+        (
+            *("number", Column("committed at", 4), "age", "result", Column("why", 1, prose=True)),
+            *(Column("records kept", 2), Column("records expired", 3)),
+        ),
         [
-            (p.number, p.committed_at, "stays", ", ".join(p.reasons), p.records, p.records_gone)
-            if p.stays
-            else (p.number, p.committed_at, "expires", None, None, None)
+            (p.number, p.committed_at, human_age(p.committed_at))
+            + (("stays", ", ".join(p.reasons), p.records, p.records_gone) if p.stays else ("expires", *3 * (None,)))
             for p in report.restore_points
         ],
     )

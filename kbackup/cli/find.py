@@ -100,7 +100,7 @@ def _first_line(error: ValueError) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-@click.command("find")
+@click.command("find", epilog="Example: kbackup find customer-17 orders --in key")
 @click.argument("pattern", metavar="[TEXT]", required=False)
 @click.argument("address_text", metavar="[PLACE]", required=False)
 @click.option("-E", "--regex", is_flag=True, help="Read TEXT as a regular expression (RE2, over bytes).")

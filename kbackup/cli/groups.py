@@ -20,7 +20,7 @@ from kbackup.cli.common.options import (
     target_options,
     to_time_option,
 )
-from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.output import Cell, Column, Reporter
 from kbackup.cli.common.session import archive_store, state_store
 from kbackup.config.windows import TIMES
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
@@ -60,7 +60,13 @@ _selection_options = options(
 )
 
 
-@archive_command("show", click.argument("group", required=False), _moment_options, group=command)
+@archive_command(
+    "show",
+    click.argument("group", required=False),
+    _moment_options,
+    group=command,
+    example="kbackup groups show billing",
+)
 def show(frame: Frame, group: str | None, restore_point: str | None, to_time: str | None) -> None:
     """Show the groups of an archive; with GROUP, its offsets, leader epochs and metadata.
 
@@ -112,7 +118,7 @@ def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
     reporter.fields(_head(overview))
     reporter.line()
     reporter.table(
-        ("group", "type", "state", "partitions", "lag"),
+        ("group", Column("type", 1), Column("state", 3), Column("partitions", 2), "lag"),
         [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in overview.groups],
     )
     reporter.warning(*(f"group {group} was not captured: {why}" for group, why in overview.not_carried.items()))
@@ -123,12 +129,12 @@ def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporte
     reporter.fields([*_head(overview), *details, ("state", group.state or None), ("lag", group.lag)])
     reporter.line()
     reporter.table(
-        ("topic", "partition", "offset", "lag", "leader epoch", "metadata"),
+        ("topic", "partition", "offset", "lag", Column("leader epoch", 1), Column("metadata", 2)),
         [(o.topic, o.partition, o.offset, o.lag, o.leader_epoch, o.metadata) for o in group.offsets],
     )
 
 
-@archive_command("plan", _selection_options, group=command)
+@archive_command("plan", _selection_options, group=command, example="kbackup groups plan --restore-id worst-day")
 def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Show which offsets each group would get on the target, and why; write nothing.
 
@@ -145,7 +151,10 @@ def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: s
 
 def show_plan(report: GroupsPlanReport, reporter: Reporter) -> None:
     reporter.table(
-        ("group", "becomes", "topic", "partition", "now", "source offset", "target offset", "how"),
+        (
+            *("group", Column("becomes", 2), "topic", "partition", Column("now", 3), Column("source offset", 1)),
+            *("target offset", Column("how", 4)),
+        ),
         [
             (g.source, g.group, o.topic, o.partition, o.now, o.source, o.target, o.how)
             for g in report.groups
@@ -161,7 +170,7 @@ def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
     return f"as of restore point {report.restore_point}{at}" if report.restore_point else "of the Java tool's folder"
 
 
-@archive_command("apply", _selection_options, group=command)
+@archive_command("apply", _selection_options, group=command, example="kbackup groups apply --restore-id worst-day")
 def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Set groups on the target, by the offset map of an earlier restore.
 
@@ -188,7 +197,10 @@ def show_applied(report: GroupsReport, reporter: Reporter) -> None:
 
 def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
     reporter.table(
-        ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
+        (
+            *("group", "topic", "partition", Column("source offset", 1), Column("target offset", 3)),
+            *(Column("how", 2), "status"),
+        ),
         [(g.group, o.topic, o.partition, o.source, o.target, o.how, g.status) for g in groups for o in g.offsets],
     )
 
@@ -201,6 +213,7 @@ def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
     name_options("restore.groups"),
     key_options("restore.state"),
     group=command,
+    example="kbackup groups undo --restore-id worst-day",
 )
 def undo(frame: Frame, number: int | None) -> int:
     """Put back the offsets that groups had before 'apply', and delete those they did not have.
@@ -224,7 +237,7 @@ def undo(frame: Frame, number: int | None) -> int:
 
 def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
     reporter.table(
-        ("group", "status", "set back", "removed", "as it was"),
+        ("group", "status", Column("set back", 4), Column("removed", 3), Column("as it was", 2)),
         [(g.group, g.status, g.set_back, g.removed, g.kept) for g in report.groups],
     )
     reporter.warning(*report.missing)

@@ -7,6 +7,7 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, Z
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import common_options, key_option, s3_options, spark_options
+from kbackup.cli.common.output import Column
 from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
 from kbackup.errors import UsageError
 
@@ -17,7 +18,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     return below.command.shell_complete(below, incomplete) if isinstance(below.command, click.Group) else []
 
 
-@click.command("help")
+@click.command("help", epilog="Example: kbackup help groups plan")
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def help_command(context: click.Context, words: tuple[str, ...]) -> None:
@@ -41,7 +42,7 @@ def _context_of(context: click.Context, words: tuple[str, ...]) -> click.Context
 _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
-@click.command("completion")
+@click.command("completion", epilog="Example: kbackup completion bash")
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
@@ -56,13 +57,13 @@ def completion_command(context: click.Context, shell: str) -> None:
     click.echo(script)
 
 
-@click.command("config")
+@click.command("config", epilog="Example: kbackup config --keys")
 @click.option("--show", "output", flag_value="show", default="show", help="Show all values and where each came from.")
 @click.option("--keys", "output", flag_value="keys", help="Show all keys with type, default and meaning.")
-@common_options
 @key_option("archive", "-a", "--archive")
 @s3_options
 @spark_options
+@common_options
 @pass_frame
 def config_command(frame: Frame, output: str) -> None:
     """Show the configuration and where each value came from; secrets are hidden."""
@@ -70,10 +71,11 @@ def config_command(frame: Frame, output: str) -> None:
     if output == "keys":
         keys = KEYS.values()
         reporter.table(
-            ("key", "takes", "default", "meaning"), [(k.path, k.expected, k.default_text, k.doc) for k in keys]
+            ("key", Column("takes", 1, prose=True), Column("default", 2), Column("meaning", prose=True)),
+            [(k.path, k.expected, k.default_text, k.doc) for k in keys],
         )
         reporter.line()
-        reporter.table(("variable", "meaning"), list(VARIABLES.items()))
+        reporter.table(("variable", Column("meaning", prose=True)), list(VARIABLES.items()))
         described = [{"key": k.path, "takes": k.expected, "default": k.default, "meaning": k.doc} for k in keys]
         reporter.document({"keys": described, "variables": VARIABLES})
         return

@@ -9,7 +9,7 @@ from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_command, cache_option, moment_of, s3_options, state_options
+from kbackup.cli.common.options import archive_command, bucket_options, cache_option, moment_of, state_options
 from kbackup.cli.common.output import Cell, Column, Reporter, human_age, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
@@ -23,6 +23,7 @@ from kbackup.util.times import human_time
     click.option("--label", "label", metavar="NAME", help="List the restore point with this label alone."),
     cache_option,
     argument=True,
+    example="kbackup list s3://my-backups/kafka",
 )
 def list_command(frame: Frame, label: str | None) -> None:
     """List an archive's restore points, and who is writing to it."""
@@ -42,10 +43,11 @@ def list_command(frame: Frame, label: str | None) -> None:
     lease, let_go = holder(store), archive.state.let_go
     reporter.table(
         (
-            *("number", "committed at", "age", "topics", "partitions", "new records", "bytes", "stored"),
-            *(Column("groups", optional=True), Column("losses", optional=True, alarming=True)),
-            *(Column("warnings", optional=True), Column("damaged", optional=True, alarming=True)),
-            *(Column("kept", optional=True), Column("labels", optional=True)),
+            *("number", "committed at", "age", Column("topics", 2), Column("partitions", 1), "new records"),
+            *(Column("bytes", 4), Column("stored", 3), Column("groups", 1, optional=True)),
+            *(Column("losses", optional=True, alarming=True), Column("warnings", 4, optional=True)),
+            *(Column("damaged", optional=True, alarming=True), Column("kept", optional=True)),
+            Column("labels", optional=True),
         ),
         [
             (
@@ -64,10 +66,10 @@ def list_command(frame: Frame, label: str | None) -> None:
     reporter.document(document | {"let_go": let_go, "held_by": lease_fields(lease)})
 
 
-@click.command("info")
+@click.command("info", epilog="Example: kbackup info orders")
 @click.argument("topic", required=False)
 @state_options
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | None) -> None:
     """Show what an archive holds and what it lost; with TOPIC, its partitions and consumer groups.
@@ -118,7 +120,10 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
     reporter.fields(fields)
     reporter.line()
     reporter.table(
-        (*("topic", "state", "as of", "partitions", *_SUM_COLUMNS), Column("losses", optional=True, alarming=True)),
+        (
+            *("topic", Column("state", 4), Column("as of", 2), Column("partitions", 3), *_SUM_COLUMNS),
+            Column("losses", optional=True, alarming=True),
+        ),
         [
             (
                 t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
@@ -152,14 +157,15 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
     if topic.groups:
         reporter.line()
         reporter.table(
-            ("group", "partition", "offset", "lag"), [(g.group, g.partition, g.offset, g.lag) for g in topic.groups]
+            ("group", "partition", Column("offset", 4), "lag"),
+            [(g.group, g.partition, g.offset, g.lag) for g in topic.groups],
         )
     reporter.warning(*(f"loss: {loss}" for loss in topic.losses))
 
 
 _SUM_COLUMNS = (
-    *("records", "bytes", "stored", "segments"),
-    *(Column("gaps", optional=True), "oldest record", "newest record"),
+    *("records", "bytes", Column("stored", 2), Column("segments", 1)),
+    *(Column("gaps", 4, optional=True), Column("oldest record", 1), Column("newest record", 3)),
 )
 
 

@@ -43,7 +43,7 @@ class InitReport:
     next: tuple[str, ...]
 
 
-@click.command("init")
+@click.command("init", epilog="Example: kbackup init --schedule systemd")
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take the answers from options.")
 @click.option("--overwrite", is_flag=True, help="Overwrite files that exist.")
 @click.option("--no-check", is_flag=True, help="Write the files without trying the answers.")

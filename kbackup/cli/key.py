@@ -9,6 +9,7 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_command, common_options
+from kbackup.cli.common.output import Column
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
@@ -21,7 +22,7 @@ def command() -> None:
     """Generate, list and rotate keys of encrypted archives."""
 
 
-@command.command("generate")
+@command.command("generate", epilog="Example: kbackup key generate /etc/kbackup/archive.key")
 @click.argument("file", type=click.Path(path_type=Path))
 @common_options
 @pass_frame
@@ -42,7 +43,7 @@ def generate(frame: Frame, file: Path) -> None:
     frame.reporter.document({"file": str(file), "key": name})
 
 
-@archive_command("list", argument=True, group=command)
+@archive_command("list", argument=True, group=command, example="kbackup key list")
 def show(frame: Frame) -> int:
     """List an archive's files of data keys, and whether the given key opens them.
 
@@ -55,7 +56,7 @@ def show(frame: Frame) -> int:
     frame.reporter.warning(*(str(each) for each in skipped))
     frame.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
     frame.reporter.table(
-        ("file", "created at", "under key", "data keys", "opens"),
+        ("file", Column("created at", 1), Column("under key", 4), Column("data keys", 2), "opens"),
         [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
     )
     paths, messages = [each.path for each in skipped], [conflict.message for conflict in conflicts]
@@ -70,6 +71,7 @@ def show(frame: Frame) -> int:
     ),
     argument=True,
     group=command,
+    example="kbackup key rotate --to file:/etc/kbackup/new.key",
 )
 def rotate(frame: Frame, new: str) -> int:
     """Encrypt an archive's data keys with a new key; segments stay as they are.

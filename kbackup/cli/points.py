@@ -7,13 +7,14 @@ import click
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, cache_option
+from kbackup.cli.common.output import Column, human_age
 from kbackup.cli.common.session import archive_store, cached_archive_store
 from kbackup.errors import UsageError
 
 _point_argument = click.argument("restore_point", metavar="N|LABEL|latest")
 
 
-@archive_command("keep", _point_argument)
+@archive_command("keep", _point_argument, example="kbackup keep 41")
 def keep_command(frame: Frame, restore_point: str) -> None:
     """Pin a restore point, so that neither it nor its records expire.
 
@@ -27,7 +28,7 @@ def keep_command(frame: Frame, restore_point: str) -> None:
     frame.reporter.document(report)
 
 
-@archive_command("release", _point_argument)
+@archive_command("release", _point_argument, example="kbackup release 41")
 def release_command(frame: Frame, restore_point: str) -> None:
     """Remove the pin of a restore point. The next 'kbackup expire' may expire it."""
     from kbackup.jobs.points import release
@@ -42,6 +43,7 @@ def release_command(frame: Frame, restore_point: str) -> None:
     click.argument("restore_point", metavar="N|LABEL|latest", required=False),
     click.argument("label", metavar="NAME", required=False),
     click.option("--remove", metavar="NAME", help="Remove this label."),
+    example="kbackup label 41 before-migration",
 )
 def label_command(frame: Frame, restore_point: str | None, label: str | None, remove: str | None) -> None:
     """Give a restore point a label: 'kbackup label 41 before-migration'.
@@ -64,7 +66,7 @@ def label_command(frame: Frame, restore_point: str | None, label: str | None, re
     frame.reporter.document(report)
 
 
-@archive_command("promote", argument=True)
+@archive_command("promote", argument=True, example="kbackup promote s3://other-region/kafka")
 def promote_command(frame: Frame) -> None:
     """Make a copy an independent archive, also when its origin is lost.
 
@@ -82,6 +84,7 @@ def promote_command(frame: Frame) -> None:
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show the newest N entries."),
     cache_option,
     argument=True,
+    example="kbackup log --limit 10",
 )
 def log_command(frame: Frame, limit: int | None) -> None:
     """Show the history of an archive: backups, expirations, pins, repairs and copies, with time, user and result."""
@@ -90,6 +93,7 @@ def log_command(frame: Frame, limit: int | None) -> None:
     store = cached_archive_store(frame)
     rows = history(open_archive(store), limit)
     frame.reporter.table(
-        ("catalog", "at", "what", "by", "result"), [(r.catalog, r.at, r.kind, r.by, r.summary) for r in rows]
+        ("catalog", "at", "age", Column("what", 2), Column("by", 1), Column("result", prose=True)),
+        [(r.catalog, r.at, human_age(r.at), r.kind, r.by, r.summary) for r in rows],
     )
     frame.reporter.document({"archive": store.url, "history": [row._asdict() for row in rows]})

@@ -22,6 +22,7 @@ _MENDED = 20  # files that are named
     click.option("--read-data", is_flag=True, help="Read every segment and check its checksum."),
     argument=True,
     spark=True,
+    example="kbackup repair --read-data",
 )
 def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     """Show what can be repaired in an archive that has lost files; with --confirm, repair it.
@@ -39,7 +40,7 @@ def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     return _show(report, frame.reporter)
 
 
-@archive_command("adopt", confirm_option, argument=True, spark=True)
+@archive_command("adopt", confirm_option, argument=True, spark=True, example="kbackup adopt s3://my-backups/java")
 def adopt_command(frame: Frame, confirm: bool) -> int:
     """Make an archive of a folder that the Java tool kafka-backup wrote, at the same address.
 

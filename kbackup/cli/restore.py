@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     ),
     argument=True,
     spark=True,
+    example="kbackup restore --restore-point 41 --topic orders --dry-run",
 )
 def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.

@@ -16,15 +16,13 @@ UNKNOWN = 3
 """A monitoring plugin's exit code if the archive can't be judged; ok, warning and critical are 0, 1 and 2."""
 
 
-@click.command("status")
+@click.command("status", epilog="Example: kbackup status --max-age 2h")
 @options.archive_argument
-@options.common_options
-@options.archive_option
 @options.key_option("backup.max_age", "--max-age")
 @click.option("--nagios", is_flag=True, help="Print and exit as a monitoring plugin: 0, 1, 2 or 3.")
 @options.key_option("restore.state", help="Address of the drills' reports. Unset: the archive.")
 @options.cache_option
-@options.s3_options
+@options.bucket_options
 def command(nagios: bool) -> int:
     """Show in one line whether an archive is well, then each finding with a command that shows or mends it.
 

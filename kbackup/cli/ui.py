@@ -35,6 +35,7 @@ _GRACE = 3  # s, for requests in progress at the end
     click.option(
         "--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record."
     ),
+    example="kbackup ui --listen 127.0.0.1:8080",
 )
 def command(frame: Frame, no_token: bool) -> int:
     """Serve a web page that shows the archive, until SIGTERM or Ctrl-C.

@@ -19,6 +19,7 @@ from kbackup.errors import RefusedError, UsageError
     click.option("--yes", is_flag=True, help="Break the lease without a question."),
     click.option("--force", is_flag=True, help="Break a live lease, too. Its run stops and commits nothing."),
     argument=True,
+    example="kbackup unlock",
 )
 def command(frame: Frame, yes: bool, force: bool) -> None:
     """Show who holds an archive's lease, and break it.

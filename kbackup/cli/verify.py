@@ -17,7 +17,7 @@ from kbackup.cli.common.options import (
     point_option,
     time_key_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress
+from kbackup.cli.common.output import Column, Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.verify import VerifyReport, count_verification, record_verification, verify
@@ -57,6 +57,7 @@ selection_options = options(time_key_options, key_option("restore.range"), name_
     show_option,
     argument=True,
     spark=True,
+    example="kbackup verify --quick",
 )
 def command(
     frame: Frame,
@@ -142,7 +143,14 @@ def _against(
 def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
     """Print the table of topics, the differences to name, and one line with the result."""
     reporter.table(
-        ("topic", "compared with", "partitions", "records", "same", "result"),
+        (
+            "topic",
+            Column("compared with", 3),
+            Column("partitions", 1),
+            Column("records", 4),
+            Column("same", 2),
+            "result",
+        ),
         [
             (t.source, t.target, t.partitions, t.records, t.same, "as archived" if t.ok else "DIFFERS")
             for t in report.topics

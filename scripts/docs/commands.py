@@ -23,9 +23,13 @@ but `config`, `key generate` and `migrate status` take the
 [options of archives](#options-of-every-command-that-opens-an-archive). [One table](#options-of-several-commands) has
 shared options. Most options are also [keys of `kbackup.toml` and variables](configuration.md).
 
-Data goes to stdout; notes, progress and warnings go to stderr. `--json` prints one JSON document of [its schema](json),
-with its `exit_code` and, if the command failed, an `error`; `--json=line` prints it on one line. `cat` and `find` print
-one a line for each record. [exit-codes.md](exit-codes.md) lists the exit codes.
+Data goes to stdout; notes, progress and warnings go to stderr. On a terminal, a table shows the columns that fit its
+width, and a line below it names the others: `--wide` shows them. In a pipe or a file a table has all columns, and
+nothing is cut.
+
+`--json` prints one JSON document of [its schema](json), with its `exit_code` and, if the command failed, an `error`;
+`--json=line` prints it on one line. `cat` and `find` print one a line for each record. [exit-codes.md](exit-codes.md)
+lists the exit codes.
 
 `python -m scripts.docs` writes this page from the code.
 """
@@ -73,6 +77,8 @@ def _rows_of_several() -> dict[str, str]:
 
 def _section(name: str, command: click.Command, shared: dict[str, str]) -> str:
     paragraphs = [f"## kbackup {name}{_arguments(command)}\n{inspect.cleandoc(command.help or '')}"]
+    if command.epilog:
+        paragraphs.append(f"Example: `{command.epilog.removeprefix('Example: ')}`")
     options = _own_options(command)
     explained = [option for option in options if shared.get(option.opts[-1]) == _row(option)]
     if explained:

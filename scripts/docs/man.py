@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from kbackup.cli import COMMANDS, cli
+from kbackup.cli import COMMANDS, GROUPS, cli
 from kbackup.cli.common.frame import EXIT_CODES
 from scripts.docs.commands import all_commands, subcommands
 
@@ -34,8 +34,10 @@ def _main_page() -> Iterator[str]:
     yield from _head("kbackup", cli.help or "")
     yield from (".SH SYNOPSIS", ".B kbackup", r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGUMENTS\fR]")
     yield ".SH COMMANDS"
-    for name, (_, short) in COMMANDS.items():
-        yield from (".TP", rf"\fBkbackup\-{_escaped(name)}\fR(1)", _line(short))
+    for title, names in GROUPS.items():
+        yield f".SS {title}"
+        for name in names:
+            yield from (".TP", rf"\fBkbackup\-{_escaped(name)}\fR(1)", _line(COMMANDS[name][1]))
     yield ".SH OPTIONS"
     yield from _options(cli)
     yield ".SH EXIT STATUS"
@@ -77,7 +79,8 @@ def _usage(command: click.Command) -> str:
 
 
 def _paragraphs(command: click.Command) -> Iterator[str]:
-    for number, text in enumerate(inspect.cleandoc(command.help or "").split("\n\n")):
+    """Yield the help of a command and, after it, its example."""
+    for number, text in enumerate(inspect.cleandoc(f"{command.help}\n\n{command.epilog or ''}").split("\n\n")):
         yield from ([".PP"] if number else [])
         yield _line(text)
 

@@ -170,6 +170,7 @@ class FlagValues:
     json: bool = False
     json_line: bool = False
     quiet: bool = False
+    wide: bool = False
     debug: bool = False
     verbose: int = 0
     reporter: Reporter | None = None
@@ -204,7 +205,7 @@ class Frame:
 def start_reporter(state: FlagValues) -> Reporter:
     """Configure logging and make the reporter of a command."""
     configure_logging(2 if state.debug else state.verbose)
-    state.reporter = Reporter(json=state.json, one_line=state.json_line, quiet=state.quiet)
+    state.reporter = Reporter(json=state.json, one_line=state.json_line, quiet=state.quiet, wide=state.wide)
     return state.reporter
 
 

@@ -254,6 +254,7 @@ common_options = options(
         help="Set any key. [repeatable]",
     ),
     _flag("--json", help="Print one JSON document on stdout; --json=line prints it on one line."),
+    _flag("--wide", help="Print all columns of a table and whole names, however narrow the terminal is."),
     _flag("-q", "--quiet", help="Print no notes and no progress."),
     hidden_value(
         "-v", "--verbose", callback=store("verbose"), count=True, help="Log more; give it twice for still more."
@@ -287,26 +288,33 @@ spark_options = key_option("spark.master")
 cache_option = key_option(
     "metadata_cache", "--cache/--no-cache", help="Keep the archive's metadata for the next command."
 )
-state_options = options(common_options, archive_option, point_option(default="latest"), to_time_option(), cache_option)
+state_options = options(point_option(default="latest"), to_time_option(), cache_option)
 """Select the state of an archive to read."""
+bucket_options = options(archive_option, s3_options, common_options)
+"""What every command on an archive takes, after its own options."""
 confirm_option = click.option(
     "--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan."
 )
 
 
 def archive_command(
-    name: str, *own: Callable[[Any], Any], argument: bool = False, spark: bool = False, group: click.Group | None = None
+    name: str,
+    *own: Callable[[Any], Any],
+    argument: bool = False,
+    spark: bool = False,
+    group: click.Group | None = None,
+    example: str = "",
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Return a decorator that makes a function a command on an archive; its first argument is a `Frame`.
 
     The command has its `own` arguments and options and those that such commands share. `argument`: the archive may also
-    be an argument. `spark`: the command may start Spark."""
+    be an argument. `spark`: the command may start Spark. `example` is a line at the end of its help."""
 
     def decorate(body: Callable[..., int | None]) -> click.Command:
-        shared = (archive_argument, common_options, archive_option) if argument else (common_options, archive_option)
-        last = (s3_options, spark_options) if spark else (s3_options,)
-        function = options(*shared, *own, *last)(pass_frame(body))
-        return group.command(name)(function) if group is not None else click.command(name)(function)
+        first, last = (archive_argument,) if argument else (), (spark_options,) if spark else ()
+        function = options(*first, *own, *last, bucket_options)(pass_frame(body))
+        made = group.command if group is not None else click.command
+        return made(name, epilog=f"Example: {example}" if example else None)(function)
 
     return decorate
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -29,43 +30,52 @@ def human_age(moment: str) -> str:
     return f"{duration_text(time.time() - ms_of(moment) / 1000, units=1)} ago"
 
 
-# Tables on stdout: plain in pipes and files, fitted to the width of a terminal.
+# Tables on stdout: in pipes and files all columns; on a terminal those that fit its width, the important ones first.
 
 
 Cell = str | int | float | None
 
-_NAME = 24  # characters of a name that a table keeps on a terminal, however narrow
+_NAME = 24  # characters of a name that stay as long as a minor column can be left out in its place
+_SHORT_NAME = 12  # characters of a name that stay on the narrowest terminal
+_SHORT = 20  # characters of a text that is never cut, such as a time
 _PADDED = 60  # characters up to which a column of text is padded
 _GAP = 2  # blanks between columns
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d\.\d{3}Z")
+_MAIN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column with rules of its own; a column without any is its name.
 
-    `optional` hides it if every cell is zero or empty, unless the table has no rows. `alarming` prints its cells in red
-    on a terminal, but for zeros and empty cells.
+    A narrow terminal leaves out the columns of least `importance` first, of equal ones the right one. `optional` hides
+    the column if every cell is zero or empty, unless the table has no rows. `alarming` prints its cells in red on a
+    terminal, but for zeros and empty cells. `prose` is wrapped between words; other text loses its middle if it does
+    not fit.
     """
 
     name: str
+    importance: int = _MAIN
     optional: bool = False
     alarming: bool = False
+    prose: bool = False
 
 
-def print_table(columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table; columns of numbers are aligned right, None is "-".
+def print_table(columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]], *, wide: bool = False) -> list[str]:
+    """Print a table; columns of numbers are aligned right, None is "-". Return what the terminal has no room for.
 
-    On a narrow terminal, names lose their middle. Elsewhere nothing is cut."""
+    With `wide` a terminal gets what a pipe gets: all columns, nothing cut."""
     named = [column if isinstance(column, Column) else Column(column) for column in columns]
     shown = [at for at, column in enumerate(named) if not column.optional or not rows or any(row[at] for row in rows)]
     heads = [named[at] for at in shown]
     cells = [[row[at] for at in shown] for row in rows]
     right = [all(isinstance(row[at], int | float | None) for row in cells) for at in range(len(heads))]
     texts = [[printable(cell_text(cell)) for cell in row] for row in cells]
-    if sys.stdout.isatty():
-        _rich_table(heads, cells, texts, right)
-    else:
-        _plain_table([[head.name.upper() for head in heads], *texts], right)
+    if sys.stdout.isatty() and not wide:
+        short = [[_MOMENT.sub(r"\1 \2Z", text) for text in row] for row in texts]
+        return _fitted_table(heads, cells, short, right)
+    _plain_table([[head.name.upper() for head in heads], *texts], right)
+    return []
 
 
 def cell_text(cell: Cell) -> str:
@@ -91,35 +101,63 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*lines, strict=True)]
 
 
-def _fitted(columns: Sequence[str], rows: list[list[str]], room: int) -> list[list[str]]:
-    """Return the rows with names shortened to fit `room` characters, the widest column first.
+def _fit(columns: Sequence[Column], widths: Sequence[int], least: Sequence[int], room: int) -> dict[int, int]:
+    """Return the width of each column that fits into `room` characters, by its index. A column of `widths` characters
+    takes at `least` so many."""
+    kept = [*range(len(columns))]
+    while True:
+        out = min(kept[1:], key=lambda at: (columns[at].importance, -at), default=None)
+        shortest = 1 if out is None else _NAME if columns[out].importance < _MAIN else _SHORT_NAME
+        free = room - _GAP * (len(kept) - 1)
+        prose = max(
+            _NAME, free - sum(widths[at] for at in kept if not columns[at].prose)
+        )  # wrapped before names are cut
+        wanted = {at: min(widths[at], max(least[at], prose)) if columns[at].prose else widths[at] for at in kept}
+        for most in range(max(*wanted.values(), shortest), shortest - 1, -1):
+            fitted = {at: min(width, max(least[at], most)) for at, width in wanted.items()}
+            if sum(fitted.values()) <= free:
+                return fitted
+        if out is None:
+            return {0: room}
+        kept.remove(out)
 
-    Text with blanks is not shortened: it is wrapped."""
-    widths = _widths([columns, *rows])
-    for at in sorted(range(len(columns)), key=lambda at: -widths[at]):
-        excess = sum(widths) + _GAP * (len(columns) - 1) - room
-        if excess > 0 and not any(" " in row[at] for row in rows):
-            widths[at] = min(widths[at], max(widths[at] - excess, _NAME))
-    return [
-        [cell if " " in cell else shorten(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows
-    ]
 
+def _fitted_table(
+    columns: Sequence[Column], rows: list[list[Cell]], texts: list[list[str]], right: list[bool]
+) -> list[str]:
+    """Print what fits the terminal; return the names of the columns that are left out, and "whole names" if any is cut.
 
-def _rich_table(columns: Sequence[Column], rows: list[list[Cell]], texts: list[list[str]], right: list[bool]) -> None:
-    """Rich prints no color if NO_COLOR is set or the terminal has none."""
+    Rich prints no color if NO_COLOR is set or the terminal has none."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column, to_right in zip(columns, right, strict=True):
-        table.add_column(column.name, justify="right" if to_right else "left", overflow="fold")
     console = Console(file=sys.stdout)
-    fitted = _fitted([column.name for column in columns], texts, console.width)
-    for row, line in zip(rows, fitted, strict=True):
-        styles = ("red" if column.alarming and cell else "" for column, cell in zip(columns, row, strict=True))
-        table.add_row(*map(Text, line, styles))
+    fitted: dict[int, int] = {}
+    for cut in (None, " "):  # headings of one line, or, to have more columns, of one word a line
+        heads = [max(map(len, column.name.split(cut) if cut else [column.name])) for column in columns]
+        widths = [max(*pair) for pair in zip(heads, _widths(texts) or heads, strict=True)]
+        least = [w if to_right or w <= _SHORT else head for w, to_right, head in zip(widths, right, heads, strict=True)]
+        fitted = _fit(columns, widths, least, console.width)
+        if len(fitted) == len(columns):
+            break
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for at, width in fitted.items():
+        name, prose = columns[at].name, columns[at].prose
+        head = name if len(name) <= width else name.replace(" ", "\n")
+        table.add_column(Text(head), justify="right" if right[at] else "left", width=width, no_wrap=not prose)
+    is_cut = False
+    for row, line in zip(rows, texts, strict=True):
+        cells = []
+        for at, width in fitted.items():
+            words = line[at].split(" ") if columns[at].prose else [line[at]]
+            is_cut = is_cut or any(len(word) > width for word in words)
+            text = " ".join(shorten(word, width) for word in words)
+            cells.append(Text(text, "red" if columns[at].alarming and row[at] else ""))
+        table.add_row(*cells)
     console.print(table)
+    left_out = [column.name for at, column in enumerate(columns) if at not in fitted]
+    return [*left_out, *(["whole names"] if is_cut else [])]
 
 
 PLAIN_INTERVAL = 10.0
@@ -252,14 +290,16 @@ class Reporter:
     and lines print nothing. Without `--json` the document prints nothing. A command calls both.
 
     `quiet` silences notes and progress, never data, warnings and errors. `one_line` prints the JSON document on one
-    line. `documents` counts the JSON documents of a command: its report, or the records that it has printed. `report`,
-    `summary` and `warnings` keep the document, the last line and the first warnings.
+    line. `wide` prints all columns of tables, on a narrow terminal too. `documents` counts the JSON documents of a
+    command: its report, or the records that it has printed. `report`, `summary` and `warnings` keep the document, the
+    last line and the first warnings.
     """
 
-    def __init__(self, *, json: bool = False, one_line: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, json: bool = False, one_line: bool = False, quiet: bool = False, wide: bool = False) -> None:
         self.json = json
         self.one_line = one_line
         self.quiet = quiet
+        self.wide = wide
         self.documents = 0
         self.report: object = None
         self.summary = ""
@@ -310,8 +350,8 @@ class Reporter:
             self.line(f"{name:<{width}} {value}")
 
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]]) -> None:
-        if not self.json:
-            print_table(columns, [*rows])
+        if not self.json and (left_out := print_table(columns, [*rows], wide=self.wide)):
+            self.note(f"--wide also shows: {', '.join(left_out)}")
 
     def note(self, *texts: str) -> None:
         """Print information for people on stderr."""

@@ -20,7 +20,7 @@ from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import key_option, moment_of, options, s3_options, state_options
+from kbackup.cli.common.options import bucket_options, key_option, moment_of, options, state_options
 from kbackup.cli.common.output import Reporter, json_line, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.config.windows import ADDRESSES, TopicAddress
@@ -319,7 +319,7 @@ record_options = options(
     click.option("--key-message", metavar="NAME", help="Protobuf message of keys. [default the first]"),
     click.option("--message", "value_message", metavar="NAME", help="Protobuf message of values. [default the first]"),
     click.option("--strict", is_flag=True, help="Stop at a key or value that can't be decoded."),
-    s3_options,
+    bucket_options,
 )
 
 

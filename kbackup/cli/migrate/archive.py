@@ -5,18 +5,16 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, key_options, s3_options, source_options
+from kbackup.cli.common.options import bucket_options, key_options, source_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting
 
 
-@click.command("archive")
-@common_options
-@archive_option
+@click.command("archive", epilog="Example: kbackup migrate archive --label before-dual-write")
 @source_options
 @key_options("backup.adopt_cluster")
 @click.option("--label", metavar="NAME", help="Label of the new restore point.")
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, label: str | None) -> None:
     """Archive the whole metadata of a cluster in one new restore point, without records.

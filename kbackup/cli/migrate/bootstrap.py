@@ -7,14 +7,12 @@ from pathlib import Path
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, point_option, s3_options
+from kbackup.cli.common.options import bucket_options, point_option
 from kbackup.cli.common.session import archive_store
 from kbackup.util.text import plural
 
 
-@click.command("bootstrap")
-@common_options
-@archive_option
+@click.command("bootstrap", epilog="Example: kbackup migrate bootstrap --base new.checkpoint --out /root/new")
 @point_option(default="latest")
 @click.option(
     "--base",
@@ -30,7 +28,7 @@ from kbackup.util.text import plural
     metavar="DIR",
     help="Folder for the new bootstrap.checkpoint, which only you can read.",
 )
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, restore_point: str, base: Path, out: Path) -> None:
     """Write the bootstrap.checkpoint of a new KRaft cluster, in which users keep their passwords.

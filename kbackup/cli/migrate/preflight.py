@@ -7,17 +7,15 @@ from pathlib import Path
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.common.options import bucket_options, source_options
 from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.cli.migrate import controller_config_option
 
 
-@click.command("preflight")
-@common_options
-@archive_option
+@click.command("preflight", epilog="Example: kbackup migrate preflight --controller-config controller.properties")
 @source_options
 @controller_config_option
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     """Check whether a cluster is ready for its migration from ZooKeeper to KRaft.

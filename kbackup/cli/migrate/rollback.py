@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.common.options import bucket_options, source_options
 from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.cli.migrate import controller_config_option, metrics_option
 from kbackup.cli.migrate.status import state_document, state_words
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from kbackup.jobs.migrate.znodes import ZnodeContent
 
 
-@click.command("rollback")
-@common_options
-@archive_option
+@click.command("rollback", epilog="Example: kbackup migrate rollback --controller-config controller.properties")
 @source_options
 @metrics_option
 @controller_config_option
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     help="Folder of another controller's metadata log, beside metadata.log.dir in [source]. [repeatable]",
 )
 @click.option("--confirm", is_flag=True, help="Delete /controller and /migration if every guard allows it.")
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, /, confirm: bool, **options: Any) -> None:
     """Show the steps back to ZooKeeper; with --confirm, delete the migration's znodes.

@@ -134,8 +134,7 @@ def _table(report: StateReport) -> Table:
 _PAUSE = 2.0  # s between two looks at a ZooKeeper that is behind
 
 
-@click.command("status")
-@common_options
+@click.command("status", epilog="Example: kbackup migrate status --follow")
 @source_options
 @metrics_option
 @click.option("--follow", is_flag=True, help="Show each change until SIGTERM or Ctrl-C.")
@@ -147,6 +146,7 @@ _PAUSE = 2.0  # s between two looks at a ZooKeeper that is behind
     metavar="SECONDS",
     help="Seconds between looks of --follow.",
 )
+@common_options
 @pass_frame
 def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval: float) -> int:
     """Show the state of a migration from ZooKeeper to KRaft, and the next step.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, point_option, s3_options, source_options
+from kbackup.cli.common.options import bucket_options, point_option, source_options
 from kbackup.cli.common.session import archive_store
 from kbackup.config import parse_duration
 from kbackup.errors import EXIT_OK, CorruptError, UsageError
 from kbackup.util.text import plural
 
 
-@click.command("verify")
-@common_options
-@archive_option
+@click.command("verify", epilog="Example: kbackup migrate verify")
 @point_option(default="latest")
 @click.option(
     "--lag",
@@ -23,7 +21,7 @@ from kbackup.util.text import plural
     help="Name differences between sources that last this long. [default 10s]",
 )
 @source_options
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, restore_point: str, lag: str) -> int:
     """Compare ZooKeeper, KRaft and the archive, and name each difference.
@@ -43,7 +41,8 @@ def command(frame: Frame, restore_point: str, lag: str) -> int:
     reporter = frame.reporter
     labels = sorted({label for side in report.sides for label in side.entities})
     reporter.table(
-        ("side", *labels), [(side.name, *(side.entities.get(label) for label in labels)) for side in report.sides]
+        ("entities", *(side.name for side in report.sides)),
+        [(label, *(side.entities.get(label) for side in report.sides)) for label in labels],
     )
     for side in report.sides:
         if side.outdated:

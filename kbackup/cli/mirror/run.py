@@ -12,8 +12,8 @@ import click
 
 from kbackup.cli.backup import RoundReporter, check_stale_after
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, key_option, options, s3_options, spark_options
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.options import bucket_options, key_option, options, spark_options
+from kbackup.cli.common.output import Column, Reporter
 from kbackup.cli.common.session import archive_store_at, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport
@@ -63,7 +63,7 @@ def _show(run: DryRun, reporter: Reporter) -> None:
     seen = f"restore point {run.restore_point}" if run.restore_point else "the source as it is now"
     reporter.line(f"flow {run.flow}, by {seen} ({run.archive}):")
     reporter.table(
-        ("topic", "remote topic", "partitions", "target"),
+        ("topic", "remote topic", Column("partitions", 4), "target"),
         [(t.source, t.remote, t.partitions, _change(run, t.remote)) for t in run.topics],
     )
     internal = [(t.topic, t.cluster, t.half, _STATES[t.exists]) for t in run.internal]
@@ -73,8 +73,8 @@ def _show(run: DryRun, reporter: Reporter) -> None:
         for name, value in changes.items()
     ]
     for head, rows in (
-        (("internal topic", "cluster", "half", "state"), internal),
-        (("not mirrored", "why"), [(s.topic, s.reason) for s in run.skipped]),
+        (("internal topic", Column("cluster", 4), Column("half", 3), "state"), internal),
+        (("not mirrored", Column("why", prose=True)), [(s.topic, s.reason) for s in run.skipped]),
         (("remote topic", "config", "becomes"), configs),
     ):
         if rows:
@@ -234,7 +234,7 @@ class Building:
             return ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)
 
 
-@click.command("run")
+@click.command("run", epilog="Example: kbackup mirror run mm2.properties --dry-run")
 @click.argument("file", type=click.Path(path_type=Path))
 @options(
     click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]"),
@@ -243,15 +243,13 @@ class Building:
     click.option("--once", is_flag=True, help="Take one restore point of each source, apply it and end."),
     click.option("--dry-run", is_flag=True, help="Show what would be mirrored; change nothing."),
 )
-@common_options
-@archive_option
 @key_option("follow.interval_seconds", "--interval", default="5s")
 @key_option("follow.max_age_seconds", "--max-age", default="the interval")
 @key_option("follow.stale_after_seconds", "--stale-after")
 @key_option("follow.listen", "--listen")
 @key_option("restore.state", "--state")
-@s3_options
 @spark_options
+@bucket_options
 @pass_frame
 def command(
     frame: Frame, file: Path, names: tuple[str, ...], take: bool, apply: bool, once: bool, dry_run: bool

@@ -9,8 +9,8 @@ import click
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_argument, archive_option, common_options, key_option, s3_options
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.options import archive_argument, bucket_options, key_option
+from kbackup.cli.common.output import Column, Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError, suggest_name
 from kbackup.store import open_store
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 _INCIDENTS = 5  # number of the newest to show
 
 
-@click.command("status")
+@click.command("status", epilog="Example: kbackup mirror status s3://my-backups/us-west")
 @archive_argument
-@common_options
-@archive_option
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
 @click.option("--partitions", is_flag=True, help="Show the applied position of each partition.")
 @key_option("restore.state", "--state")
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     """Show each flow of an archive: applied restore point, records and seconds behind, topics held back.
@@ -81,7 +79,10 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
         ]
     )
     reporter.table(
-        ("topic", "remote topic", "partitions", "records behind", "held back"),
+        (
+            *("topic", Column("remote topic", 3), Column("partitions", 2), "records behind"),
+            Column("held back", 4, alarming=True, prose=True),
+        ),
         [(t.topic, t.remote, len(t.applied), t.records_behind, t.held_back or None) for t in flow.topics],
     )
     for incident in flow.incidents[-_INCIDENTS:]:

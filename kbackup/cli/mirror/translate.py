@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_option, common_options, key_option, s3_options
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.options import bucket_options, key_option
+from kbackup.cli.common.output import Column, Reporter
 from kbackup.cli.common.session import cached_archive_store, state_store
 
 if TYPE_CHECKING:
     from kbackup.jobs.mirror.positions import Translation
 
 
-@click.command("translate")
+@click.command("translate", epilog="Example: kbackup mirror translate mm2.properties billing")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("group")
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
-@common_options
-@archive_option
 @key_option("restore.state", "--state")
-@s3_options
+@bucket_options
 @pass_frame
 def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> None:
     """Show the position of a source's GROUP in the target of each flow of a properties FILE.
@@ -62,6 +60,6 @@ def show(translation: Translation, reporter: Reporter) -> None:
     )
     reporter.line()
     reporter.table(
-        ("topic", "partition", "committed in source", "checkpoint", "exact"),
+        ("topic", "partition", Column("committed in source", 3), Column("checkpoint", 4), "exact"),
         [(o.topic, o.partition, o.committed, o.checkpoint, o.exact) for o in translation.offsets],
     )

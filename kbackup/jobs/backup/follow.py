@@ -150,7 +150,7 @@ class Follower:
             with phases.step("commit"):
                 manifest = job.commit(source, base, captured, plan, read, last=last)
             self._since = {place: self._since[place] for place in held_back(plan)}
-            report = job.report_of(manifest, captured, plan, self.store.url, phases)
+            report = job.report_of(manifest, captured, plan, read, self.store.url, phases)
             self.report.add(report)
             job.backed_up(report)
             self._count_round("committed")

@@ -6,6 +6,7 @@ Readers see nothing of it before the new catalog version, which is the commit. `
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -42,8 +43,8 @@ from kbackup.util.times import now
 
 @dataclass(frozen=True)
 class BackupReport:
-    """Report of a backup. `seconds` are by step; `held_back` counts the partitions whose new records wait. `damage`
-    names the corrupt sources of metadata: the restore point lacks what only they have."""
+    """Report of a backup. `new_records` are by topic, `seconds` by step; `held_back` counts the partitions whose new
+    records wait. `damage` names the corrupt sources of metadata: the restore point lacks what only they have."""
 
     restore_point: int
     parent: int | None
@@ -56,6 +57,7 @@ class BackupReport:
     held_back: int = 0
     damage: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    new_records: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def backup(
         read = archive_records(source, base, plan, options, spark, phases)
         with phases.step("commit"):
             manifest = commit(source, base, captured, plan, read, label)
-        report = report_of(manifest, captured, plan, store.url, phases)
+        report = report_of(manifest, captured, plan, read, store.url, phases)
         backed_up(report)
         refresh(base.run, phases)
     return report
@@ -279,7 +281,12 @@ def refresh(run: WritingRun, phases: Phases) -> None:
         ) from error
 
 
-def report_of(manifest: Manifest, captured: Captured, plan: Plan, archive: str, phases: Phases) -> BackupReport:
+def report_of(
+    manifest: Manifest, captured: Captured, plan: Plan, read: Read, archive: str, phases: Phases
+) -> BackupReport:
+    new_records = Counter[str]()
+    for segment in read.segments:
+        new_records[segment.topic] += segment.count
     return BackupReport(
         restore_point=manifest.number,
         parent=manifest.previous,
@@ -292,6 +299,7 @@ def report_of(manifest: Manifest, captured: Captured, plan: Plan, archive: str, 
         held_back=len(planning.held_back(plan)),
         damage=captured.damage,
         seconds=phases.seconds,
+        new_records=dict(new_records),
     )
 
 

@@ -20,6 +20,7 @@ from kbackup.cli.common.frame import EXIT_CODES, Frame, pass_frame
 from kbackup.cli.common.options import common_options
 from kbackup.config import KEYS, VARIABLES
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
+from scripts.docs.commands import all_commands, subcommands
 from tests.support.printed import Kbackup, Printed, loaded_modules
 
 HEAVY = {"pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "numpy"}
@@ -184,6 +185,25 @@ def test_help_names_commands_and_codes(kbackup: Kbackup) -> None:
     for text in [*cli.COMMANDS, *map(str, EXIT_CODES)]:
         assert f"\n  {text} " in out
     assert kbackup("--version").out.startswith("kbackup ")
+
+
+def test_help_sorts_every_command_by_task(kbackup: Kbackup) -> None:
+    grouped = [name for names in cli.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(cli.COMMANDS)
+    out = kbackup("--help").out
+    assert [title for title in cli.GROUPS if f"\n{title}:\n" in out] == [*cli.GROUPS]
+
+
+@pytest.mark.parametrize("name", all_commands())
+def test_help_ends_with_an_example_and_begins_with_own_options(name: str, kbackup: Kbackup) -> None:
+    command = all_commands()[name]
+    if subcommands(command):
+        return
+    out = kbackup(*name.split(), "--help").out
+    assert out.splitlines()[-1].startswith(f"  Example: kbackup {name}"), out
+    options = [option.name for option in command.params if isinstance(option, click.Option)]
+    common = [option.name for option in cli.cli.params if option.name != "version" and option.name in options]
+    assert options[len(options) - len(common) :] == common
 
 
 # Processes of kbackup: signals, interrupts, closed pipes, and their imports.

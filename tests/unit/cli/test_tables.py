@@ -1,0 +1,181 @@
+"""Every table on a terminal of 80 columns, with long names and large numbers: no line is longer, no cell is folded."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from unittest import mock
+
+import click
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup import cli
+from kbackup.archive.query.groups import GroupsOverview
+from kbackup.archive.query.overview import ArchiveOverview, PointOverview, TopicOverview
+from kbackup.cli import backup, cat, diff, expire, groups, info, restore, verify
+from kbackup.cli.common.output import Cell, Column, Reporter
+from kbackup.cli.mirror import run, status, translate
+from kbackup.jobs.backup.job import BackupReport
+from kbackup.jobs.compare.report import AgainstReport
+from kbackup.jobs.diff import Diff
+from kbackup.jobs.export.job import ExportReport
+from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport, GroupUndoReport
+from kbackup.jobs.mirror.dry_run import DryRun
+from kbackup.jobs.mirror.positions import Translation
+from kbackup.jobs.mirror.status import FlowOverview
+from kbackup.jobs.retention import ExpireReport
+from kbackup.jobs.settings.plan import Changes
+from tests.support.printed import Kbackup, Terminal
+
+NAME = "payments.transactions.settled.europe-west.v2-retries-1"
+NUMBER = 9_012_345_678_901
+TIME = "2026-10-22T02:30:00.000Z"
+
+
+def hostile(kind: Any, name: str = "") -> Any:
+    """A value of a type: the longest names and large numbers, one item in each collection."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if hasattr(kind, "__metadata__"):
+        return hostile(inner[0], name)
+    if origin is Literal:
+        return max(inner, key=lambda word: len(str(word)))
+    if origin in (Union, UnionType):
+        return hostile(next(k for k in inner if k is not NoneType), name)
+    if origin is tuple:
+        return (hostile(inner[0], name),) if inner[-1] is Ellipsis else tuple(hostile(k, name) for k in inner)
+    if isinstance(origin, type) and len(inner) == 2:
+        return {hostile(inner[0]): hostile(inner[1], name)}
+    if isinstance(origin, type):
+        return [hostile(inner[0], name)]
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+        hints = get_type_hints(kind, include_extras=True)
+        fields: Any = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", None)
+        return kind(**{field: hostile(hints[field], field) for field in fields if field != "choice"})
+    if kind is int and name.endswith("timestamp"):
+        return 1_700_000_000_000
+    if kind is int and name in ("number", "restore_point", "restore_points", "partition", "as_of", "incarnation"):
+        return 365
+    if name == "why":
+        return ""
+    return {int: NUMBER, float: 1e6, bool: True, str: TIME if name.endswith("_at") else NAME}.get(kind, NAME)
+
+
+ROW = {
+    **{"topic": NAME, "partition": 365, "state": "present", "file": f"topics/{NAME}/segment_partition_003_records"},
+    **dict.fromkeys(("as_of", "partitions"), 365),
+    **dict.fromkeys(
+        ("segments", "records", "bytes", "stored_bytes", "largest", "start", "end", "first", "last"), NUMBER
+    ),
+    **{"min_timestamp": 1_700_000_000_000, "max_timestamp": 1_700_000_000_000},
+}
+
+SHOWN: dict[str, Callable[[Reporter], object]] = {
+    "info": lambda r: info._show_archive(hostile(ArchiveOverview), r),
+    "info TOPIC": lambda r: info._show_topic(hostile(TopicOverview), r),
+    "backup": lambda r: backup._show(hostile(BackupReport), r),
+    "export": lambda r: backup._show_export(hostile(ExportReport), r),
+    "expire": lambda r: expire._show(hostile(ExpireReport), r),
+    "verify --against": lambda r: verify.show_comparison(hostile(AgainstReport), r),
+    "groups show": lambda r: groups.show_groups(hostile(GroupsOverview), r),
+    "groups show GROUP": lambda r: groups.show_group(hostile(GroupsOverview).groups[0], hostile(GroupsOverview), r),
+    "groups plan": lambda r: groups.show_plan(hostile(GroupsPlanReport), r),
+    "groups apply": lambda r: groups.show_applied(hostile(GroupsReport), r),
+    "groups undo": lambda r: groups.show_undone(hostile(GroupUndoReport), r),
+    "diff": lambda r: diff._show(hostile(Diff), r),
+    "restore --with": lambda r: restore._show_changes(hostile(Changes), r),
+    "mirror --dry-run": lambda r: run._show(hostile(DryRun), r),
+    "mirror status": lambda r: status._show(hostile(FlowOverview), r),
+    "mirror translate": lambda r: translate.show(hostile(Translation), r),
+}
+
+COMMANDS = {
+    "list": ("list",),
+    "ls": ("ls",),
+    "ls TOPIC": ("ls", "orders"),
+    "ls TOPIC:N": ("ls", "orders:0"),
+    "log": ("log",),
+    "config": ("config",),
+    "config --keys": ("config", "--keys"),
+}
+FOLDED = re.compile(r"^\s*(,\d|\d+,$|-\d\d|:\d\d|\d\dZ)")
+
+
+def printed(show: Callable[[], object], columns: int = 80) -> str:
+    """What `show` prints on a terminal, without colors."""
+    terminal = {"TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
+    context = click.Context(click.Command("kbackup"))
+    with (
+        redirect_stdout(Terminal()) as screen,
+        redirect_stderr(screen),
+        mock.patch.dict("os.environ", terminal),
+        context,
+    ):
+        show()
+    return re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+
+
+def check(show: Callable[[], object]) -> None:
+    """Check the tables alone: lines of text are as long as they are."""
+    with mock.patch.multiple(Reporter, line=mock.DEFAULT, warning=mock.DEFAULT, note=mock.DEFAULT):
+        lines = printed(show).splitlines()
+    assert len(lines) > 1
+    for line in lines:
+        assert len(line) <= 80, line
+        assert not FOLDED.search(line), line
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_reports_fit_80_columns(name: str) -> None:
+    check(lambda: SHOWN[name](Reporter()))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_fit_80_columns(name: str, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    level = {"ls": "topics", "ls TOPIC": "partitions", "ls TOPIC:N": "segments"}.get(name, "")
+    monkeypatch.setattr(info, "list_points", lambda archive: [hostile(PointOverview)] * 100)
+    monkeypatch.setattr(cat, "_rows", lambda catalogue, address: (level, [ROW]))
+    check(lambda: cli.main([*COMMANDS[name], "--archive", root]))
+
+
+names = st.text("abcdefgh.-", min_size=1, max_size=60)
+CELLS: dict[str, st.SearchStrategy[Cell]] = {
+    "name": names,
+    "number": st.integers(0, NUMBER * 100),
+    "time": st.just(TIME),
+    "prose": st.lists(names, min_size=1, max_size=8).map(" ".join),
+}
+tables = st.lists(st.tuples(st.sampled_from(sorted(CELLS)), st.integers(1, 5)), min_size=1, max_size=9)
+
+
+@given(tables, st.integers(30, 200), st.data())
+def test_any_table_fits_any_terminal(kinds: list[tuple[str, int]], width: int, data: st.DataObject) -> None:
+    """Numbers and times are whole. What is left out is less important than what is shown, or to the right of it."""
+    columns = [Column(f"{kind} {at}", importance, prose=kind == "prose") for at, (kind, importance) in enumerate(kinds)]
+    rows = [[data.draw(CELLS[kind]) for kind, _ in kinds] for _ in range(2)]
+    screen = printed(lambda: Reporter().table(columns, rows), width)
+    table, _, note = screen.partition("--wide also shows: ")
+    assert all(len(line.rstrip()) <= width for line in table.splitlines()), screen
+    out = [column for column in columns if column.name in note]
+    shown = [column for column in columns if column not in out]
+    assert shown
+    for row in rows:
+        for column, cell in zip(columns, row, strict=True):
+            if column in shown and isinstance(cell, int):
+                assert f"{cell:,}" in table, screen
+            if column in shown and cell == TIME:
+                assert "2026-10-22 02:30Z" in table, screen
+    for left in out:
+        assert all(column.importance >= left.importance for column in shown[1:]), screen
+
+
+def test_wide_prints_on_a_terminal_what_a_pipe_gets(root: str, kbackup: Kbackup) -> None:
+    plain = kbackup("list", "-a", root).out
+    assert printed(lambda: cli.main(["list", "-a", root, "--wide"])) == plain
+    assert "STORED" in plain
