@@ -27,8 +27,9 @@ def command(nagios: bool) -> int:
     """Show in one line whether an archive is well, then each finding with a command that shows or mends it.
 
     Critical: the newest restore point is older than backup.max_age, a verification has findings, or the newest drill
-    failed. Warning: losses of the last 7 days, restore points that lack damaged segments, a dead lease, an old restore
-    point while --follow runs.
+    failed. Warning: losses of the last 7 days, restore points that lack damaged segments, a newest drill older than
+    backup.max_drill_age, a dead lease, an old restore point while --follow runs. An archive that was never verified or
+    drilled is judged by the rest.
 
     Ends with exit code 0 without findings, 13 if a verification has findings, else 3. Reads a few small objects and no
     cluster.
@@ -77,9 +78,6 @@ def _one_line(text: str) -> str:
 
 def _read(frame: Frame) -> ArchiveStatus:
     store = cached_archive_store(frame)
-    options = frame.config.backup
-    status = archive_status(
-        open_archive(store), options.max_age, reports=state_store(frame, store), allow_loss=options.allow_loss
-    )
+    status = archive_status(open_archive(store), frame.config.backup, reports=state_store(frame, store))
     count_status(status)
     return status

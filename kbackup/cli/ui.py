@@ -60,9 +60,8 @@ def command(frame: Frame, no_token: bool) -> int:
     with listener.socket:
         access = _access(frame, listener, no_token)
         store = cached_archive_store(frame)
-        rules = frame.config.backup
         state = state_store(frame, store)
-        cache = ArchiveCache(store, state=state, max_age=rules.max_age, allow_loss=rules.allow_loss)
+        cache = ArchiveCache(store, state=state, rules=frame.config.backup)
         decoder = FieldDecoder(lambda: Decoding(registry_decoders(frame.config.schema_registry), mm2=True))
         config = uvicorn.Config(
             make_app(cache, access, partial(command_line, restore), decoder),

@@ -78,6 +78,8 @@ def show_value(key: Key, value: object) -> str:
         fitting = (f"{int(value) >> shift}{unit}" for shift, unit in units if value and value % (1 << shift) == 0)
         return next(fitting, str(int(value)))
     if isinstance(value, int | float) and key.kind == "duration":
+        if value >= 2 * 86400 and value % 86400 == 0:
+            return f"{value / 86400:g}d"
         return f"{value / 3600:g}h" if value >= 3600 and value % 3600 == 0 else f"{value:g}s"
     return str(value)
 
@@ -130,7 +132,7 @@ def _kind(name: str, hint: Any) -> Kind:
     if plain in (int, float):
         if re.search(r"_(bytes|size)$", name):
             return "size"
-        return "duration" if re.search(r"(_seconds|_timeout|^max_age)$", name) else "number"
+        return "duration" if re.search(r"(_seconds|_timeout|_age)$", name) else "number"
     return "time" if name.endswith("_time") else "text"
 
 

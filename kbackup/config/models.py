@@ -1,6 +1,6 @@
 """The configuration as frozen models. They are the one table of keys: name, type, limits, default and meaning.
 
-Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds`, `*_timeout` and `max_age` durations
+Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds`, `*_timeout` and `*_age` durations
 ("90s"). Free-form fields (`dict[str, str]`) take any name below their own. The text in an annotation is the meaning."""
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     max_age: Annotated[float, Meta(ge=1), "Age of the newest restore point from which on `status` is critical."] = (
         26 * 3600
     )
+    max_drill_age: Annotated[float, Meta(ge=1), "Age of the newest drill from which on `status` warns."] = 9 * 86400
     allow_loss: Annotated[bool, "End with exit code 0 after a loss."] = False
     adopt_topics: Annotated[bool, "Continue topics of unknown id with topics of the same name."] = False
     adopt_cluster: Annotated[bool, "Continue the backups of another cluster, if a cluster was rebuilt."] = False

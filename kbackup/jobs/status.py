@@ -14,6 +14,7 @@ from kbackup.archive.models import load
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import Archive
 from kbackup.archive.verify.findings import Scope, Verification, VerificationFinding
+from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.jobs.drill.report import Result, list_drills, read_report
 from kbackup.metrics.registry import counted
@@ -86,7 +87,7 @@ class LeaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Sums of what the restore points of the last `days` added, without restore point 1, the whole cluster."""
+    """Sums of what the restore points of the last `days` added; restore point 1 added the whole cluster."""
 
     days: int
     restore_points: int
@@ -131,18 +132,14 @@ _NAMED = 5
 
 
 def archive_status(
-    archive: Archive,
-    max_age_seconds: float,
-    *,
-    reports: Store | None = None,
-    allow_loss: bool = False,
-    moment: datetime | None = None,
+    archive: Archive, rules: Backup, *, reports: Store | None = None, moment: datetime | None = None
 ) -> ArchiveStatus:
     """Return the status of an archive at a moment, by default now: one level from the age of its newest restore point,
     losses, damage, drills and the lease.
 
-    `reports` holds the reports of drills; by default, the archive does. With `allow_loss`, losses are counted and are
-    no findings. Reads a few small objects of the archive, whatever its size: no segments, no manifests, no cluster.
+    `rules` are max_age, max_drill_age and allow_loss: with it, losses are counted and are no findings. `reports` holds
+    the reports of drills; by default, the archive does. Reads a few small objects of the archive, whatever its size: no
+    segments, no manifests, no cluster.
     """
     at = moment if moment is not None else datetime.now(UTC)
     since = rfc3339(at - timedelta(days=RECENT_DAYS))
@@ -158,12 +155,12 @@ def archive_status(
         damaged_reports.append(error)
     lease = _lease_status(archive.store)
     findings = [
-        *_age_findings(newest, max_age_seconds, at, lease),
-        *_loss_findings(0 if allow_loss else losses),
+        *_age_findings(newest, rules.max_age, at, lease),
+        *_loss_findings(0 if rules.allow_loss else losses),
         *_damage_findings(verifications, damaged, damaged_reports),
-        *_interrupted_findings(drilled, lease),
+        *_interrupted_findings(drilled, lease, rules.max_drill_age),
     ]
-    added = [p for p in archive.restore_points if p.number > 1 and p.committed_at >= since]
+    added = [p for p in archive.restore_points if p.committed_at >= since]
     return ArchiveStatus(
         archive=archive.store.url,
         archive_id=archive.info.id,
@@ -171,7 +168,7 @@ def archive_status(
         level=max((f.level for f in findings), key=LEVELS.index, default="ok"),
         findings=tuple(sorted(findings, key=lambda f: -LEVELS.index(f.level))),
         newest=newest,
-        max_age_seconds=max_age_seconds,
+        max_age_seconds=rules.max_age,
         restore_points=len(archive.restore_points),
         losses=losses,
         damaged_points=len(damaged),
@@ -330,11 +327,17 @@ def _damage_findings(
         yield StatusFinding("warning", "damage", message, "kbackup list")
 
 
-def _interrupted_findings(drilled: LastDrill | None, lease: LeaseStatus | None) -> Iterator[StatusFinding]:
-    """A drill that failed, and a writer that ended without a release."""
+def _interrupted_findings(
+    drilled: LastDrill | None, lease: LeaseStatus | None, max_drill_age: float
+) -> Iterator[StatusFinding]:
+    """A drill that failed or is old, and a writer that ended without a release. No drill at all is no finding."""
     if drilled is not None and drilled.result == "failed":
         message = f"drill {drilled.id} failed: restore point {drilled.restore_point} may not be restorable"
         yield StatusFinding("critical", "drill", message, "kbackup drill")
+    elif drilled is not None and drilled.age_seconds > max_drill_age:
+        age, limit = duration_text(drilled.age_seconds), duration_text(max_drill_age)
+        message = f"the newest drill, {drilled.id}, is {age} old; backup.max_drill_age is {limit}"
+        yield StatusFinding("warning", "drill", message, "kbackup drill")
     if lease is not None and lease.state == "dead":
         message = (
             f"{lease.command} on {lease.host} (pid {lease.pid}) began at {lease.acquired_at} and ended without "

@@ -222,8 +222,8 @@ CACHED = 3
 class ArchiveCache:
     """An open archive that all requests share. One request at a time reads metadata; records are read without a lock.
 
-    `max_age` of the newest restore point in seconds, and whether losses are no findings, are the rules of the verdict.
-    Raises `NoArchiveError`, `WrongKeyError` and others if the archive can't be opened.
+    `rules` are those of the verdict, as in `jobs.status`. Raises `NoArchiveError`, `WrongKeyError` and others if the
+    archive can't be opened.
     """
 
     def __init__(
@@ -231,12 +231,11 @@ class ArchiveCache:
         store: Store,
         clock: Callable[[], float] = time.monotonic,
         state: Store | None = None,
-        max_age: float = Backup().max_age,
-        allow_loss: bool = False,
+        rules: Backup = Backup(),  # noqa: B008 (immutable)
     ) -> None:
         self.store = store  # of the archive; `state` holds reports of drills
         self.state = state if state is not None else store
-        self._clock, self._max_age, self._allow_loss = clock, max_age, allow_loss
+        self._clock, self._rules = clock, rules
         self._lock = threading.RLock()
         self._archive: Archive | None = None
         self._reopenings = 0  # requested
@@ -372,7 +371,7 @@ class ArchiveCache:
         from kbackup.jobs.status import archive_status, summary
 
         try:
-            status = archive_status(archive, self._max_age, reports=self.state, allow_loss=self._allow_loss)
+            status = archive_status(archive, self._rules, reports=self.state)
         except KbackupError as error:
             log.warning("status: %s", error)
             return Verdict("unknown", error.message, hint=error.hint)

@@ -28,6 +28,7 @@ from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
 from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
+from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, KbackupError, LockedError, NoArchiveError, WrongKeyError
 from kbackup.formats.index import decode_index
 from kbackup.jobs.copy import copy_archive
@@ -653,7 +654,7 @@ def one_of_each_kind(store: Store) -> Iterator[str]:
 def said(store: Store) -> list[str]:
     """Return the messages of status on damage, with the commands that it names."""
     try:
-        status = archive_status(open_archive(store), max_age_seconds=1e12)
+        status = archive_status(open_archive(store), Backup(max_age=1e12))
     except KbackupError as error:
         return [str(error)]
     return [f"{f.message}; run: {f.command}" for f in status.findings if f.subject == "damage"]

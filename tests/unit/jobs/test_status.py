@@ -13,12 +13,13 @@ from kbackup.archive.models import Lease, Loss, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.verify.findings import Scope, Verification
+from kbackup.config.models import Backup
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.status import ArchiveStatus, archive_status
 from kbackup.store.base import Store
 from kbackup.util.times import rfc3339
 from tests.support import drill_reports
-from tests.support.archives import commit_point, make_archive
+from tests.support.archives import commit_point, make_archive, records, topic_archive
 from tests.support.memory_store import MemoryStore
 
 DAY = 86400.0
@@ -31,9 +32,9 @@ def archive() -> Archive:
     return make_archive(MemoryStore())
 
 
-def status(archive: Archive, after_hours: float = 1, **options: Any) -> ArchiveStatus:
+def status(archive: Archive, after_hours: float = 1, reports: Store | None = None, **rules: Any) -> ArchiveStatus:
     moment = NEWEST + timedelta(hours=after_hours)
-    return archive_status(archive, 26 * 3600, moment=moment, **options)
+    return archive_status(archive, Backup(**rules), reports=reports, moment=moment)
 
 
 def findings(status: ArchiveStatus) -> dict[str, str]:
@@ -161,6 +162,27 @@ def test_the_newest_drill_counts(archive: Archive, result: Any, level: str | Non
     assert (found.drilled.id, found.drilled.result) == ("drill-2026-01-02-00000000", result)
     assert found.drilled.age_seconds == 3600
     assert findings(found).get("drill") == level
+
+
+@pytest.mark.parametrize(("days", "level"), [(8.9, None), (9.1, "warning")])
+def test_an_old_drill_is_a_warning(archive: Archive, days: float, level: str | None) -> None:
+    store_report(archive.store, drill_reports.report(ended_at="2026-01-02T00:00:00.000Z"), "<!doctype html>")
+    found = status(archive, days * 24, max_age=1e9)
+    assert findings(found).get("drill") == level
+    if level:
+        assert "is 9d2h old; backup.max_drill_age is 9d" in found.findings[0].message
+    assert "drill" not in findings(status(archive, days * 24, max_age=1e9, max_drill_age=30 * DAY))
+
+
+@pytest.mark.parametrize(("hours", "level"), [(2, "ok"), (27, "critical")])
+def test_an_archive_of_one_restore_point_is_judged(hours: float, level: str) -> None:
+    store = MemoryStore()
+    topic_archive(store, "orders", records(0, range(10)))
+    moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hours)
+    found = archive_status(open_archive(store), Backup(), moment=moment)
+    assert (found.level, found.restore_points) == (level, 1)
+    assert (found.growth.restore_points, found.growth.records) == (1, 10)
+    assert (found.verified, found.drilled) == (None, None), "which is no finding"
 
 
 def test_drills_are_read_where_their_reports_are(archive: Archive) -> None:

@@ -63,7 +63,7 @@ def verdict(html: str) -> tuple[str, str]:
 
 
 def test_every_page_shows_the_verdict(store: Store) -> None:
-    client = visit(store, cache=ArchiveCache(store, max_age=LENIENT))
+    client = visit(store, cache=ArchiveCache(store, rules=Backup(max_age=LENIENT)))
     for address in ("/", "/topics", "/topics/orders/0/records", "/restore", "/status", "/nothing"):
         html = client.get(address).text
         level, line = verdict(html)
@@ -97,7 +97,7 @@ def test_findings_of_hostile_names_are_text(store: Store) -> None:
         expires_at="2026-01-01T00:01:00.000Z",
     )
     store.put(layout.LOCK, dump(lease))
-    html = visit(store, cache=ArchiveCache(store, max_age=LENIENT)).get("/status").text
+    html = visit(store, cache=ArchiveCache(store, rules=Backup(max_age=LENIENT))).get("/status").text
     assert verdict(html)[0] == "critical"
     assert "1 other finding" in verdict(html)[1]
     assert f"{SCRIPT} on {ATTACK} (pid 1) began at" in text(html)
@@ -127,7 +127,7 @@ def test_the_status_is_read_once_a_minute_and_with_a_new_restore_point(store: St
 
     counted = Counted(store)
     now = [0.0]
-    client = visit(counted, cache=ArchiveCache(counted, lambda: now[0], max_age=LENIENT))
+    client = visit(counted, cache=ArchiveCache(counted, lambda: now[0], rules=Backup(max_age=LENIENT)))
     client.get("/")
     counted.calls.clear()
     client.get("/topics")
@@ -152,7 +152,7 @@ def test_the_verdict_follows_the_rules_of_the_configuration(store: Store, allow_
     assert archive.head is not None
     loss = archive.losses(archive.head)[0]
     commit_point(archive, 3, archive.head.topics, [], [], [loss], at=rfc3339(datetime.now(UTC)))
-    cache = ArchiveCache(store, allow_loss=allow_loss)
+    cache = ArchiveCache(store, rules=Backup(allow_loss=allow_loss))
     assert verdict(visit(store, cache=cache).get("/").text)[0] == ("ok" if allow_loss else "warning")
 
 
