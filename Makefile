@@ -63,7 +63,7 @@ wheels: venv
 
 # The sdist and the wheel of a release.
 dist: venv
-	rm -rf dist
+	rm -f dist/kafka_kbackup-*
 	$(BIN)/python -m scripts.dev.wheels dist
 
 # The packages of the image with versions and hashes, in CycloneDX.

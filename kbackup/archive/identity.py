@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbackup.archive import layout
-from kbackup.archive.models import ArchiveInfo, load
+from kbackup.archive.models import USE_NEWER, ArchiveInfo, load
 from kbackup.errors import CorruptError, MismatchError, NoArchiveError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store, encryption_of
 
@@ -21,8 +21,7 @@ def check_encryption(store: Store, info: ArchiveInfo) -> None:
         return
     if info.encryption not in KNOWN:
         raise CorruptError(
-            f"file {layout.ARCHIVE} says encryption {info.encryption!r}, which is not known here",
-            "use the kbackup that wrote it, or a newer one",
+            f"file {layout.ARCHIVE} says encryption {info.encryption!r}, which is not known here", USE_NEWER
         )
     if given is None:
         from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them

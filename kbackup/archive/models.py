@@ -57,7 +57,7 @@ _HINT = (
 )
 
 
-_NEWER = "use the kbackup that wrote it, or a newer one"
+USE_NEWER = "use the kbackup that wrote it, or a newer one"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -135,12 +135,12 @@ def load(kind: type[D], data: bytes, name: str) -> D:
         )
     if head.version != version:
         error_of = NewerError if head.checksum == text_checksum(data) else CorruptError
-        raise error_of(f"file {name} has version {head.version!r}, known is {version}", _NEWER)
+        raise error_of(f"file {name} has version {head.version!r}, known is {version}", USE_NEWER)
     try:
         document = _decoder(kind).decode(data)
     except _UNREADABLE as error:
         if head.checksum == text_checksum(data) and _NO_ID not in str(error):
-            raise NewerError(f"file {name}: {error}", _NEWER) from error
+            raise NewerError(f"file {name}: {error}", USE_NEWER) from error
         raise CorruptError(f"file {name}: {error}", _HINT) from error
     if document.checksum != text_checksum(data):
         raise CorruptError(f"file {name} does not match its own checksum", _HINT)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
+from kbackup.archive.models import USE_NEWER
 from kbackup.cli.common.frame import FlagValues, Frame
 from kbackup.cli.common.options import (
     archive_command,
@@ -106,7 +107,7 @@ def _show(report: VerifyReport, reporter: Reporter) -> None:
         reporter.note(f"note: {note.file}: {note.what}{size}")
     if report.orphan_bytes:
         reporter.note(f"note: {human_size(report.orphan_bytes)} in all belong to no restore point")
-    if report.findings and report.restore_points:
+    if report.restore_points and any(finding.hint != USE_NEWER for finding in report.findings):
         reporter.note("take the objects from a copy; to see what can be mended without: kbackup repair")
     points = f"{plural(len(report.restore_points), 'restore point')}, " if report.restore_points else ""
     read = f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}"

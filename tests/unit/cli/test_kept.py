@@ -143,3 +143,13 @@ def test_a_newer_document_is_refused_by_name(document: str, command: list[str], 
         f"file {key}: Object contains unknown field `surprise`"
         in kbackup(*command, "--archive", str(plain), code=13).err
     )
+
+
+def test_verify_names_each_newer_document(plain: Path, kbackup: Kbackup) -> None:
+    keys = [newest(plain, f"points/000000000{number}-*/manifest.json") for number in (2, 3)]
+    for key in keys:
+        newer(plain / key, version=9)
+    printed = kbackup("verify", "--quick", str(plain), code=13)
+    hint = "  hint: use the kbackup that wrote it, or a newer one"
+    assert printed.lines[:4] == [each for key in keys for each in (f"{key}: has version 9, known is 2", hint)]
+    assert "repair" not in printed.err, "nothing is damaged"
