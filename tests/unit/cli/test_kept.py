@@ -20,6 +20,7 @@ from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
 from tests.support.archives import KEPT
 from tests.support.printed import Kbackup
+from tests.support.visits import crawl, visit
 
 ARCHIVES = sorted(str(path.relative_to(KEPT)) for path in KEPT.glob("*/*/"))
 
@@ -94,6 +95,13 @@ def test_a_restore_of_it_is_planned(kept: Kept) -> None:
     assert planned == {(topic, n): len(kept.printed(topic)) for topic, n in (("orders", 1), ("clicks", 2))}
     assert [group.source for group in plan.groups] == ["billing"]
     assert plan.topics[0].configs == {"retention.ms": "-1"}
+
+
+@pytest.mark.exhaustive
+def test_each_kind_of_page_shows_it(kept: Kept) -> None:
+    answers = {address: status for address, status, _ in crawl(visit(kept.open()), of_a_kind=1)}
+    assert len(answers) > 20
+    assert {address: status for address, status in answers.items() if status not in (200, 303, 307)} == {}
 
 
 def newer(path: Path, **members: object) -> None:
