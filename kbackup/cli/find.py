@@ -133,6 +133,8 @@ def command(
 
     --jq tests the record as --json prints it, with JSON and decoded values parsed: '.value.status == "failed"'. With
     --jq, a single argument is PLACE. TEXT before PLACE tests only records with TEXT, which is faster.
+
+    Ends with exit code 0 also if no record matches; stderr says so.
     """
     from kbackup.archive.query.find import find, to_search
 
@@ -157,7 +159,9 @@ def command(
         closing(find(store, partitions, matches, window, progress.advance)) as batches,
     ):
         limited = records.limit_records(batches, request.limit)
-        records.print_records(limited, show, decode, partial(progress.hidden, restart=request.whole_lines))
+        count = records.print_records(limited, show, decode, partial(progress.hidden, restart=request.whole_lines))
+    if not count:
+        frame.reporter.note(f"no match in {plural(total, 'record')} of {plural(len(partitions), 'partition')}")
     records.report_undecoded(decoding, frame.reporter)
     if compiled is not None:
         compiled.report_failures(frame.reporter)

@@ -79,9 +79,12 @@ def config_command(frame: Frame, output: str) -> None:
         described = [{"key": k.path, "takes": k.expected, "default": k.default, "meaning": k.doc} for k in keys]
         reporter.document({"keys": described, "variables": VARIABLES})
         return
-    from kbackup.cli.common.notify import RequestBody
+    from kbackup.cli.common.notify import RequestBody, Webhook
 
-    RequestBody(frame.config.notify.body)  # raises for a template that makes no JSON
+    notify = frame.config.notify
+    RequestBody(notify.body)  # raises for a template that makes no JSON
+    if notify.url:
+        Webhook(notify.url, notify.headers)  # raises for an invalid URL
     settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(frame.loaded)]
     reporter.table(
         ("key", "value", "from"),

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Literal, TypeVar, get_args
@@ -136,7 +137,7 @@ class _Dialog:
         from kbackup.jobs import check  # imports clients of Kafka and S3
 
         sections: tuple[tuple[Callable[[ConfigDraft], None], Callable[[Steps, check.Configured], None]], ...] = (
-            (_ask_cluster, check.try_cluster),
+            (partial(_ask_cluster, speaks_tls=check.speaks_tls if self.tries else None), check.try_cluster),
             (_ask_archive, check.try_archive),
             (_ask_selection, check.try_selection),
         )
@@ -214,8 +215,8 @@ class ConfigDraft:
             value = convert(KEYS[path], text, str(_ORIGIN)) if path in KEYS else text
             self.settings[path] = list(value) if isinstance(value, tuple) else text
 
-    def remove_all(self, prefix: str) -> None:
-        """Remove the keys that begin with a prefix."""
+    def remove_all(self, prefix: str | tuple[str, ...]) -> None:
+        """Remove the keys that begin with a prefix, or with one of several."""
         self.settings = {path: value for path, value in self.settings.items() if not path.startswith(prefix)}
 
     def config(self) -> Config:
@@ -296,15 +297,21 @@ def _publish(draft: Path, path: Path, made: list[Path]) -> None:
 # The questions. Each shows the present answer and changes the draft.
 
 
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_PROTOCOLS = {True: ("SSL", "SASL_SSL"), False: ("PLAINTEXT", "SASL_PLAINTEXT")}
+"""By whether the brokers speak TLS."""
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_OAUTH = "source.sasl.oauthbearer"
 _REFERENCE = re.compile(r"\$?\{?(env|file):([^}]+)\}?")
 
 
-def _ask_cluster(draft: ConfigDraft) -> None:
+def _ask_cluster(draft: ConfigDraft, speaks_tls: Callable[[str], bool | None] | None) -> None:
     click.echo("\nThe cluster to back up", err=True)
     _ask_key(draft, "source.bootstrap.servers", "Brokers (host:port, with commas between)", required=True)
-    protocol = _ask_choice(draft, "source.security.protocol", "Security protocol", _PROTOCOLS)
+    tls = speaks_tls(draft.text("source.bootstrap.servers")) if speaks_tls is not None else None
+    if tls is not None:
+        click.echo(f"The brokers speak {'TLS' if tls else 'no TLS'}.", err=True)
+    protocols = (*_PROTOCOLS[False], *_PROTOCOLS[True]) if tls is None else _PROTOCOLS[tls]
+    protocol = _ask_choice(draft, "source.security.protocol", "Security protocol", protocols)
     if protocol.endswith("SSL"):
         _ask_key(draft, "source.ssl.ca.location", "PEM file of the CA (empty: the system's certificates)")
     else:
@@ -312,7 +319,15 @@ def _ask_cluster(draft: ConfigDraft) -> None:
     if not protocol.startswith("SASL"):
         draft.remove_all("source.sasl.")
         return
-    _ask_choice(draft, "source.sasl.mechanism", "SASL mechanism", _MECHANISMS)
+    if _ask_choice(draft, "source.sasl.mechanism", "SASL mechanism", _MECHANISMS) == "OAUTHBEARER":
+        draft.remove_all(("source.sasl.username", "source.sasl.password"))
+        draft.put(f"{_OAUTH}.method", "oidc")
+        _ask_key(draft, f"{_OAUTH}.token.endpoint.url", "URL of the token endpoint", required=True)
+        _ask_key(draft, f"{_OAUTH}.client.id", "Client id", required=True)
+        _ask_secret(draft, f"{_OAUTH}.client.secret", "env:KAFKA_CLIENT_SECRET")
+        _ask_key(draft, f"{_OAUTH}.scope", "Scope (empty: none)")
+        return
+    draft.remove_all(_OAUTH)
     _ask_key(draft, "source.sasl.username", "User", required=True)
     _ask_secret(draft, "source.sasl.password", "env:KAFKA_PASSWORD")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 import socket
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +37,7 @@ from kbackup.store import open_store
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
 from kbackup.types import OffsetRange, TopicPartition
-from kbackup.util.text import plural
+from kbackup.util.text import plural, words_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -324,6 +325,27 @@ def try_cluster(steps: Steps, configured: Configured) -> None:
         names = sorted(name for name in cluster.topic_names() if not is_internal(name))
         more = ", …" if len(names) > _SHOWN_TOPICS else ""
         step.detail = f"{len(names)}: {', '.join(names[:_SHOWN_TOPICS])}{more}" if names else "none yet"
+
+
+def speaks_tls(servers: str, seconds: float = 2.0) -> bool | None:
+    """Return whether the first of `servers` (host:port, with commas between) that accepts a connection speaks TLS; None
+    if none accepts one, or gives no answer in time. Sends a TLS hello alone."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for server in words_of(servers):
+        host, _, port = server.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), seconds) as plain:
+                try:
+                    context.wrap_socket(plain, server_hostname=host).close()
+                except (ssl.SSLEOFError, ConnectionError):
+                    return False
+                except ssl.SSLError as error:  # else an alert of TLS, for instance because we show no certificate
+                    return error.reason != "WRONG_VERSION_NUMBER"
+                return True
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 def try_archive(steps: Steps, configured: Configured) -> None:

@@ -122,6 +122,7 @@ _NOT_LET_IN = {
 }
 """Errors that occur before any request, with their hints: retrying changes nothing."""
 
+_PLAIN_HINT = "set security.protocol to PLAINTEXT or SASL_PLAINTEXT: this listener has no TLS"
 _TLS_ALERT = "SSL routines"
 """OpenSSL's words, in librdkafka's error, for a connection that the other side ended because of our certificate."""
 
@@ -150,7 +151,9 @@ class Connection:
         self.tokens = Tokens(named, role) if named else None
         if not self.properties.get("bootstrap.servers"):
             raise UsageError(
-                f"no {role} cluster is named", f"set bootstrap.servers in [{role}], or give --bootstrap-server"
+                f"no {role} cluster is named",
+                f"set bootstrap.servers in [{role}] of kbackup.toml, which 'kbackup init' writes, or give "
+                "--bootstrap-server",
             )
 
     @property
@@ -200,6 +203,12 @@ class Connection:
             return UnreachableError(
                 f"{self.address} denied access{when}: {error.str()}{takes}",
                 "give its user that right: infra/docs/security.md has the list",
+            )
+        if error.code() in _UNREACHABLE and last is not None and last.code() == KafkaError._ALL_BROKERS_DOWN:
+            # librdkafka names a reason, such as a refused connection, unless it is connected
+            return UnreachableError(
+                f"{self.address} did not answer{when}: it accepts connections, but answers none as a broker does",
+                "check security.protocol (a listener with TLS needs SSL or SASL_SSL), and that the port is Kafka's",
             )
         if error.code() in _UNREACHABLE:
             said = f" ({last.str()})" if last is not None else ""
@@ -264,4 +273,6 @@ class Connection:
 
 def _why_not_let_in(error: KafkaError) -> str:
     """Return a hint if an error means that we were not let in, else ''."""
+    if "wrong version number" in error.str():
+        return _PLAIN_HINT
     return _TLS_HINT if _TLS_ALERT in error.str() else _NOT_LET_IN.get(error.code(), "")

@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 
 from kbackup.cli.common.output import Reporter, configure_logging
-from kbackup.config import Config, ConfigFiles, Loaded, Setting, exposes_secret, load
+from kbackup.config import DEFAULT_FILE, Config, ConfigFiles, Loaded, Setting, exposes_secret, load
 from kbackup.errors import EXIT_OK, InterruptedByUserError, KbackupError, UsageError, from_text
 from kbackup.metrics.registry import counted
 from kbackup.util.text import printable
@@ -198,7 +199,10 @@ class Frame:
     def archive(self) -> str:
         """The archive's URL. Raises `UsageError` if none is named."""
         if not self.config.archive:
-            raise UsageError("no archive is named", "give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml")
+            no_file = "" if Path(DEFAULT_FILE).is_file() else "; 'kbackup init' asks for all of it and writes that file"
+            raise UsageError(
+                "no archive is named", f"give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml{no_file}"
+            )
         return self.config.archive
 
 

@@ -24,11 +24,27 @@ from kbackup.config.secrets import without_userinfo
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.metrics.registry import counted
 from kbackup.util.system import attempts
-from kbackup.util.text import join_names
+from kbackup.util.text import join_names, printable
 from kbackup.util.times import now
 
 _TIMEOUT = 5.0
 _TRY_AGAIN = (408, 425, 429)
+
+
+def _fault_of(url: str) -> str:
+    """Return what is wrong with the URL of a webhook, without showing it; "" if nothing is."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return "its host or port is invalid"
+    if parts.scheme not in ("http", "https"):
+        known = parts.scheme in ("ftp", "ftps", "file", "ws", "wss", "s3")  # another one may be the secret itself
+        return f"it begins with {parts.scheme}://" if known else "it begins neither with https:// nor with http://"
+    if not parts.hostname:
+        return "it has no host"
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    return "" if is_plain else "it has a blank, a control character or a letter that is not ASCII"
 
 
 class UndeliveredError(KbackupError):
@@ -53,14 +69,15 @@ class Webhook:
     pause = 1.0
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError("notify.url is not the URL of a webhook", "write it as https://hooks.example.com/path")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        if fault := _fault_of(url):
+            raise UsageError(
+                f"notify.url is not the URL of a webhook: {fault}", "write it as https://hooks.example.com/path"
+            )
+        parts = urlsplit(url)
+        port, hostname = parts.port, parts.hostname or ""
+        if wrong := next((name for name, text in headers.items() if not (name + text).isprintable()), None):
+            raise UsageError(f"notify.headers.{printable(wrong)} has a control character", "write it in one line")
+        host = f"[{hostname}]" if ":" in hostname else hostname
         self._url = urlunsplit(parts._replace(netloc=f"{host}:{port}" if port else host, fragment=""))
         self._headers = {"Content-Type": "application/json", "User-Agent": f"kbackup/{__version__}"}
         if parts.username is not None:

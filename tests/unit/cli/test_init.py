@@ -54,6 +54,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 raise UnreachableError("no bucket wrong", "make it")
             step.detail = "works"
 
+    monkeypatch.setattr(check, "speaks_tls", lambda servers: {"tls:9093": True, "plain:9092": False}.get(servers))
     for name in ("try_cluster", "try_archive", "try_selection"):
         monkeypatch.setattr(check, name, attempt)
     return addresses
@@ -137,6 +138,31 @@ def test_an_answer_that_fails_is_corrected(tried: list[str], typed: Callable[...
         },
         "s3": {"endpoint_url": "http://minio:9000", "region": "eu-1"},
         "backup": {"topics": ["orders", "/x/"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("servers", "wrong", "protocol"), [("tls:9093", "SASL_PLAINTEXT", "SSL"), ("plain:9092", "SSL", "PLAINTEXT")]
+)
+def test_protocols_are_those_that_the_brokers_speak(
+    servers: str, wrong: str, protocol: str, tried: list[str], typed: Callable[..., int]
+) -> None:
+    ca = ("",) if protocol == "SSL" else ()
+    assert typed(servers, wrong, "", *ca, "/archive", "", "", "", "", "none") == 0
+    assert written()["source"]["security"]["protocol"] == protocol
+
+
+def test_oauthbearer_is_asked_for(tried: list[str], typed: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_CLIENT_SECRET", "not-written")
+    oauth = ("oauthbearer", "https://idp/token", "backup", "", "")
+    assert typed("tls:9093", "SASL_SSL", "", *oauth, "/archive", "", "", "", "", "none") == 0
+    assert written()["source"]["sasl"] == {
+        "mechanism": "OAUTHBEARER",
+        "oauthbearer": {
+            "method": "oidc",
+            "token": {"endpoint": {"url": "https://idp/token"}},
+            "client": {"id": "backup", "secret": "${env:KAFKA_CLIENT_SECRET}"},
+        },
     }
 
 

@@ -288,16 +288,36 @@ def test_no_message_shows_the_url() -> None:
         url = fake.url
     messages = [
         failure(Webhook(url, {}), 0.02),
-        failure(Webhook(url, {"X-Token": "s3cret\nInjected: yes"})),
         failure(Webhook(url.replace("127.0.0.1", "no-such-host.invalid"), {}), 0.02),
     ]
     assert not [m for m in messages if "T0K3N" in m or "s3cret" in m]
 
 
+_NEITHER = "it begins neither with https:// nor with http://"
+
+
 @pytest.mark.parametrize(
-    "url", ["hooks.example.com/T0K3N", "ftp://host/T0K3N", "https://", "https://host:T0K3N/", "https://[T0K3N"]
+    ("url", "why"),
+    [
+        ("hooks.example.com/T0K3N", _NEITHER),
+        ("T0K3N://host/", _NEITHER),
+        ("ftp://host/T0K3N", "it begins with ftp://"),
+        ("https://", "it has no host"),
+        ("https://host:T0K3N/", "its host or port is invalid"),
+        ("https://[T0K3N", "its host or port is invalid"),
+        ("https://host/T0 K3N", "it has a blank, a control character or a letter that is not ASCII"),
+    ],
 )
-def test_other_addresses_are_refused(url: str) -> None:
-    with pytest.raises(UsageError, match=r"notify\.url is not the URL of a webhook") as raised:
-        Webhook(url, {})
-    assert "T0K3N" not in str(raised.value)
+def test_other_addresses_are_refused_by_config_and_check(url: str, why: str, tmp_path: Path, kbackup: Kbackup) -> None:
+    file = tmp_path / "kbackup.toml"
+    file.write_text(f"archive = {json.dumps(str(tmp_path / 'a'))}\n[notify]\nurl = {json.dumps(url)}\n")
+    for command in ("config", "check"):
+        err = kbackup(command, "--config", str(file), code=2).err
+        assert err.startswith(f"kbackup: notify.url is not the URL of a webhook: {why}\nhint: write it as https://")
+        assert "t0k3n" not in err.lower()
+
+
+def test_a_header_of_two_lines_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"notify\.headers\.X-Token has a control character") as raised:
+        Webhook("https://host/", {"X-Token": "s3cret\nInjected: yes"})
+    assert "s3cret" not in str(raised.value)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import builtins
 import json
+import socket
+import ssl
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,12 +18,13 @@ from kbackup import cli
 from kbackup.archive.lease import HeldLease
 from kbackup.config.models import Config
 from kbackup.errors import DeniedError, StoreError, UsageError
-from kbackup.jobs.check import CheckStep, Steps, check
+from kbackup.jobs.check import CheckStep, Steps, check, speaks_tls
 from kbackup.jobs.metadata import Asked
 from kbackup.metadata.entities import not_carried_entry, source_name
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
+from scripts.dev.secured import Authority
 from tests.support.archives import make_archive
 from tests.support.metadata_entities import by_log, by_zookeeper
 
@@ -30,6 +36,38 @@ def steps_of(store: Callable[[], Store]) -> tuple[dict[str, CheckStep], int]:
     report = check(Config(), store, shown.append)
     assert report.steps == tuple(shown)
     return {step.name: step for step in shown}, report.exit_code
+
+
+def answering(answer: Callable[[socket.socket], None]) -> int:
+    """Start a server that gives one connection its answer, and return its port."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server, server.accept()[0] as connection, suppress(OSError):
+            answer(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def test_a_hello_tells_whether_brokers_speak_tls(tmp_path: Path) -> None:
+    issued = Authority().issue("server")
+    (tmp_path / "server.pem").write_text(issued.certificate + issued.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    refusing = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate: the handshake ends with an alert
+    with socket.create_server(("127.0.0.1", 0)) as freed:
+        closed = freed.getsockname()[1]
+    for answer, expected in (
+        (lambda connection: context.wrap_socket(connection, server_side=True).close(), True),
+        (lambda connection: refusing.wrap_socket(connection, server_side=True).close(), True),
+        (lambda connection: connection.recv(1 << 10), False),
+        (lambda connection: connection.sendall(b"HTTP/1.1 400\r\n\r\n"), False),
+        (lambda connection: time.sleep(1), None),
+    ):
+        servers = f"nonsense, 127.0.0.1:{closed}, 127.0.0.1:{answering(answer)}"
+        assert speaks_tls(servers, 0.5) is expected
+    assert speaks_tls(f"127.0.0.1:{closed}") is None
 
 
 def test_an_archive_that_works(tmp_path: Path) -> None:

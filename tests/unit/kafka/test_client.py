@@ -59,6 +59,7 @@ def test_denials_name_the_missing_right(code: int, doing: str, right: str, conne
         (KafkaError(KafkaError._AUTHENTICATION, "invalid credentials"), "sasl.mechanism"),
         (KafkaError(KafkaError._SSL, "certificate verify failed"), "ssl.ca.location"),
         (KafkaError(KafkaError._TRANSPORT, ALERT), "ssl.ca.location"),
+        (KafkaError(KafkaError._SSL, "SSL routines::wrong version number"), "PLAINTEXT or SASL_PLAINTEXT"),
     ],
 )
 def test_denied_access_names_the_error_of_the_client(heard: KafkaError, hint: str, connection: Connection) -> None:
@@ -70,6 +71,15 @@ def test_denied_access_names_the_error_of_the_client(heard: KafkaError, hint: st
     assert isinstance(error, UnreachableError)
     assert error.message == f"source cluster at b:1 denied access: {heard.str()}"
     assert hint in error.hint
+
+
+def test_connections_without_an_answer_are_said_in_plain_words(connection: Connection) -> None:
+    connection.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN, "0/2 brokers are down"))
+    error = connection.error(KafkaError(KafkaError._TRANSPORT), "")
+    assert error.message == (
+        "source cluster at b:1 did not answer: it accepts connections, but answers none as a broker does"
+    )
+    assert error.hint.startswith("check security.protocol")
 
 
 def test_timeouts_are_not_denied_access(connection: Connection) -> None:
