@@ -38,7 +38,8 @@ def list_command(frame: Frame, label: str | None) -> None:
             ) from None
         raise
     if label is not None and label not in archive.state.labels:
-        raise UsageError(f"no restore point has label {label!r}", "run 'kbackup list' to see all labels")
+        hint = suggest_name(label, archive.state.labels, "run 'kbackup list' to see all labels")
+        raise UsageError(f"no restore point has label {label!r}", hint)
     points = [p for p in list_points(archive) if label is None or label in p.labels]
     lease, let_go = holder(store), archive.state.let_go
     reporter.table(

@@ -1,23 +1,13 @@
 """The configuration: frozen models, read from file, environment and flags; secrets are never shown."""
 
 from kbackup.config.keys import KEYS, Key, show_value
-from kbackup.config.load import (
-    DEFAULT_FILE,
-    VARIABLES,
-    ConfigFiles,
-    Loaded,
-    Setting,
-    SettingOrigin,
-    load,
-    settings_in_effect,
-)
+from kbackup.config.load import VARIABLES, ConfigFiles, Loaded, Setting, SettingOrigin, load, settings_in_effect
 from kbackup.config.models import Backup, Config, Restore, Spark
 from kbackup.config.secrets import HIDDEN, exposes_secret, is_secret, redact, shown
 from kbackup.config.values import parse_rule
 from kbackup.config.windows import Range, parse_duration, parse_range, parse_size, parse_time
 
 __all__ = [
-    "DEFAULT_FILE",
     "HIDDEN",
     "KEYS",
     "VARIABLES",

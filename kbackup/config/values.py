@@ -44,7 +44,9 @@ def convert(key: Key, value: object, where: str) -> object:
             if isinstance(text, str):
                 _check(key, text)
     except re.error as error:
-        raise UsageError(f"{where}: {key.path}: {error.pattern!r} is no regular expression", str(error)) from None
+        raise UsageError(
+            f"{where}: {key.path}: {error.pattern!r} is no regular expression", f"mend it: {error}"
+        ) from None
     except (ValueError, msgspec.ValidationError):
         value_text = "" if is_secret(key.path) else f" {shown(key.path, value)!r}"
         raise UsageError(

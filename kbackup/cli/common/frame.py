@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import re
 import signal
 import sys
 import threading
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 import click
 
 from kbackup.cli.common.output import Reporter, configure_logging
-from kbackup.config import DEFAULT_FILE, Config, ConfigFiles, Loaded, Setting, exposes_secret, load
+from kbackup.config import Config, ConfigFiles, Loaded, Setting, exposes_secret, load
+from kbackup.config.load import DEFAULT_FILE
 from kbackup.errors import EXIT_OK, InterruptedByUserError, KbackupError, UsageError, from_text
 from kbackup.metrics.registry import counted
 from kbackup.util.text import printable
@@ -59,11 +61,22 @@ def as_error(raised: BaseException) -> KbackupError:
     if isinstance(raised, click.ClickException):
         context = getattr(raised, "ctx", None)
         path = context.command_path if context else "kbackup"
-        return UsageError(raised.format_message().rstrip("."), f"try '{path} --help'")
+        return UsageError(_click_message(raised), f"try '{path} --help'")
     if known := from_text(str(raised)):
         return known
     last_line = "".join(traceback.format_exception_only(raised)).strip().partition("\n")[0]
     return KbackupError(f"internal error: {last_line}", "run again with --debug to see the traceback")
+
+
+def _click_message(raised: click.ClickException) -> str:
+    """Return the message of an error of click in the words of the others."""
+    text = raised.format_message()
+    if isinstance(raised, click.BadParameter) and not isinstance(raised, click.MissingParameter):
+        names = (raised.param.opts[-1:] or [raised.param.name]) if raised.param is not None else ["argument"]
+        text = f"{names[0]}: {raised.message}"
+    text = text.replace("is not a valid integer range", "is not a whole number").replace("integer", "whole number")
+    text = re.sub(r"is not in the range x>=(\S+)", r"is less than \1", text).replace(". Did you", "; did you")
+    return text[:1].lower() + text[1:].rstrip(".")
 
 
 def print_error(error: KbackupError) -> None:

@@ -217,8 +217,9 @@ def moment_of(option: str, text: str | None, *, up: bool = False) -> int | None:
         return None
     try:
         return parse_time(text, int(time.time() * 1000), up=up)
-    except ValueError:
-        raise UsageError(f"{option} {text} is not a time", f"give {TIMES}") from None
+    except ValueError as error:
+        why = f": {error}" if str(error) != text else ""
+        raise UsageError(f"{option} {text} is not a time{why}", f"give {TIMES}") from None
 
 
 point_key_option = key_option("restore.restore_point", "-b", "--restore-point", aliases=_POINT_ALIASES)

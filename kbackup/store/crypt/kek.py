@@ -51,7 +51,7 @@ def check_source(source: str) -> None:
     """Raise `UsageError` unless `source` names a key. The message does not show it: it may be the key itself."""
     kind, sign, rest = source.partition(":")
     if not sign or kind not in {"file", "env", "command"} or not rest.strip():
-        raise UsageError("a key is named by where it is", _FORMS)
+        raise UsageError("the key is not named by the place where it is", _FORMS)
 
 
 def load_kek(source: str) -> Kek:

@@ -60,7 +60,7 @@ def test_texts_that_can_be_no_label(mine: str, label: str, kbackup: Kbackup) -> 
         (["keep", "9"], "there is no restore point 9"),
         (["keep", "before"], "there is no restore point before"),
         (["release", "9"], "there is no restore point 9"),
-        (["keep"], "Missing argument"),
+        (["keep"], "missing argument"),
     ],
 )
 def test_refusals(mine: str, args: list[str], message: str, kbackup: Kbackup) -> None:
