@@ -144,7 +144,7 @@ def test_a_store_is_opened_by_address_and_key(stores: Stores, tmp_path: Path) ->
 
 @pytest.mark.parametrize("source", ["", "AAAA", "hush", "/path", "vault:x", "file:", "env: "])
 def test_invalid_key_sources_are_refused(source: str, stores: Stores) -> None:
-    with pytest.raises(KbackupError, match="named by where it is") as caught:
+    with pytest.raises(KbackupError, match="not named by the place where it is") as caught:
         Keyring(stores.inner, source)
     assert caught.value.exit_code == 2
     assert not source.strip() or source not in caught.value.message
