@@ -11,7 +11,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import bucket_options, moment_of, state_options
+from kbackup.cli.common.options import archived, bucket_options, moment_of, state_options
 from kbackup.cli.common.output import Cell, Column
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
@@ -22,7 +22,7 @@ from kbackup.util.times import human_time
 
 
 @click.command("cat", epilog="Example: kbackup cat orders:3 --tail 10")
-@click.argument("address_text", metavar="PLACE")
+@click.argument("address_text", metavar="PLACE", shell_complete=archived("topics"))
 @click.option(
     "--tail", "last", type=click.IntRange(min=1), metavar="N", help="Print the last N records of each partition."
 )
@@ -92,7 +92,7 @@ _IMPORTANCE = {"segments": 1, "stored_bytes": 1, "largest": 1, "min_timestamp": 
 
 
 @click.command("ls", epilog="Example: kbackup ls orders:3")
-@click.argument("address_text", metavar="[PLACE]", required=False)
+@click.argument("address_text", metavar="[PLACE]", required=False, shell_complete=archived("topics"))
 @state_options
 @bucket_options
 @pass_frame

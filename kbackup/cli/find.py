@@ -17,6 +17,7 @@ from kbackup.archive.query.browse import Catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.cli.common import records
 from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archived
 from kbackup.cli.common.output import Reporter
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
@@ -102,7 +103,7 @@ def _first_line(error: ValueError) -> str:
 
 @click.command("find", epilog="Example: kbackup find customer-17 orders --in key")
 @click.argument("pattern", metavar="[TEXT]", required=False)
-@click.argument("address_text", metavar="[PLACE]", required=False)
+@click.argument("address_text", metavar="[PLACE]", required=False, shell_complete=archived("topics"))
 @click.option("-E", "--regex", is_flag=True, help="Read TEXT as a regular expression (RE2, over bytes).")
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore the case of ASCII letters.")
 @click.option(

@@ -10,6 +10,7 @@ import click
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import (
     archive_command,
+    archived,
     common_options,
     key_option,
     key_options,
@@ -62,7 +63,7 @@ _selection_options = options(
 
 @archive_command(
     "show",
-    click.argument("group", required=False),
+    click.argument("group", required=False, shell_complete=archived("groups")),
     _moment_options,
     group=command,
     example="kbackup groups show billing",

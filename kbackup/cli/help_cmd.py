@@ -46,7 +46,7 @@ _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands and options in a shell.
+    """Print the script that completes commands, options and, from the archive of kbackup.toml, names in a shell.
 
     bash: source <(kbackup completion bash) in ~/.bashrc; zsh the same in ~/.zshrc, after compinit; fish: kbackup
     completion fish > ~/.config/fish/completions/kbackup.fish.

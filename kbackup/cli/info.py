@@ -9,7 +9,7 @@ from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_command, bucket_options, cache_option, moment_of, state_options
+from kbackup.cli.common.options import archive_command, archived, bucket_options, cache_option, moment_of, state_options
 from kbackup.cli.common.output import Cell, Column, Reporter, human_age, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
@@ -20,7 +20,12 @@ from kbackup.util.times import human_time
 
 @archive_command(
     "list",
-    click.option("--label", "label", metavar="NAME", help="List the restore point with this label alone."),
+    click.option(
+        *("--label", "label"),
+        metavar="NAME",
+        shell_complete=archived("labels"),
+        help="List the restore point with this label alone.",
+    ),
     cache_option,
     argument=True,
     example="kbackup list s3://my-backups/kafka",
@@ -68,7 +73,7 @@ def list_command(frame: Frame, label: str | None) -> None:
 
 
 @click.command("info", epilog="Example: kbackup info orders")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=archived("topics"))
 @state_options
 @bucket_options
 @pass_frame

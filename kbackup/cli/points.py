@@ -6,12 +6,12 @@ import click
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import archive_command, cache_option
+from kbackup.cli.common.options import archive_command, archived, cache_option
 from kbackup.cli.common.output import Column, human_age
 from kbackup.cli.common.session import archive_store, cached_archive_store
 from kbackup.errors import UsageError
 
-_point_argument = click.argument("restore_point", metavar="N|LABEL|latest")
+_point_argument = click.argument("restore_point", metavar="N|LABEL|latest", shell_complete=archived("points"))
 
 
 @archive_command("keep", _point_argument, example="kbackup keep 41")
@@ -40,9 +40,9 @@ def release_command(frame: Frame, restore_point: str) -> None:
 
 @archive_command(
     "label",
-    click.argument("restore_point", metavar="N|LABEL|latest", required=False),
+    click.argument("restore_point", metavar="N|LABEL|latest", required=False, shell_complete=archived("points")),
     click.argument("label", metavar="NAME", required=False),
-    click.option("--remove", metavar="NAME", help="Remove this label."),
+    click.option("--remove", metavar="NAME", shell_complete=archived("labels"), help="Remove this label."),
     example="kbackup label 41 before-migration",
 )
 def label_command(frame: Frame, restore_point: str | None, label: str | None, remove: str | None) -> None:

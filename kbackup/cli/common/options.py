@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
 
-from kbackup.cli.common.frame import METRICS_FILE, FlagValues, pass_frame
+from kbackup.cli.common.frame import METRICS_FILE, FlagValues, Frame, load_config, pass_frame
+from kbackup.cli.common.output import Reporter
 from kbackup.config import KEYS, Key, Setting, SettingOrigin, exposes_secret
 from kbackup.config.values import escape_references
 from kbackup.config.windows import TIMES, parse_time
@@ -83,6 +87,49 @@ def hidden_value(*names: str, callback: Callable[..., None], **attributes: Any) 
     return click.option(*names, expose_value=False, callback=callback, **attributes)
 
 
+# The names of an archive, for a shell that completes a word.
+
+
+_COMPLETION_SECONDS = 1.0
+
+
+def archived(kind: str, *words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return the completion of `words`, or of the archive's "topics", "groups", "labels" or "points"."""
+
+    def complete(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
+        return [word for word in words or _archived_names(kind, context) if word.startswith(start)]
+
+    return complete
+
+
+def _archived_names(kind: str, context: click.Context) -> list[str]:
+    """Return names of the archive of the command line or of kbackup.toml, by the cache of metadata; none after an
+    error or a second. Prints nothing."""
+    logging.disable(logging.CRITICAL)
+    state, names = context.ensure_object(FlagValues), list[str]()
+    reader = threading.Thread(target=_read_names, args=(kind, state, names), daemon=True)
+    reader.start()
+    reader.join(_COMPLETION_SECONDS)
+    return names
+
+
+def _read_names(kind: str, state: FlagValues, names: list[str]) -> None:
+    with suppress(Exception):
+        from kbackup.archive.reader import open_archive
+        from kbackup.cli.common.session import cached_archive_store
+
+        loaded = load_config(state)
+        if (loaded.config.encryption.key or "").startswith("command:"):
+            return  # it may ask for a password
+        archive = open_archive(cached_archive_store(Frame(loaded, Reporter())))
+        if kind in ("labels", "points"):
+            names += archive.state.labels
+            names += ["latest", *(str(p.number) for p in archive.restore_points)] if kind == "points" else []
+        elif (head := archive.head) is not None:
+            names += [t.name for t in head.topics if kind == "topics"]
+            names += [g.group for g in archive.groups(head).groups] if kind == "groups" else []
+
+
 # Options that set keys of the configuration, with help and defaults from the table of keys.
 
 
@@ -90,6 +137,9 @@ _METAVARS = {
     **{"size": "SIZE", "duration": "DURATION", "time": "TIME", "number": "N", "text": "TEXT"},
     **{"list": "NAME", "table": "NAME=VALUE", "restore.restore_point": "[N|LABEL|latest]"},
 }
+
+
+_ARCHIVED = {"topics": "topics", "groups": "groups", "restore-point": "points"}
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -131,7 +181,7 @@ def key_option(
         type=bool if is_flag else str,
         metavar=None if is_flag else metavar,
         help=f"{help or key.doc} [{', '.join(notes)}]" if notes else help or key.doc,
-        shell_complete=lambda context, parameter, start: [w for w in key.choices if w.startswith(start)],
+        shell_complete=archived(_ARCHIVED.get(name.removeprefix("exclude-"), ""), *key.choices),
     )
 
 
@@ -202,6 +252,7 @@ def point_option(
         default=default,
         metavar=metavar,
         help=help,
+        shell_complete=archived("points"),
         **attributes,
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +16,10 @@ from typing import NoReturn, Protocol
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from kbackup import cli, errors
+from kbackup.cli.common import options
 from kbackup.cli.common.frame import EXIT_CODES, Frame, pass_frame
 from kbackup.cli.common.options import common_options
 from kbackup.config import KEYS, VARIABLES
@@ -359,6 +363,55 @@ def test_commands_are_completed_without_their_modules() -> None:
     done = python("-X", "importtime", "-m", "kbackup", env=environ)
     assert done.stdout.split() == [f"plain,{name}" for name in cli.COMMANDS if name.startswith("r")]
     assert "kbackup.cli.restore" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "start", "completed"),
+    [
+        ("cat", "or", ["orders"]),
+        ("info", "", ["clicks", "orders"]),
+        ("ls", "cl", ["clicks"]),
+        ("find x", "o", ["orders"]),
+        ("restore --topic", "o", ["orders"]),
+        ("backup --exclude-group", "", ["billing", "late"]),
+        ("groups show", "l", ["late"]),
+        ("list --label", "", ["before"]),
+        ("label --remove", "b", ["before"]),
+        ("keep", "", ["before", "latest", "1", "2"]),
+        ("info --restore-point", "", ["before", "latest", "1", "2"]),
+        ("restore -b", "l", ["latest"]),
+        ("cat --output", "j", ["json"]),
+        ("restore --with", "a", ["acls"]),
+        ("list --archive none --label", "", []),
+        ("list --encryption-key command:false --label", "", []),
+        ("list --config broken.toml --label", "", []),
+    ],
+)
+def test_names_of_the_archive_are_completed(
+    args: str, start: str, completed: list[str], mine: str, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kbackup("label", "1", "before", "-a", mine)
+    monkeypatch.chdir(Path(mine).parent)
+    Path("kbackup.toml").write_text(f'archive = "{mine}"\n')
+    Path("broken.toml").write_text("archive")
+    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 30.0)
+    shell = ShellComplete(cli.cli, {}, "kbackup", cli.COMPLETION_VARIABLE)
+    try:
+        items = shell.get_completions(args.split(), start)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert [item.value for item in items] == completed
+
+
+def test_completion_does_not_wait_for_a_slow_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(options, "load_config", lambda state: ended.wait(30))
+    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 0.05)
+    try:
+        assert options._archived_names("topics", click.Context(cli.cli)) == []
+    finally:
+        logging.disable(logging.NOTSET)
+        ended.set()
 
 
 # `kbackup config`.
