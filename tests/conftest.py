@@ -119,12 +119,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def options_of(server: S3Server) -> S3Options:
-    return S3Options(
-        endpoint_url=server.endpoint_url,
-        region=server.region,
-        access_key_id=server.access_key,
-        secret_access_key=server.secret_key,
-    )
+    return S3Options(**server.options)
 
 
 @dataclass(frozen=True)
@@ -144,13 +139,8 @@ class Bucket:
 
     @property
     def env(self) -> dict[str, str]:
-        """The same for a process that takes it from the environment, as AWS's SDKs name it."""
-        return {
-            "AWS_ENDPOINT_URL_S3": self.server.endpoint_url,
-            "AWS_REGION": self.server.region,
-            "AWS_ACCESS_KEY_ID": self.server.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
-        }
+        """The same for a process that takes it from the environment."""
+        return self.server.env
 
     def client(self) -> S3Client:
         return self.server.client()

@@ -38,7 +38,6 @@ from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange
 from scripts.bench.archives import RECORDS, TOPIC, build, copy
-from scripts.bench.servers import s3_options
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
 from tests.support.memory_store import MemoryStore
@@ -192,7 +191,7 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
         build(
             made, points, SEGMENTS, PARTITIONS, lambda _, offsets: write_segment(made, offsets), identity, sparse=sparse
         )
-        objects = copy(made, open_store(_archive(points), S3Options(**s3_options(minio))))
+        objects = copy(made, open_store(_archive(points), S3Options(**minio.options)))
         _say(f"{points:,} restore points, {objects:,} objects")
         environment = _environment(minio, broker, points)
         measured = Measured(points, objects, list(_opened(minio, points, options.repeat)))
@@ -209,7 +208,7 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
 
 
 def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
-    store = open_store(_archive(points), S3Options(**s3_options(minio)))
+    store = open_store(_archive(points), S3Options(**minio.options))
     for number in range(repeat + 1):
         began = time.perf_counter()
         open_archive(store).restore_point("latest")
@@ -250,10 +249,7 @@ def _environment(minio: CountedMinio, broker: Broker, points: int) -> dict[str, 
         "KBACKUP_TARGET_BOOTSTRAP_SERVERS": broker.bootstrap,
         "KBACKUP_BACKUP_TOPICS": TOPIC,
         "KBACKUP_SPARK_MASTER": "local[2]",
-        "AWS_ENDPOINT_URL_S3": minio.endpoint_url,
-        "AWS_REGION": minio.region,
-        "AWS_ACCESS_KEY_ID": minio.access_key,
-        "AWS_SECRET_ACCESS_KEY": minio.secret_key,
+        **minio.env,
     }
 
 

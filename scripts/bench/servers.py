@@ -94,14 +94,14 @@ class Servers:
     def cpu(self) -> dict[str, float]:
         """Seconds that the servers have used so far."""
         used = {"broker": cpu_of(self.broker.pid())}
-        return used if self._minio is None else {**used, "minio": cpu_of(self._minio.pid)}
+        return used if self._minio is None else {**used, "minio": cpu_of(self._minio.pid())}
 
     def new_archive(self) -> dict[str, Any]:
         """Return the address of a new archive, as a job's spec names it."""
         name = f"archive-{next(self._numbers)}"
         if self._minio is None:
             return {"store": f"file://{self._folder}/{name}", "s3": {}}
-        return {"store": f"s3://{_BUCKET}/{name}", "s3": s3_options(self._minio)}
+        return {"store": f"s3://{_BUCKET}/{name}", "s3": self._minio.options}
 
     def delete_archive(self, where: dict[str, Any]) -> None:
         """Gives back what an archive or a bare upload took: a disk holds only so many."""
@@ -149,16 +149,6 @@ class Servers:
 def _delivered(error: KafkaError | None, _: Message) -> None:
     if error is not None:
         raise KafkaException(error)
-
-
-def s3_options(minio: Minio) -> dict[str, Any]:
-    """Return what `S3Options` takes."""
-    return {
-        "endpoint_url": minio.endpoint_url,
-        "region": minio.region,
-        "access_key_id": minio.access_key,
-        "secret_access_key": minio.secret_key,
-    }
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -47,11 +47,7 @@ def _serve(names: list[str]) -> None:
                 print(f"kafka: bootstrap.servers={stack.enter_context(Broker()).bootstrap}", flush=True)
                 continue
             server: S3Server = stack.enter_context(Minio() if name == "minio" else MotoServer())
-            print(
-                f"{name}: AWS_ENDPOINT_URL_S3={server.endpoint_url} AWS_REGION={server.region} "
-                f"AWS_ACCESS_KEY_ID={server.access_key} AWS_SECRET_ACCESS_KEY={server.secret_key}",
-                flush=True,
-            )
+            print(f"{name}:", *(f"{variable}={value}" for variable, value in server.env.items()), flush=True)
         print("Ctrl-C stops", flush=True)
         signal.pause()
 

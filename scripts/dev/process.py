@@ -1,16 +1,20 @@
-"""A server process that belongs to us: logs to a file, stops on demand, and never outlives its parent."""
+"""Server processes that belong to us: they log to a file, stop on demand, and never outlive their parent."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import random
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar, Self
 
 from kbackup.errors import KbackupError
 
@@ -41,25 +45,6 @@ def free_ports(count: int) -> list[int]:
                 continue
             ports.append(port)
     return ports
-
-
-def open_on_free_ports(
-    begin: Callable[[], None], close: Callable[[], None], taken: str = "Address already in use"
-) -> None:
-    """Call `begin`, which chooses ports and starts servers; again where a port was `taken` meanwhile, as the server's
-    log says. `close` follows each failure."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            begin()
-        except StartError as error:
-            close()
-            if taken not in str(error) or attempt == _ATTEMPTS - 1:
-                raise
-        except BaseException:
-            close()
-            raise
-        else:
-            return
 
 
 class Process:
@@ -141,3 +126,70 @@ def listening(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Server(ABC):
+    """Numbered processes with a temporary folder, as a context manager: both are gone at its end.
+
+    A subclass says what it starts on which ports. Folder and ports stay when a process is stopped and started again.
+    """
+
+    name: ClassVar[str]
+    taken: ClassVar[str] = "Address already in use"
+    """What its log says if another process took one of the ports meanwhile; all is started again then."""
+
+    def __init__(self) -> None:
+        self.folder = Path()
+        self._processes: dict[int, Process] = {}
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Choose free ports, and start everything in the empty folder."""
+
+    def __enter__(self) -> Self:
+        attempts = _ATTEMPTS
+        while True:
+            self.folder = Path(tempfile.mkdtemp(prefix=f"kbackup-{self.name}-"))
+            try:
+                self._open()
+            except BaseException as error:
+                self.close()
+                attempts -= 1
+                if not (isinstance(error, StartError) and self.taken in str(error) and attempts):
+                    raise
+            else:
+                return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop and remove everything; idempotent. The data goes, so nobody waits for an orderly shutdown."""
+        self.kill()
+        if self.folder != Path():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def pid(self, number: int = 0) -> int:
+        return self._processes[number].pid
+
+    def running(self, number: int) -> bool:
+        return number in self._processes and self._processes[number].running
+
+    def wait(self, number: int, ready: Callable[[], bool], label: str, seconds: float = 60) -> None:
+        self._processes[number].wait_ready(ready, label, seconds)
+
+    def stop(self, *numbers: int) -> None:
+        """An orderly shutdown (SIGTERM) of some processes, or of all; those that don't run are left alone."""
+        going = self._take(numbers)
+        for process in going:  # all at once: the last one would wait for a quorum that is gone
+            process.terminate()
+        for process in going:
+            process.stop()
+
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL, as a power loss would; of some processes, or of all."""
+        for process in self._take(numbers):
+            process.kill()
+
+    def _take(self, numbers: Sequence[int]) -> list[Process]:
+        return [self._processes.pop(each) for each in numbers or list(self._processes) if each in self._processes]

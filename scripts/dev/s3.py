@@ -4,84 +4,78 @@ from __future__ import annotations
 
 import base64
 import secrets
-import shutil
 import sys
-import tempfile
 import urllib.request
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import boto3
 from botocore.config import Config
 
 from scripts.dev.cache import MINIO, binary
-from scripts.dev.process import Process, StartError, free_ports, open_on_free_ports
+from scripts.dev.process import Process, Server, free_ports
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 
-class S3Server(ABC):
-    """An S3 server on loopback as a context manager: gone at the end, with its data.
+class S3Server(Server):
+    """An S3 server on loopback. After `stop` or `kill` it can `start` again, with its port, credentials and (but for
+    moto's, which is in memory) data."""
 
-    `stop`, `kill` and `start` are for tests of a store that goes away and comes back: port, credentials and
-    (but for moto's, which is in memory) data stay.
-    """
-
-    name: ClassVar[str]
     health: ClassVar[str]
+    taken = "in use"
     region: ClassVar[str] = "us-east-1"
 
     def __init__(self) -> None:
+        super().__init__()
         self.access_key = f"test-{secrets.token_hex(6)}"
         self.secret_key = secrets.token_hex(20)
         self._port = 0
-        self._folder = Path()
-        self._process: Process | None = None
 
     @abstractmethod
     def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command line and what it needs in its environment."""
 
-    def __enter__(self) -> Self:
-        open_on_free_ports(self._open, self.close, "in use")
-        return self
-
     def _open(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix=f"kbackup-{self.name}-"))
         (self._port,) = free_ports(1)
         self.start()
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise StartError(f"{self.name} is not started")
-        return self._process.pid
 
     @property
     def data(self) -> Path:
         """The folder of the server's buckets, each a folder (moto: empty)."""
-        return self._folder / "data"
+        return self.folder / "data"
 
     @property
     def endpoint_url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def client(self) -> S3Client:
-        return boto3.client("s3", **self._credentials(), config=Config(s3={"addressing_style": "path"}))
-
-    def _credentials(self) -> dict[str, Any]:
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `S3Options` takes to reach it, and the section `s3` of a configuration."""
         return {
             "endpoint_url": self.endpoint_url,
-            "region_name": self.region,
-            "aws_access_key_id": self.access_key,
-            "aws_secret_access_key": self.secret_key,
+            "region": self.region,
+            "access_key_id": self.access_key,
+            "secret_access_key": self.secret_key,
         }
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The same for a process that takes it from the environment, as AWS's SDKs name it."""
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        return dict(zip(names, self.options.values(), strict=True))
+
+    def client(self) -> S3Client:
+        client: S3Client = self._client("s3", config=Config(s3={"addressing_style": "path"}))
+        return client
+
+    def _client(self, service: str, **more: Any) -> Any:
+        keys = {"aws_access_key_id": self.access_key, "aws_secret_access_key": self.secret_key}
+        make: Any = boto3.client
+        return make(service, self.region, endpoint_url=self.endpoint_url, **keys, **more)
 
     def create_bucket(self, name: str, *, object_lock: bool = False) -> None:
         """Make a bucket; with `object_lock`, a versioned one whose objects can be put under retention."""
@@ -90,22 +84,8 @@ class S3Server(ABC):
     def start(self) -> None:
         """Start it and wait until it answers."""
         argv, env = self._command(self._port, self.data)
-        self._process = Process(argv, self._folder / "log", env)
-        self._process.wait_ready(self._healthy, self.name, 60)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    def close(self) -> None:
-        """Stop and remove everything; idempotent."""
-        self.kill()
-        if self._folder != Path():
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._processes[0] = Process(argv, self.folder / "log", env)
+        self.wait(0, self._healthy, self.name)
 
     def _healthy(self) -> bool:
         try:
@@ -143,8 +123,7 @@ class MinioWithKms(Minio):
 
     def credentials(self, policy: str) -> dict[str, Any]:
         """Return credentials for an hour, limited to the rights of `policy` (JSON), as `S3Options` takes them."""
-        sts: Any = boto3.client("sts", **self._credentials())
-        given = sts.assume_role(
+        given = self._client("sts").assume_role(
             RoleArn="arn:aws:iam::111122223333:role/test", RoleSessionName="test", Policy=policy, DurationSeconds=3600
         )["Credentials"]
         return {

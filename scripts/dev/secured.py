@@ -28,8 +28,6 @@ from cryptography.x509.oid import NameOID
 
 from scripts.dev.kafka import Broker
 
-_DAY = timedelta(days=1)
-
 
 class Issued(NamedTuple):
     """A certificate and its private key (PKCS8, not encrypted), both PEM."""
@@ -44,44 +42,31 @@ class Authority:
     def __init__(self, name: str = "kbackup test authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = name
-        made = _builder(name, name, self._key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )
-        self.certificate = _pem(made.sign(self._key, hashes.SHA256()))
+        is_authority = x509.BasicConstraints(ca=True, path_length=0)
+        self.certificate = self._sign(name, self._key, is_authority, critical=True)
 
     def issue(self, name: str) -> Issued:
         """Issue a certificate for `CN=name`: a client, or a server on this machine's loopback address."""
         key = ec.generate_private_key(ec.SECP256R1())
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        made = _builder(name, self._name, key).add_extension(here, critical=False)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return Issued(_pem(made.sign(self._key, hashes.SHA256())), text.decode())
+        return Issued(self._sign(name, key, here, critical=False), text.decode())
 
-
-def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
-    return (
-        x509.CertificateBuilder()
-        .subject_name(names[0])
-        .issuer_name(names[1])
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _DAY)
-        .not_valid_after(now + _DAY)
-    )
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, says: x509.ExtensionType, critical: bool) -> str:
+        """Return the certificate of a key, from yesterday to tomorrow, as PEM."""
+        now, day = datetime.now(UTC), timedelta(days=1)
+        subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, self._name))
+        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - day).not_valid_after(now + day).add_extension(says, critical)
+        made = builder.sign(self._key, hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM).decode()
 
 
 Acl = tuple[ResourceType, str, ResourcePatternType, str, str, AclOperation, AclPermissionType]
 _SECURITY = "org.apache.kafka.common.security"
 _SASL = "listener.name.sasl"
-_ITERATIONS = 4096
 _TIMEOUT = 30.0
 
 
@@ -96,12 +81,13 @@ class SecuredBroker(Broker):
         self.authority = Authority()
         super().__init__(self._secured() | dict(properties or {}), listeners={"SASL": "SASL_SSL", "MTLS": "SSL"})
 
-    def scram(self, user: str, password: str) -> dict[str, str]:
-        return self._sasl("SCRAM-SHA-512") | {"sasl.username": user, "sasl.password": password}
+    def scram(self, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+        return super().scram(user, password, mechanism) | {"ssl.ca.pem": self.authority.certificate}
 
     def oauth(self) -> dict[str, str]:
         """Without what gives the token."""
-        return self._sasl("OAUTHBEARER")
+        trusted = {"security.protocol": "SASL_SSL", "ssl.ca.pem": self.authority.certificate}
+        return {"bootstrap.servers": self.bootstrap_of("SASL"), **trusted, "sasl.mechanism": "OAUTHBEARER"}
 
     def token(self, user: str) -> dict[str, str]:
         """librdkafka makes the token itself, and signs it by nothing."""
@@ -121,7 +107,7 @@ class SecuredBroker(Broker):
 
     def add_user(self, name: str, password: str) -> None:
         """A SCRAM user; returns when the broker knows it."""
-        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS)
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         upsertion = UserScramCredentialUpsertion(name, info, password.encode(), secrets.token_bytes(16))
         superuser = self._admin()
         (made,) = superuser.alter_user_scram_credentials([upsertion]).values()
@@ -135,7 +121,7 @@ class SecuredBroker(Broker):
                 return False
             return True
 
-        self._nodes[0].wait_ready(known, f"user {name}", 30)
+        self.wait(0, known, f"user {name}", 30)
 
     def allow(self, user: str, operation: str, kind: str, name: str, prefixed: bool = False) -> Acl:
         """Do what `kafka-acls --add --allow-principal User:<user>` does.
@@ -159,14 +145,6 @@ class SecuredBroker(Broker):
         """To be kept until its futures are done: they fail when it goes."""
         return AdminClient(self.client(log_level=0))
 
-    def _sasl(self, mechanism: str) -> dict[str, str]:
-        return {
-            "bootstrap.servers": self.bootstrap_of("SASL"),
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.pem": self.authority.certificate,
-            "sasl.mechanism": mechanism,
-        }
-
     def _secured(self) -> dict[str, str]:
         own = self.authority.issue("broker")
         return {
@@ -182,7 +160,7 @@ class SecuredBroker(Broker):
             "listener.name.mtls.ssl.client.auth": "required",
             f"{_SASL}.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
             f"{_SASL}.scram-sha-512.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
-            f"{_SASL}.oauthbearer.sasl.jaas.config": (f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;"),
+            f"{_SASL}.oauthbearer.sasl.jaas.config": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
         }
 
 

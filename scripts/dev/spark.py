@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
 
-from scripts.dev.process import Process, free_ports, listening
+from scripts.dev.process import Process, Server, free_ports, listening
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -22,7 +19,7 @@ CHANNEL = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true",
 """The settings of a cluster whose traffic nobody else reads, but for its secret."""
 
 
-class SparkCluster:
+class SparkCluster(Server):
     """One master and `workers` workers of one core each, as a context manager; everything ends with it. Each worker has
     a loopback address of its own: for Spark they are different machines.
 
@@ -31,52 +28,39 @@ class SparkCluster:
     paths. `variables` are the last worker's own.
     """
 
+    name = "spark"
+
     def __init__(
         self,
         workers: int = 2,
-        memory: str = "1g",
         secret: str = "",
         unshared: Mapping[int, Sequence[Path]] = MappingProxyType({}),
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._workers, self._memory, self._secret = workers, memory, secret
+        super().__init__()
+        self._workers, self._secret = workers, secret
         self._unshared, self._variables = unshared, variables
-        self._processes: list[Process] = []
-        self._folder = Path()
         self._port = 0
 
-    def __enter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="kbackup-spark-"))
+    def _open(self) -> None:
         if self._secret:
             # a master that asks for secrets has no REST server: that one knows none
             conf = {**CHANNEL, "spark.authenticate.secret": self._secret, "spark.master.rest.enabled": "false"}
             self.properties.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
             self.properties.chmod(0o600)
         self._port, web = free_ports(2)
-        try:
-            master = self._start(
-                "master", [_MASTER, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(web)]
-            )
-            master.wait_ready(lambda: listening(self._port), "Spark's master", 60)
-            for number, port in enumerate(free_ports(self._workers)):
-                host, folder = f"127.0.0.{number + 1}", self._folder / f"work-{number}"
-                options = ["--cores", "1", "--memory", self._memory, "--host", host, "--webui-port", str(port)]
-                worker = self._start(
-                    f"worker-{number}",
-                    [_WORKER, *options, "--work-dir", str(folder), self.url],
-                    host,
-                    self._variables if number == self._workers - 1 else {},
-                    apart=f"apart-{number}",
-                    disks=self._unshared.get(number, ()),
-                )
-                worker.wait_ready(partial(_registered, worker), "a Spark worker", 60)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self._start(0, _MASTER, "127.0.0.1", ["--port", str(self._port), "--webui-port", str(web)], {}, [])
+        self.wait(0, lambda: listening(self._port), "Spark's master")
+        for number, port in enumerate(free_ports(self._workers)):
+            options = ["--cores", "1", "--memory", "1g", "--webui-port", str(port)]
+            options += ["--work-dir", str(self.folder / f"work-{number}"), self.url]
+            apart: list[str] = []
+            if disks := self._unshared.get(number):
+                apart = ["unshare", "--user", "--map-root-user", "--mount", "--uts", "sh", "-c", _APART, "sh"]
+                apart += [f"apart-{number}", *map(str, disks), "--"]
+            variables = self._variables if number == self._workers - 1 else {}
+            worker = self._start(number + 1, _WORKER, f"127.0.0.{number + 1}", options, variables, apart)
+            self.wait(number + 1, partial(_registered, worker), "a Spark worker")
 
     @property
     def url(self) -> str:
@@ -85,25 +69,24 @@ class SparkCluster:
     @property
     def properties(self) -> Path:
         """The file with the settings of a protected cluster, for `spark-submit --properties-file`."""
-        return self._folder / "spark.properties"
+        return self.folder / "spark.properties"
 
     def close(self) -> None:
-        """Workers first: they end their executors. Idempotent."""
-        for process in reversed(self._processes):
-            process.stop()
-        self._processes = []
-        if self._folder != Path():
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """Workers first, and with SIGTERM: they end their executors. Idempotent."""
+        for number in sorted(self._processes, reverse=True):
+            self.stop(number)
+        super().close()
 
     def _start(
         self,
-        name: str,
-        arguments: Sequence[str],
-        host: str = "127.0.0.1",
-        variables: Mapping[str, str] = MappingProxyType({}),
-        apart: str = "",
-        disks: Sequence[Path] = (),
+        number: int,
+        program: str,
+        host: str,
+        options: Sequence[str],
+        variables: Mapping[str, str],
+        apart: Sequence[str],
     ) -> Process:
+        """Start the master (number 0) or a worker; `apart` are the words before its command."""
         import pyspark
 
         home = Path(pyspark.__file__).parent
@@ -115,16 +98,9 @@ class SparkCluster:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         }
-        command = [str(home / "bin" / "spark-class"), *arguments]
-        if self._secret:
-            place = next((n for n, word in enumerate(command) if word.startswith("spark://")), len(command))
-            command[place:place] = ["--properties-file", str(self.properties)]
-        env |= variables
-        if disks:
-            own = ["unshare", "--user", "--map-root-user", "--mount", "--uts", "sh", "-c", _APART, "sh"]
-            command = [*own, apart, *map(str, disks), "--", *command]
-        process = Process(command, self._folder / f"{name}.log", env)
-        self._processes.append(process)
+        secret = ["--properties-file", str(self.properties)] if self._secret else []
+        command = [*apart, str(home / "bin" / "spark-class"), program, *secret, "--host", host, *options]
+        process = self._processes[number] = Process(command, self.folder / f"spark-{number}.log", {**env, **variables})
         return process
 
 

@@ -96,15 +96,7 @@ def encrypted(inner: Location, folder: Path) -> Location:
 
 
 def options_of(server: S3Server, **more: Any) -> S3Options:
-    base: dict[str, Any] = {
-        "endpoint_url": server.endpoint_url,
-        "region": server.region,
-        "access_key_id": server.access_key,
-        "secret_access_key": server.secret_key,
-        "part_size": PART,
-        "max_attempts": 3,
-    }
-    return S3Options(**base | more)
+    return S3Options(**server.options | {"part_size": PART, "max_attempts": 3} | more)
 
 
 class S3Location(Location):

@@ -72,7 +72,7 @@ class _Behind(Broker):
 
     def _node_properties(self, node: int) -> dict[str, str]:
         properties = super()._node_properties(node)
-        self._link.server = self._ports[node][0]
+        self._link.server = self._ports[node]["CLIENT"]
         own = f"CLIENT://127.0.0.1:{self._link.server}"
         led = properties["advertised.listeners"].replace(own, f"CLIENT://127.0.0.1:{self._link.port}")
         assert led != properties["advertised.listeners"]

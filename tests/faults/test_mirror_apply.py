@@ -204,14 +204,8 @@ def test_bucket_and_target_go_away_and_come_back(spark: SparkSession) -> None:
     with Broker() as broker, Minio() as minio:
         minio.create_bucket("followed")
         shop = open_shop(broker, "shop")
-        options_of = S3Options(
-            endpoint_url=minio.endpoint_url,
-            region=minio.region,
-            access_key_id=minio.access_key,
-            secret_access_key=minio.secret_key,
-            max_attempts=2,
-        )
-        mirror = Mirror(open_store("s3://followed/archive", options_of), broker.bootstrap)
+        store = open_store("s3://followed/archive", S3Options(**minio.options, max_attempts=2))
+        mirror = Mirror(store, broker.bootstrap)
 
         def take() -> Archive:
             sell(shop, 60)

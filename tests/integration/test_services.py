@@ -25,7 +25,7 @@ def test_cluster_serves_again_after_a_killed_node_came_back(topic_name: str) -> 
 
 
 def test_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
-    script = "from scripts.dev.s3 import MotoServer as M\nwith M() as s:\n  print(s.pid, flush=True)\n  input()"
+    script = "from scripts.dev.s3 import MotoServer as M\nwith M() as s:\n  print(s.pid(), flush=True)\n  input()"
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to remove its folder
     argv, pipe = [sys.executable, "-c", script], subprocess.PIPE
     with subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, text=True) as parent:

@@ -22,7 +22,6 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
 from scripts.dev.s3 import Minio
-from tests.conftest import options_of
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.zoo import FIRST, SECOND, Zoo
@@ -95,8 +94,7 @@ def offsets(frame: DataFrame) -> list[tuple[str, int, int]]:
 
 
 def s3_of(server: Minio) -> dict[str, str]:
-    options, names = options_of(server), ("endpoint_url", "region", "access_key_id", "secret_access_key")
-    return {f"s3.{name}": getattr(options, name) for name in names}
+    return {f"s3.{name}": value for name, value in server.options.items()}
 
 
 def test_every_record_of_a_bucket(reading: SparkSession, zoo: Zoo, minio_server: Minio) -> None:

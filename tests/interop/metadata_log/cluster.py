@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbackup.kafka.metadata_log.codec import MetadataRecord
 from kbackup.kafka.metadata_log.image import write_bootstrap
@@ -64,16 +64,6 @@ class Cluster(Broker):
     @property
     def metadata_log_dir(self) -> Path:
         return self.folder / "node-0" / "data"
-
-    def scram(self, user: str, password: str, mechanism: str) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self.bootstrap_of("SASL"),
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": mechanism,
-            "sasl.username": user,
-            "sasl.password": password,
-            "log_level": 0,
-        }
 
     def _node_properties(self, node: int) -> dict[str, str]:
         properties = super()._node_properties(node)

@@ -40,7 +40,7 @@ def filled(java: Java) -> Iterator[Filled]:
         everything = content.everything([0, 1])
         everything["topics"] += [content.topic(f"many-{n:03}", [[0]]) for n in range(MANY)]
         made.fill(everything)
-        cluster.nodes.stop(1)
+        cluster.stop(1)
         admin = AdminClient(cluster.client())  # its futures fail when it goes
         (deleted,) = admin.delete_topics([content.DELETED]).values()
         deleted.result(30)
@@ -58,6 +58,6 @@ def dual(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DualW
         cluster.start_controllers()
         cluster.wait_for_state("PRE_MIGRATION")
         cluster.restart_brokers("migration")
-        cluster.nodes.stop(DOWN)
+        cluster.stop(DOWN)
         cluster.wait_for_state("MIGRATION")
         yield DualWrite(made, folder)

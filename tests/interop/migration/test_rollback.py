@@ -19,7 +19,7 @@ def test_a_rollback_waits_for_what_zookeeper_lacks(dual: DualWrite) -> None:
         for topic in ("under-way", "acknowledged"):
             admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
         for controller in cluster.controllers:
-            cluster.nodes.kill(controller)
+            cluster.kill(controller)
     _, report = dual.migrate("archive")
     assert [text.partition(" of the")[0] for text in report["warnings"] if "lacks" in text] == [
         "ZooKeeper lacks 2 PartitionRecord, 2 TopicRecord"
@@ -57,7 +57,7 @@ def test_a_deletion_that_stopped_halfway_is_finished(dual: DualWrite) -> None:
     client.start(timeout=30)
     try:
         client.delete("/controller")
-        cluster.nodes.wait(0, lambda: client.exists("/controller") is not None, "a broker as the controller")
+        cluster.wait(0, lambda: client.exists("/controller") is not None, "a broker as the controller")
         controller = client.get("/controller")
         code, report = dual.migrate("status")
         assert (code, report["state"], report["certain"], report["way_back"]) == (3, "half rolled back", True, True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -93,14 +91,9 @@ class Watched:
 @contextmanager
 def stopped(cluster: MigratingCluster) -> Iterator[None]:
     """ZooKeeper answers nobody, for long enough that it falls behind."""
-    process = cluster.zookeeper._process
-    assert process is not None
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
+    with cluster.zookeeper.stalled():
         time.sleep(2)
         yield
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +117,7 @@ def test_a_migration_without_the_brokers_secret(watched: Watched) -> None:
 
     cluster._properties["super.users"] = "User:kafka"  # without their own principal they elect no leader
     cluster.start_controllers()
-    cluster.nodes.wait(FIRST_CONTROLLER, lambda: "a leader of" in str(watched.status()), "a controller")
+    cluster.wait(FIRST_CONTROLLER, lambda: "a leader of" in str(watched.status()), "a controller")
     file = cluster.properties_file(FIRST_CONTROLLER)
     lines = watched.migrate("preflight", "--controller-config", str(file))[1]["lines"]
     detail = next(line["detail"] for line in lines if line["name"] == "controllers: super.users")
@@ -149,7 +142,7 @@ def test_a_migration_without_the_brokers_secret(watched: Watched) -> None:
     cluster.start_controllers()  # with the secret now
     cluster.wait_for_state("MIGRATION")
     watched.set_config()
-    cluster.nodes.wait(0, lambda: watched.in_log() == VALUE, "the config in the log")
+    cluster.wait(0, lambda: watched.in_log() == VALUE, "the config in the log")
     value, not_carried, warnings = watched.archived()
     assert (value, BROKER_SECRETS in not_carried, warnings) == (VALUE, False, [])
     assert watched.encoder_line(secret)["detail"] == "1 encrypted configs in ZooKeeper"

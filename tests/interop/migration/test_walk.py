@@ -139,7 +139,7 @@ def _break_storage(walk: Walk) -> None:
     for cluster_id, failed in ((OTHER_CLUSTER, {"cluster id"}), (cluster.cluster_id(), set[str]())):
         shutil.rmtree(storage, ignore_errors=True)
         options = (f"--cluster-id={cluster_id}", "--release-version", "3.9", "--standalone", "-c", str(file))
-        cluster.nodes.tool("kafka.tools.StorageTool", "format", *options)
+        cluster.tool("kafka.tools.StorageTool", "format", *options)
         lines = walk.preflight(file)
         assert {name for name, line in lines.items() if line["status"] == "failed"} == failed
         assert "brokers: the controllers' metadata.version" not in lines  # read in the storage before its first start
@@ -151,7 +151,7 @@ def _break_storage(walk: Walk) -> None:
 def _break_broker(walk: Walk) -> None:
     """A broker goes while a topic is deleted; it comes back with an old protocol."""
     cluster = walk.cluster
-    cluster.nodes.stop(1)
+    cluster.stop(1)
     admin = AdminClient(cluster.client())
     admin.delete_topics(["old"])["old"].result(60)
     lines = walk.preflight()
@@ -166,7 +166,7 @@ def _break_broker(walk: Walk) -> None:
     cluster._properties["inter.broker.protocol.version"] = "3.3"
     cluster.start_broker(1)
     cluster.wait_serving()
-    cluster.nodes.wait(1, lambda: not walk.children("/admin/delete_topics"), "the deletion of a topic")
+    cluster.wait(1, lambda: not walk.children("/admin/delete_topics"), "the deletion of a topic")
     lines = walk.preflight()
     failed = {name for name, line in lines.items() if line["status"] == "failed"}
     assert failed == {"brokers: inter.broker.protocol.version", "brokers: the controllers' metadata.version"}
@@ -188,14 +188,14 @@ def _break_reassignment(walk: Walk) -> None:
     for target in (0, 1, 0, 1, 0):  # a move may end before the brokers know of the throttle
         partition = {"topic": "single", "partition": 0, "replicas": [target]}
         plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
-        cluster.nodes.tool(tool, *common, "--execute")
+        cluster.tool(tool, *common, "--execute")
         lines = walk.preflight()
         if "partitions: reassignments" in lines:
             break
     assert lines["partitions: reassignments"]["status"] == "failed"
     assert "single-0" in lines["partitions: reassignments"]["detail"]
     assert "--cancel" in lines["partitions: reassignments"]["hint"]
-    cluster.nodes.tool(tool, *common, "--cancel")
+    cluster.tool(tool, *common, "--cancel")
     assert "partitions: reassignments" not in walk.failed()
 
 
@@ -271,9 +271,9 @@ def _restart_with_zookeeper(walk: Walk) -> None:
     cluster = walk.cluster
     cluster.mode = "zookeeper"
     for broker in cluster.brokers:
-        cluster.nodes.kill(broker)
+        cluster.kill(broker)
         other = next(each for each in cluster.brokers if each != broker)
-        cluster.nodes.wait(other, partial(_is_gone, walk, broker), "the end of a broker's session")
+        cluster.wait(other, partial(_is_gone, walk, broker), "the end of a broker's session")
         cluster.start_broker(broker)
     cluster.wait_serving()
 
@@ -288,7 +288,7 @@ def go_back_to_zookeeper_brokers(walk: Walk) -> None:
     code, _, stderr = walk.run("rollback", "--confirm", "--metrics-url", cluster.metrics_url())
     assert (code, "KRaft brokers: 0, 1" in stderr) == (10, True)
     for broker in cluster.brokers:
-        cluster.nodes.stop(broker)
+        cluster.stop(broker)
         shutil.rmtree(cluster.metadata_log(broker))
         cluster.mode = "migration"
         cluster.start_broker(broker)

@@ -76,7 +76,7 @@ def test_a_whole_migration(moving: Filled) -> None:
 
 def check_log_as_kafka_prints_it(cluster: MigratingCluster) -> None:
     """The log that 3.9 began and 4.3 went on with, record by record, batch by batch."""
-    cluster.nodes.stop(*cluster.brokers)
+    cluster.stop(*cluster.brokers)
     cluster.stop_controllers()
     files = files_of(cluster.metadata_log())
     names = check_as_printed(files, dump(KAFKA_4, files))
@@ -108,6 +108,4 @@ def differences(moving: Filled) -> list[str]:
 def wait_for_both_sides(moving: Filled) -> None:
     """Until ZooKeeper has what the controllers wrote: they write there a little later."""
     cluster = moving.cluster
-    cluster.nodes.wait(
-        cluster.controllers[0], lambda: not differences(moving), "ZooKeeper's side of the dual write", 30
-    )
+    cluster.wait(cluster.controllers[0], lambda: not differences(moving), "ZooKeeper's side of the dual write", 30)

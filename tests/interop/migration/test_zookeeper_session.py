@@ -34,17 +34,15 @@ def trusted(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> s
 
 
 @pytest.fixture(scope="module")
-def zookeeper(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    server = ZooKeeper(tmp_path_factory.mktemp("zookeeper"), authority=authority)
-    server.start()
-    client = KazooClient(server.connect)
-    client.start()
-    client.create("/a/cluster/id", b'{"version":"1","id":"kA"}', makepath=True)
-    client.create("/a/migration", b"{}")
-    client.stop()
-    client.close()
-    yield server
-    server.kill()
+def zookeeper(authority: Authority) -> Iterator[ZooKeeper]:
+    with ZooKeeper(authority=authority) as server:
+        client = KazooClient(server.connect)
+        client.start()
+        client.create("/a/cluster/id", b'{"version":"1","id":"kA"}', makepath=True)
+        client.create("/a/migration", b"{}")
+        client.stop()
+        client.close()
+        yield server
 
 
 def test_tls(zookeeper: ZooKeeper, trusted: str) -> None:
@@ -94,13 +92,11 @@ def test_a_znode_is_deleted_only_at_its_version(zookeeper: ZooKeeper) -> None:
         assert session.children("/nothing") == []
 
 
-def test_a_server_that_stops_ends_the_session(tmp_path: Path) -> None:
-    server = ZooKeeper(tmp_path / "zookeeper")
-    server.start()
-    try:
-        with open_session(ZooKeeperOptions(connect=server.connect, session_timeout=SECONDS)) as session:
-            server.kill()
-            with pytest.raises(UnreachableError, match="stopped answering"):
-                session.get(["/controller"])
-    finally:
+def test_a_server_that_stops_ends_the_session() -> None:
+    with (
+        ZooKeeper() as server,
+        open_session(ZooKeeperOptions(connect=server.connect, session_timeout=SECONDS)) as session,
+    ):
         server.kill()
+        with pytest.raises(UnreachableError, match="stopped answering"):
+            session.get(["/controller"])

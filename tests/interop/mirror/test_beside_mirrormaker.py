@@ -115,7 +115,7 @@ class Beside:
         return {partition: [record[1:] for record in records] for partition, records in found.items()}
 
     def wait(self, ready: Callable[[], bool], label: str) -> None:
-        self.maker.process.wait_ready(ready, label, WAIT)
+        self.maker.wait(0, ready, label, WAIT)
 
     def wait_equal(self, topics: Mapping[str, int]) -> None:
         """Wait until MirrorMaker 2 has what our flow has: it copies topics, configs, ACLs and records at times of its
