@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbackup.store import S3Options, open_store
+from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from scripts.soak.walk.cluster import Cluster
 from scripts.soak.walk.steps import Commands, Walk
@@ -36,7 +36,7 @@ _KINDS = 9
 
 
 def test_a_short_walk(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
-    commands = Commands(broker.bootstrap, S3Options(), {}, tmp_path, lambda: spark)
+    commands = Commands(broker.bootstrap, {}, {}, tmp_path, spark)
     walk = Walk(Cluster(broker.bootstrap), commands, str(tmp_path), open_store, _SEED)
     try:
         walk.begin()

@@ -38,11 +38,15 @@ PACK_RECORDS = 300
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a command: exit code, its JSON document, and its stderr."""
+    """The end of a command: exit code, its JSON document, its stderr, and the command line."""
 
     code: int
     document: dict[str, Any]
     err: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"kbackup {self.line} ended with {self.code}\n{self.err}\n{json.dumps(self.document)[:2000]}"
 
 
 @dataclass
@@ -87,7 +91,7 @@ def run_command(spark: object, config: Path, arguments: Sequence[str]) -> Outcom
         stack.enter_context(redirect_stderr(err))
         code = main([*arguments, "--json", "--config", str(config)])
     watch.look_at(f"kbackup {arguments[0]}", out.getvalue() + err.getvalue())
-    return Outcome(code, json.loads(out.getvalue()), err.getvalue())
+    return Outcome(code, json.loads(out.getvalue()), err.getvalue(), " ".join(arguments))
 
 
 @dataclass

@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kbackup.spark.session import build_session
 from kbackup.store import S3Options, open_store
@@ -22,10 +23,9 @@ from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
 from scripts.soak.walk.cluster import Cluster
 from scripts.soak.walk.steps import Commands, Walk, WrongError
-from tests.conftest import Bucket
 from tests.contract.proxy import Proxy
 
-ArchiveRoot = tuple[str, S3Options, dict[str, str], Proxy | None]
+ArchiveRoot = tuple[str, dict[str, Any], dict[str, str], Proxy | None]
 _HEADERS = 700
 """Bytes of MinIO's headers: most cuts of a bad network fall into them."""
 
@@ -35,13 +35,12 @@ def _archive_root(folder: Path, minio: bool) -> Iterator[ArchiveRoot]:
     """Yield the address of archives, the options to open it, the environment of a process that opens it, and the
     network between."""
     if not minio:
-        yield str(folder), S3Options(), {}, None
+        yield str(folder), {}, {}, None
         return
     with Minio() as server, Proxy(server.endpoint_url) as proxy:
         server.create_bucket("walk")
-        bucket = Bucket("walk", server)
-        env = {**bucket.env, "AWS_ENDPOINT_URL_S3": proxy.url}
-        yield bucket.url, replace(bucket.options, endpoint_url=proxy.url), env, proxy
+        env = server.env | {"AWS_ENDPOINT_URL_S3": proxy.url}
+        yield "s3://walk", server.options | {"endpoint_url": proxy.url}, env, proxy
 
 
 def main() -> int:
@@ -58,8 +57,10 @@ def main() -> int:
     session = build_session("local[2]", {}, 2)
     began, counts = time.monotonic(), Counter[str]()
     with Broker() as broker, _archive_root(folder, options.minio) as (root, s3, env, proxy):
-        commands = Commands(broker.bootstrap, s3, env, folder, lambda: session)
-        walk = Walk(Cluster(broker.bootstrap), commands, root, lambda url: open_store(url, s3), options.seed)
+        commands = Commands(broker.bootstrap, s3, env, folder, session)
+        walk = Walk(
+            Cluster(broker.bootstrap), commands, root, partial(open_store, options=S3Options(**s3)), options.seed
+        )
         try:
             walk.begin()
             for number in range(1, options.steps + 1):

@@ -1,18 +1,18 @@
-"""The Kafka cluster of a walk, by confluent-kafka alone: what happens to topics, and what they hold."""
+"""The Kafka cluster of a walk, without kbackup's own clients: what happens to topics, and what they hold."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from scripts.soak.walk.oracle import Log, Record
+from tests.support.truth import Position, commit, log_ends, positions, read_topic
 
 _PATIENCE = 60.0  # s
 GROUP = "walk"
@@ -32,12 +32,10 @@ class Cluster:
 
     def delete(self, topics: Sequence[str]) -> None:
         """Delete topics, and wait until the group has no offsets in them any more."""
-        partitions = [tp for topic in topics for tp in self._partitions(topic)]
         for future in self._admin.delete_topics(list(topics)).values():
             future.result(30)
         _wait(lambda: not set(topics) & set(self._admin.list_topics(timeout=30).topics))
-        with self._consumer() as consumer:
-            _wait(lambda: all(tp.offset < 0 for tp in _committed(consumer, partitions)))
+        _wait(lambda: not any(topic in topics for topic, _ in positions(self.bootstrap, GROUP)))
 
     def add_partitions(self, topic: str, total: int) -> None:
         self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
@@ -74,75 +72,34 @@ class Cluster:
 
     def _wait_for_markers(self, topic: str) -> None:
         """Wait until the transaction's end can be read: the coordinator answers before it has written the markers."""
-        whole = IsolationLevel.READ_UNCOMMITTED
-        _wait(lambda: self.log_ends(topic) == self._offsets(self._partitions(topic), OffsetSpec.latest(), whole))
+        _wait(lambda: self.log_ends(topic) == log_ends(self.bootstrap, topic, "read_uncommitted"))
 
-    def commit(self, topic: str, positions: Mapping[int, int]) -> None:
+    def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Put the group, which has no members, at offsets."""
-        places = [TopicPartition(topic, p, offset) for p, offset in positions.items()]
-        with self._consumer() as consumer:
-            consumer.commit(offsets=places, asynchronous=False)
+        commit(self.bootstrap, GROUP, {(topic, p): Position(offset) for p, offset in offsets.items()})
 
     def log_starts(self, topic: str) -> dict[int, int]:
         return self._offsets(self._partitions(topic), OffsetSpec.earliest())
 
     def log_ends(self, topic: str) -> dict[int, int]:
         """The last stable offset of each partition."""
-        return self._offsets(self._partitions(topic), OffsetSpec.latest())
+        return log_ends(self.bootstrap, topic)
 
     def log(self, topic: str) -> Log:
         """All that a consumer of committed records gets to see."""
-        partitions = self._partitions(topic)
-        starts = self._offsets(partitions, OffsetSpec.earliest())
-        ends = self._offsets(partitions, OffsetSpec.latest())
-        records: dict[int, dict[int, Record]] = {tp.partition: {} for tp in partitions}
-        with self._consumer() as consumer:
-            committed = _committed(consumer, partitions)
-            positions = {tp.partition: tp.offset for tp in committed if tp.offset >= 0}
-            consumer.assign([TopicPartition(topic, p, start) for p, start in starts.items()])
-            open_partitions, until = set(starts), time.monotonic() + _PATIENCE
-            while open_partitions:
-                if time.monotonic() > until:
-                    raise RuntimeError(f"no end of {topic}, partitions {sorted(open_partitions)}")
-                for message in consumer.consume(1000, 0.1):
-                    partition, error = message.partition() or 0, message.error()
-                    if error is None:
-                        headers: Any = tuple(message.headers() or ())
-                        record = Record(message.timestamp()[1], message.key(), message.value(), headers)
-                        records[partition][message.offset() or 0] = record
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        open_partitions.discard(partition)
-                    else:
-                        raise KafkaException(error)
-        return Log(records, starts, ends, positions)
-
-    @contextmanager
-    def _consumer(self) -> Iterator[Consumer]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": GROUP,
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 20,
-                "log_level": 0,
-            }
-        )
-        try:
-            yield consumer
-        finally:
-            consumer.close()
+        records = {
+            partition: {r.offset: Record(r.timestamp or 0, r.key, r.value, tuple(r.headers)) for r in rows}
+            for partition, rows in read_topic(self.bootstrap, topic).items()
+        }
+        committed = {p: at.offset for (name, p), at in positions(self.bootstrap, GROUP).items() if name == topic}
+        return Log(records, self.log_starts(topic), self.log_ends(topic), committed)
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
         found = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
         return [TopicPartition(topic, partition) for partition in sorted(found)]
 
-    def _offsets(
-        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel | None = None
-    ) -> dict[int, int]:
-        level = isolation or IsolationLevel.READ_COMMITTED
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+        level = IsolationLevel.READ_COMMITTED
         futures = self._admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=level)
         return {tp.partition: future.result(30).offset for tp, future in futures.items()}
 
@@ -159,21 +116,7 @@ class Cluster:
         _wait(led)
 
 
-def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
-    """Return the group's offsets. The first request makes the broker create the topic of offsets, which takes time."""
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return consumer.committed(partitions, timeout=30)
-        except KafkaException as error:
-            if not error.args[0].retriable() and error.args[0].code() != KafkaError.NOT_COORDINATOR:
-                raise
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
-
-
-def _wait(true: Any) -> None:
+def _wait(true: Callable[[], bool]) -> None:
     until = time.monotonic() + _PATIENCE
     while not true():
         if time.monotonic() > until:

@@ -2,62 +2,40 @@
 
 from __future__ import annotations
 
-import io
-import json
 import random
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
-from kbackup.cli import main
-from kbackup.config import Config
 from kbackup.store.base import Store
-from kbackup.store.options import S3Options
 from scripts.soak.walk.cluster import Cluster
 from scripts.soak.walk.oracle import Book, Life, Log, Record, Restored, compare
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, run
+from tests.integration.conftest import Outcome, run_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_WITH_SPARK = ("backup", "restore", "repair", "verify")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The line of a command, its exit code, its JSON document, and what it said on stderr."""
-
-    line: str
-    code: int
-    document: dict[str, Any]
-    err: str
-
-    def __str__(self) -> str:
-        return f"kbackup {self.line} ended with {self.code}\n{self.err}\n{json.dumps(self.document)[:2000]}"
-
 
 @dataclass
 class Commands:
-    """`folder` is for configuration and for what killed commands leave."""
+    """`s3` has options of archives, `env` the environment of killed commands; `folder` takes what those leave."""
 
     bootstrap: str
-    s3: S3Options
+    s3: Mapping[str, str]
     env: Mapping[str, str]
     folder: Path
-    spark: Callable[[], SparkSession]
+    spark: SparkSession
     _killed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        names = ("endpoint_url", "region", "access_key_id", "secret_access_key") if self.s3.endpoint_url else ()
-        s3 = "\n".join(f's3.{name} = "{getattr(self.s3, name)}"' for name in names)
+        s3 = "\n".join(f's3.{name} = "{value}"' for name, value in self.s3.items())
         self._config = self.folder / "kbackup.toml"
         self._config.write_text(
             f"""
@@ -70,19 +48,7 @@ class Commands:
         )
 
     def __call__(self, *arguments: str) -> Outcome:
-        out, err = io.StringIO(), io.StringIO()
-
-        @contextmanager
-        def given(config: Config, **_: object) -> Iterator[Callable[[], SparkSession]]:
-            yield self.spark
-
-        with ExitStack() as stack:
-            for name in _WITH_SPARK:
-                stack.enter_context(mock.patch(f"kbackup.cli.{name}.spark_session", given))
-            stack.enter_context(redirect_stdout(out))
-            stack.enter_context(redirect_stderr(err))
-            code = main([*arguments, "--json", "--config", str(self._config)])
-        return Outcome(" ".join(arguments), code, json.loads(out.getvalue()), err.getvalue())
+        return run_command(self.spark, self._config, arguments)
 
     def kill(self, wish: Wish, *arguments: str) -> Ended:
         """Run a command in a process of its own that meets its `wish`, unless it is faster."""
