@@ -37,11 +37,7 @@ NEWEST = 50
 """So many restore points of a sparse archive have documents and segments."""
 
 
-Write = Callable[[int, OffsetRange], Segment]
-"""Makes the segment that a restore point adds."""
-
-
-def describe(number: int, offsets: OffsetRange) -> Segment:
+def describe(offsets: OffsetRange) -> Segment:
     return next(described_segments([offsets], 1000))
 
 
@@ -86,7 +82,7 @@ def build(
     points: int,
     segments: int,
     partitions: int = 10,
-    write: Write = describe,
+    write: Callable[[OffsetRange], Segment] = describe,
     topic_id: str = "id",
     *,
     sparse: bool = False,
@@ -108,7 +104,7 @@ def build(
             for n in range(segments):
                 p = (number * segments + n) % partitions
                 place = OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)
-                added.append(describe(number, place) if is_row else write(number, place))
+                added.append(describe(place) if is_row else write(place))
                 ends[p] += RECORDS
                 sums[p] = (sums[p][0] + RECORDS, sums[p][1] + added[-1].bytes)
             if is_row:
@@ -186,13 +182,16 @@ def copy(source: Store, target: Store) -> int:
 def _commit_point(
     writing: WritingRun, number: int, topic_id: str, states: Sequence[PartitionState], added: Sequence[Segment]
 ) -> None:
-    topic = TopicState(
-        name=TOPIC, id=topic_id, incarnation=1, captured=number, state="present", partitions=tuple(states)
-    )
-    known = TopicMetadata(
-        name=TOPIC, id=topic_id, partitions=len(states), replication_factor=1, internal=False, configs={}
-    )
+    named: Any = {"name": TOPIC, "id": topic_id}
+    topic = TopicState(**named, incarnation=1, captured=number, state="present", partitions=tuple(states))
+    known = TopicMetadata(**named, partitions=len(states), replication_factor=1, internal=False, configs={})
     metadata = Metadata(captured_at=_AT, cluster_id="source", brokers=1, topics=(known,))
+    capture = Capture(
+        number=number,
+        started_at=_AT,
+        groups=writing.put_document(number, layout.GROUPS, Groups(captured_at=_AT, groups=())),
+        metadata=writing.put_document(number, layout.METADATA, metadata),
+    )
     draft = Draft(
         number=number,
         started_at=_AT,
@@ -201,14 +200,7 @@ def _commit_point(
         topics=[topic],
         segments=added,
         losses=_losses(number),
-        captures=[
-            Capture(
-                number=number,
-                started_at=_AT,
-                groups=writing.put_document(number, layout.GROUPS, Groups(captured_at=_AT, groups=())),
-                metadata=writing.put_document(number, layout.METADATA, metadata),
-            )
-        ],
+        captures=[capture],
         groups=0,
         captured_topics=1,
         captured_partitions=len(states),

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,10 +30,10 @@ from kbackup.jobs.backup.job import backup
 from kbackup.jobs.restore.job import restore
 from kbackup.kafka.consume import RangeReader
 from kbackup.spark.session import build_session
-from kbackup.store import S3Options, Store, open_store
+from kbackup.store import S3Options, open_store
 from kbackup.types import OffsetRange
 from scripts.bench.processes import peak_of
-from scripts.bench.servers import ShopRecord, shop_records
+from scripts.bench.servers import shop_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,20 +133,20 @@ def consume(spec: Spec, parent: Connection) -> None:
     """Reads `partitions` of `topic` to their ends, and does no more than count."""
     consumer = Consumer({**_CONSUMER, "bootstrap.servers": spec["bootstrap"]})
     here = [TopicPartition(spec["topic"], p, 0) for p in spec["partitions"]]
-    remaining = sum(consumer.get_watermark_offsets(each, timeout=_TIMEOUT)[1] for each in here)
-    serve(parent, lambda: _consume(consumer, here, remaining))
+    total = sum(consumer.get_watermark_offsets(each, timeout=_TIMEOUT)[1] for each in here)
+
+    def work() -> int:
+        remaining = total
+        consumer.assign(here)
+        while remaining > 0:
+            messages = consumer.consume(10_000, _TIMEOUT)
+            if not messages or messages[0].error() is not None:
+                raise SystemExit("the bare consume loop got no records")
+            remaining -= len(messages)
+        return total
+
+    serve(parent, work)
     consumer.close()
-
-
-def _consume(consumer: Consumer, here: Sequence[TopicPartition], remaining: int) -> int:
-    total = remaining
-    consumer.assign(list(here))
-    while remaining > 0:
-        messages = consumer.consume(10_000, _TIMEOUT)
-        if not messages or messages[0].error() is not None:
-            raise SystemExit("the bare consume loop got no records")
-        remaining -= len(messages)
-    return total
 
 
 def kernel(spec: Spec, parent: Connection) -> None:
@@ -153,13 +154,10 @@ def kernel(spec: Spec, parent: Connection) -> None:
     here = [OffsetRange(spec["topic"], p, 0, spec["count"]) for p in spec["partitions"]]
     source = {"bootstrap.servers": spec["bootstrap"]}
     reader = RangeReader(source, "read_committed", "bench", _TIMEOUT, len(here))
-    _drain(reader, [here[0]._replace(end=min(_WARM, spec["count"]))])
-    serve(parent, lambda: _drain(reader, here))
+    for _ in reader.read([here[0]._replace(end=min(_WARM, spec["count"]))]):
+        pass
+    serve(parent, lambda: sum(len(block) for _, block in reader.read(here)))
     reader.close()
-
-
-def _drain(reader: RangeReader, ranges: Sequence[OffsetRange]) -> int:
-    return sum(len(block) for _, block in reader.read(ranges))
 
 
 def upload(spec: Spec, parent: Connection) -> None:
@@ -167,18 +165,18 @@ def upload(spec: Spec, parent: Connection) -> None:
     store = open_store(spec["store"], S3Options(**spec["s3"]))
     noise = np.random.default_rng(1).integers(0, 256, _BLOCK, np.uint8)
     store.put(f"{spec['prefix']}/warm", b"")
-    serve(parent, lambda: _upload(store, spec, noise))
 
+    def work() -> int:
+        for number in range(spec["segments"]):
+            for name, size in (("records", spec["segment_bytes"]), ("index", spec["index_bytes"])):
+                with store.upload(f"{spec['prefix']}/{number}_{name}") as sending:
+                    sending.write(b"\1")
+                    for at in range(0, size, _BLOCK):
+                        sending.write(noise[: min(_BLOCK, size - at)])
+                    sending.commit()
+        return int(spec["records"])
 
-def _upload(store: Store, spec: Spec, noise: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
-    for number in range(spec["segments"]):
-        for name, size in (("records", spec["segment_bytes"]), ("index", spec["index_bytes"])):
-            with store.upload(f"{spec['prefix']}/{number}_{name}") as sending:
-                sending.write(b"\1")
-                for at in range(0, size, _BLOCK):
-                    sending.write(noise[: min(_BLOCK, size - at)])
-                sending.commit()
-    return int(spec["records"])
+    serve(parent, work)
 
 
 def produce(spec: Spec, parent: Connection) -> None:
@@ -186,10 +184,6 @@ def produce(spec: Spec, parent: Connection) -> None:
     producer = Producer({**_PRODUCER, "bootstrap.servers": spec["bootstrap"]})
     producer.list_topics(spec["topic"], timeout=_TIMEOUT)
     pool = list(shop_records(spec["size"], 0, min(_POOL, spec["count"])))
-    serve(parent, lambda: _produce(producer, spec["topic"], spec["partitions"], pool, spec["count"]))
-
-
-def _produce(producer: Producer, topic: str, partitions: Sequence[int], pool: Sequence[ShopRecord], count: int) -> int:
     delivered = 0
 
     def delivery(error: KafkaError | None, _: Message) -> None:
@@ -198,24 +192,23 @@ def _produce(producer: Producer, topic: str, partitions: Sequence[int], pool: Se
             raise KafkaException(error)
         delivered += 1
 
-    send, poll = producer.produce, producer.poll
-    for partition in partitions:
-        for key, value, timestamp in itertools.islice(itertools.cycle(pool), count):
-            while True:
-                try:
-                    send(topic, value, key, partition, on_delivery=delivery, timestamp=timestamp)
-                    break
-                except BufferError:
-                    poll(0.1)
-        poll(0)
-    producer.flush(_TIMEOUT)
-    if delivered != count * len(partitions):
-        raise SystemExit("the bare produce loop lost records")
-    return delivered
+    def work() -> int:
+        send, poll, topic = producer.produce, producer.poll, spec["topic"]
+        for partition in spec["partitions"]:
+            for key, value, timestamp in itertools.islice(itertools.cycle(pool), spec["count"]):
+                while True:
+                    try:
+                        send(topic, value, key, partition, on_delivery=delivery, timestamp=timestamp)
+                        break
+                    except BufferError:
+                        poll(0.1)
+            poll(0)
+        producer.flush(_TIMEOUT)
+        if delivered != spec["count"] * len(spec["partitions"]):
+            raise SystemExit("the bare produce loop lost records")
+        return delivered
 
-
-Done = tuple[dict[str, float], dict[str, int]]
-"""Seconds by step; records and bytes."""
+    serve(parent, work)
 
 
 class _Reporter:
@@ -230,34 +223,25 @@ class _Reporter:
     def progress(self, records: int, size: int, expected: int) -> None: ...
 
 
-def run_backup(spec: Spec, parent: Connection) -> None:
-    def work(session: SparkSession) -> Done:
-        options = Backup(topics=(spec["topic"],), **spec["options"])
-        report = backup(options, _cluster(spec), _store(spec), lambda: session, _Reporter(parent))
-        totals = report.totals
-        return report.seconds, {"records": totals.records, "bytes": totals.bytes, "stored": totals.stored_bytes}
-
-    _run_job(spec, parent, work)
-
-
-def run_restore(spec: Spec, parent: Connection) -> None:
-    def work(session: SparkSession) -> Done:
-        options = Restore(topics=(spec["topic"],), map={spec["topic"]: spec["target"]}, **spec["options"])
-        store = _store(spec)
-        report = restore(options, _cluster(spec), store, store, lambda: session, _Reporter(parent))
-        return report.seconds, {"records": report.records}
-
-    _run_job(spec, parent, work)
-
-
-def _run_job(spec: Spec, parent: Connection, work: Callable[[SparkSession], Done]) -> None:
+def run_job(work: str, spec: Spec, parent: Connection) -> None:
+    """Run kbackup's job `work`, on a session whose Python workers have begun."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     session = build_session(f"local[{spec['tasks']}]", {}, 1)
     _warm(session, spec["tasks"])
     parent.send({})
     parent.recv()
-    seconds, sizes = work(session)
-    parent.send({"phase": "", "seconds": seconds, "sizes": sizes})
+    store = open_store(spec["store"], S3Options(**spec["s3"]), key_class=layout.key_class)
+    cluster, topic, reporter = {"bootstrap.servers": spec["bootstrap"]}, spec["topic"], _Reporter(parent)
+    if work == "backup":
+        options = Backup(topics=(topic,), **spec["options"])
+        report = backup(options, cluster, store, lambda: session, reporter)
+        totals = report.totals
+        sizes = {"records": totals.records, "bytes": totals.bytes, "stored": totals.stored_bytes}
+        parent.send({"phase": "", "seconds": report.seconds, "sizes": sizes})
+    else:
+        wanted = Restore(topics=(topic,), map={topic: spec["target"]}, **spec["options"])
+        restored = restore(wanted, cluster, store, store, lambda: session, reporter)
+        parent.send({"phase": "", "seconds": restored.seconds, "sizes": {"records": restored.records}})
     session.stop()
 
 
@@ -276,19 +260,11 @@ def _warm(session: SparkSession, tasks: int) -> None:
     session.range(tasks, numPartitions=tasks).mapInArrow(prepare, "id long").collect()
 
 
-def _store(spec: Spec) -> Store:
-    return open_store(spec["store"], S3Options(**spec["s3"]), key_class=layout.key_class)
-
-
-def _cluster(spec: Spec) -> dict[str, str]:
-    return {"bootstrap.servers": spec["bootstrap"]}
-
-
 _WORKS: dict[str, Callable[[Spec, Connection], None]] = {
     "consume": consume,
     "kernel": kernel,
     "upload": upload,
     "produce": produce,
-    "backup": run_backup,
-    "restore": run_restore,
+    "backup": partial(run_job, "backup"),
+    "restore": partial(run_job, "restore"),
 }

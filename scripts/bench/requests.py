@@ -20,6 +20,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory, mkdtemp
@@ -75,10 +76,8 @@ def _content(offset: int) -> dict[str, Any]:
 
 def write_segment(store: Store, offsets: OffsetRange) -> Segment:
     """A whole segment of the small records that `produce` sends."""
-    rows: list[dict[str, Any]] = [
-        {"offset": offset, "timestamp_type": 0, "headers": [], **_content(offset)}
-        for offset in range(offsets.start, offsets.end)
-    ]
+    numbers, same = range(offsets.start, offsets.end), {"timestamp_type": 0, "headers": []}
+    rows: list[dict[str, Any]] = [{"offset": number, **same, **_content(number)} for number in numbers]
     block = encode(pa.RecordBatch.from_pylist(rows, schema=types.RECORDS))
     with PartitionWriter(store, SegmentTarget(offsets.topic, 1, offsets.partition, 1 << 30, "none")) as writer:
         (segment,) = [*writer.append(block), *writer.finish()]
@@ -87,9 +86,8 @@ def write_segment(store: Store, offsets: OffsetRange) -> Segment:
 
 def produce(broker: Broker, topic: str, partitions: int, offsets: range) -> None:
     """Small records into every partition, whose logs end at the first of `offsets`."""
-    producer = Producer(
-        broker.client(**{"linger.ms": 50, "enable.idempotence": True, "queue.buffering.max.messages": 10_000_000})
-    )
+    own = {"linger.ms": 50, "enable.idempotence": True, "queue.buffering.max.messages": 10_000_000}
+    producer = Producer(broker.client(**own))
     for offset in offsets:
         for partition in range(partitions):
             producer.produce(topic, partition=partition, **_content(offset))
@@ -185,12 +183,9 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
         broker.create_topic(TOPIC, PARTITIONS)
         each = points * SEGMENTS * RECORDS // PARTITIONS
         produce(broker, TOPIC, PARTITIONS, range(each))
-        made = MemoryStore()
+        made, sparse = MemoryStore(), points > options.whole
         identity = Cluster(broker.client(), "source").topics([TOPIC])[TOPIC].id
-        sparse = points > options.whole
-        build(
-            made, points, SEGMENTS, PARTITIONS, lambda _, offsets: write_segment(made, offsets), identity, sparse=sparse
-        )
+        build(made, points, SEGMENTS, PARTITIONS, partial(write_segment, made), identity, sparse=sparse)
         objects = copy(made, open_store(_archive(points), S3Options(**minio.options)))
         _say(f"{points:,} restore points, {objects:,} objects")
         environment = _environment(minio, broker, points)
@@ -225,13 +220,8 @@ def numbers_of(points: int) -> dict[str, int]:
 def _run(step: Step, environment: Mapping[str, str], minio: CountedMinio, points: int) -> dict[str, float]:
     line = step.arguments.format(points=points, point=points + 1, **numbers_of(points))
     before, began = minio.counts(), time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "kbackup", *line.split(), "--quiet"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    argv = [sys.executable, "-m", "kbackup", *line.split(), "--quiet"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
     if done.returncode:
         raise SystemExit(f"kbackup {line} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -265,14 +255,20 @@ def _archive(points: int) -> str:
 def table(document: Mapping[str, Any]) -> list[str]:
     """Return a table in Markdown of the commands that need a cluster: requests by kind, then bytes of bodies."""
     sizes = document["sizes"]
-    head = ["command", *(f"{each['points']:,} restore points" for each in sizes)]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for step in STEPS:
-        if step.counted and step.needs_cluster:
-            cells = (_cell(each["steps"].get(step.label)) for each in sizes)
-            lines.append(f"| {step.label} | {' | '.join(cells)} |")
-    opened = (f"{median(each['opened']):.2f} s" for each in sizes)
-    return [*lines, f"| opened in | {' | '.join(opened)} |"]
+    rows = {
+        step.label: [_cell(each["steps"].get(step.label)) for each in sizes]
+        for step in STEPS
+        if step.counted and step.needs_cluster
+    }
+    rows["opened in"] = [f"{median(each['opened']):.2f} s" for each in sizes]
+    return markdown([each["points"] for each in sizes], rows)
+
+
+def markdown(points: Sequence[int], rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the lines of a table with a row per command and a column per archive of so many restore points."""
+    table = {"command": [f"{each:,} restore points" for each in points], **rows}
+    head, *lines = (f"| {' | '.join([name, *cells])} |" for name, cells in table.items())
+    return [head, f"|{'---|' * (len(points) + 1)}", *lines]
 
 
 def _cell(counted: Mapping[str, float] | None) -> str:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.lease import HeldLease
@@ -164,49 +164,26 @@ def live_topics(partitions: int, records: int) -> Iterator[LiveTopic]:
 
 def groups_of(topics: Iterable[LiveTopic]) -> Groups:
     """`GROUPS_A_TOPIC` consumer groups of every topic, with a commit in each partition."""
-    return Groups(
-        captured_at=now(),
-        groups=tuple(
-            Group(
-                group=f"{topic.name}.consumer-{n}",
-                type="classic",
-                state="stable",
-                offsets=tuple(
-                    GroupOffset(topic=topic.name, partition=p, offset=live.end, leader_epoch=3)
-                    for p, live in topic.partitions.items()
-                ),
-            )
-            for topic in topics
-            for n in range(GROUPS_A_TOPIC)
-        ),
-    )
+
+    def group_of(topic: LiveTopic, number: int) -> Group:
+        offsets = (
+            GroupOffset(topic=topic.name, partition=p, offset=live.end, leader_epoch=3)
+            for p, live in topic.partitions.items()
+        )
+        name = f"{topic.name}.consumer-{number}"
+        return Group(group=name, type="classic", state="stable", offsets=tuple(offsets))
+
+    groups = tuple(group_of(topic, n) for topic in topics for n in range(GROUPS_A_TOPIC))
+    return Groups(captured_at=now(), groups=groups)
 
 
 def metadata_of(topics: Iterable[LiveTopic]) -> Metadata:
-    return Metadata(
-        captured_at=now(),
-        cluster_id="simulated",
-        brokers=100,
-        topics=tuple(
-            TopicMetadata(
-                name=t.name,
-                id=t.id,
-                partitions=len(t.partitions),
-                replication_factor=3,
-                internal=False,
-                configs=dict(_CONFIGS),
-            )
-            for t in topics
-        ),
+    alike: Any = {"replication_factor": 3, "internal": False}
+    known = (
+        TopicMetadata(name=t.name, id=t.id, partitions=len(t.partitions), configs=dict(_CONFIGS), **alike)
+        for t in topics
     )
-
-
-def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, tuple[LastRecord, ...]]:
-    """Return the end of each partition as tasks report it that read `segments` in order of their offsets."""
-    return {
-        TopicPartition(s.topic, s.partition): (LastRecord(offset=s.last, leader_epoch=3, digest="0" * 16),)
-        for s in segments
-    }
+    return Metadata(captured_at=now(), cluster_id="simulated", brokers=100, topics=tuple(known))
 
 
 _SAMPLE = 100_000  # results that are pickled and unpickled, for the time of one
@@ -252,15 +229,16 @@ def simulate(partitions: int, size: float, record: int, grown: float, restore: b
     store = MemoryStore()
     records = max(1, int(size / partitions / record))
     more = max(1, int(records * grown))
-    first = Simulated("first", Data(partitions, records * partitions * record, record))
-    _backup(first, store, [*live_topics(partitions, records)])
-    night = Simulated("nightly", Data(partitions, more * partitions * record, record))
-    _backup(night, store, [*live_topics(partitions, records + more)])
-    if not restore:
-        return [first, night]
-    back = Simulated("restore", Data(partitions, (records + more) * partitions * record, record))
-    _restore(back, store)
-    return [first, night, back]
+    total = records + more
+    runs = [
+        Simulated(name, Data(partitions, share * partitions * record, record))
+        for name, share in (("first", records), ("nightly", more), ("restore", total))
+    ]
+    for run, end in zip(runs, (records, total), strict=False):
+        _backup(run, store, [*live_topics(partitions, end)])
+    if restore:
+        _restore(runs[-1], store)
+    return runs if restore else runs[:-1]
 
 
 def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> None:
@@ -274,7 +252,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             head = writing.archive.head
             number = writing.next_point
         base = Base(writing, head)
-        cluster = cast(Any, SimpleNamespace(topics=lambda names: {}))
+        cluster: Any = SimpleNamespace(topics=lambda names: {})
         source = SourceCluster(cluster, "simulated", 100, Sources(kafka={}), options.isolation_level, 1.0)
         with run.step("plan", "make_plan, without, make_tasks"):
             numbers = partial(next_incarnation, writing.archive.state)
@@ -286,7 +264,11 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)
         with run.step("commit", "groups.json, metadata.json, manifest.json, tables, catalog"):
-            read = Read(found, lasts=last_records(found))
+            lasts = {
+                TopicPartition(s.topic, s.partition): (LastRecord(offset=s.last, leader_epoch=3, digest="0" * 16),)
+                for s in found
+            }
+            read = Read(found, lasts=lasts)
             check_written(store, found)
             commit(source, base, captured, plan, read)
         with run.step("refresh", "partition indexes, group offset files"):

@@ -194,14 +194,22 @@ def table(rounds: Sequence[Round]) -> str:
     return "\n".join(grid(_HEAD, [_row(group) for group in groups.values()]))
 
 
+def steps_table(rounds: Sequence[Round]) -> str:
+    """Return the medians of each step's time, and of what is outside of the steps, one column per tool."""
+    of: dict[str, list[Round]] = {}
+    for each in rounds:
+        of.setdefault(f"{each.work}, {each.tool}", []).append(each)
+    rows = [["before and after the steps"]]
+    rows[0] += [f"{median(r.wall - sum(r.steps.values()) for r in group):.2f}" for group in of.values()]
+    for name in dict.fromkeys(name for each in rounds for name in each.steps):
+        rows.append([name, *(f"{median(r.steps.get(name, 0) for r in group):.2f}" for group in of.values())])
+    return "\n".join(grid(("s", *of), rows))
+
+
 def document(rounds: Sequence[Round]) -> dict[str, Any]:
     """Return the rounds as a JSON document."""
-    return {
-        "format": "kbackup-bench-whole",
-        "version": 1,
-        "cores": os.cpu_count(),
-        "rounds": [{**asdict(each), "rate": round(each.rate)} for each in rounds],
-    }
+    measured = [{**asdict(each), "rate": round(each.rate)} for each in rounds]
+    return {"format": "kbackup-bench-whole", "version": 1, "cores": os.cpu_count(), "rounds": measured}
 
 
 def _row(rounds: Sequence[Round]) -> list[str]:
@@ -249,7 +257,7 @@ def main(arguments: list[str]) -> int:
                 print(line, file=sys.stderr, flush=True)
                 if options.json is not None:
                     options.json.write_text(json.dumps(document(rounds), indent=1) + "\n")
-    print(table(rounds))
+    print(table(rounds), *([steps_table(rounds)] if options.steps else []), sep="\n\n")
     return 0
 
 
@@ -271,6 +279,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--set", action="append", metavar="NAME=VALUE,…", help="kbackup once more, with these variables; '' for none")
     add("--against", type=Path, action="append", default=[], help="kbackup of another checkout")
     add("--peer", nargs=2, action="append", default=[], metavar=("FILE", "PROGRAM"), help="another tool")
+    add("--steps", action="store_true", help="show the time of each of kbackup's steps too")
     add("--json", type=Path, metavar="FILE", help="write all rounds to FILE")
     options = parser.parse_args(arguments)
     options.set = options.set or [""]

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -57,11 +57,12 @@ _SEVERAL = 3
 def commands_document() -> str:
     shared = _rows_of_several()
     sections = [_HEAD, *(_section(name, command, shared) for name, command in all_commands().items())]
-    sections.append(f"## Options of several commands\n{_table(shared.values())}")
-    sections.append(f"## Options of every command\n{_table(map(_row, visible(cli.params)))}")
-    sections.append(
-        f"## Options of every command that opens an archive\n{_table(map(_row, visible(_archive_params())))}"
-    )
+    for title, rows in (
+        ("several commands", shared.values()),
+        ("every command", map(_row, visible(cli.params))),
+        ("every command that opens an archive", map(_row, visible(_archive_params()))),
+    ):
+        sections.append(f"## Options of {title}\n{_table(rows)}")
     return "\n".join(sections)
 
 
@@ -115,13 +116,7 @@ def _named(options: Iterable[click.Option]) -> str:
 
 
 def _archive_params() -> list[click.Parameter]:
-    return _params(options(archive_option, s3_options))
-
-
-def _params(decorator: Callable[[Callable[..., None]], Callable[..., None]]) -> list[click.Parameter]:
-    """Return the parameters that a decorator gives to a command."""
-
-    @decorator
+    @options(archive_option, s3_options)
     def bare() -> None: ...
 
     return click.command(bare).params
@@ -132,12 +127,9 @@ def _table(rows: Iterable[str]) -> str:
 
 
 def _row(option: click.Option) -> str:
-    return f"| {_names(option)} | {_cell(_meaning(option))} |\n"
-
-
-def _meaning(option: click.Option) -> str:
     """With the default, where click would show it; a key of the configuration says its own."""
-    return f"{option.help or ''}{f' [default {option.default}]' if option.show_default else ''}"
+    default = f" [default {option.default}]" if option.show_default else ""
+    return f"| {_names(option)} | {_cell((option.help or '') + default)} |\n"
 
 
 def _names(option: click.Option) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -21,9 +21,9 @@ from scripts.bench.requests import (
     PARTITIONS,
     SEGMENTS,
     STEPS,
-    Step,
     cache_folder,
     counts_cell,
+    markdown,
     numbers_of,
     write_segment,
 )
@@ -46,12 +46,8 @@ def requests_document(page: str) -> str:
 def requests_table() -> list[str]:
     """Return the lines of a table in Markdown: a row a command, a column an archive."""
     columns = [count_requests(points) for points in SIZES]
-    head = ["command", *(f"{points:,} restore points" for points in SIZES)]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for step in _steps():
-        cells = [counts_cell(column[step.label]) if step.label in column else "" for column in columns]
-        lines.append(f"| {step.label} | {' | '.join(cells)} |")
-    return lines
+    labels = [step.label for step in STEPS if step.counted and not step.needs_cluster]
+    return markdown(SIZES, {label: [counts_cell(column.get(label, {})) for column in columns] for label in labels})
 
 
 def count_requests(points: int) -> dict[str, Counter[str]]:
@@ -59,7 +55,7 @@ def count_requests(points: int) -> dict[str, Counter[str]]:
     store = MemoryStore(ARCHIVE)
     stores = {ARCHIVE: store}
     whole = points <= NEWEST
-    build(store, points, SEGMENTS, PARTITIONS, write=lambda _, part: write_segment(store, part), sparse=not whole)
+    build(store, points, SEGMENTS, PARTITIONS, write=partial(write_segment, store), sparse=not whole)
     counted: dict[str, Counter[str]] = {}
     with TemporaryDirectory(prefix="kbackup-requests-") as folder:
         for step in STEPS:
@@ -95,10 +91,6 @@ def run_command(line: str, stores: dict[str, MemoryStore], cache: str) -> Counte
 
 def _sum_of_requests(stores: dict[str, MemoryStore]) -> Counter[str]:
     return sum((store.requests for store in stores.values()), Counter[str]())
-
-
-def _steps() -> Iterator[Step]:
-    return (step for step in STEPS if step.counted and not step.needs_cluster)
 
 
 def write_table(root: Path) -> None:

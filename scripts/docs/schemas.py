@@ -75,8 +75,11 @@ DOCUMENTS: dict[str, type[Document]] = {
 """Name of the schema: model."""
 
 
+_HEAD = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+
+
 def schema_documents() -> dict[str, str]:
-    return {f"{name}.schema.json": _text(schema(kind)) for name, kind in DOCUMENTS.items()}
+    return _files({name: schema(kind) for name, kind in DOCUMENTS.items()}, 2)
 
 
 def schema(kind: type[Document]) -> dict[str, Any]:
@@ -91,12 +94,15 @@ def schema(kind: type[Document]) -> dict[str, Any]:
     top["required"] = ["format", "version", "checksum", *top["required"]]
     for part in (top, *parts.values()):
         part["description"] = " ".join(part.get("description", "").split())
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return {**head, **top, **({"$defs": parts} if parts else {})}
+    return {**_HEAD, **top, **({"$defs": parts} if parts else {})}
 
 
-def _text(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def _files(schemas: dict[str, dict[str, Any]], indent: int) -> dict[str, str]:
+    """Return the text of each schema by its file name."""
+    return {
+        f"{name}.schema.json": json.dumps(value, indent=indent, ensure_ascii=False) + "\n"
+        for name, value in schemas.items()
+    }
 
 
 def model(title: str, /, *bases: Any, about: str = "", **fields: Any) -> Any:
@@ -214,16 +220,8 @@ UnlockOutput = model(
 )
 KeyFileOutput = model("KeyFileOutput", file=str, key=str)
 KeysOutput = model("KeysOutput", archive=str, files=list[HeldKeys], skipped=list[str], conflicts=list[str])
-RotationOutput = model(
-    "RotationOutput",
-    archive=str,
-    key=str,
-    data_keys=int,
-    file=str,
-    removed=list[str],
-    left=list[str],
-    skipped=list[str],
-)
+_LISTS: Any = dict.fromkeys(("removed", "left", "skipped"), list[str])
+RotationOutput = model("RotationOutput", archive=str, key=str, data_keys=int, file=str, **_LISTS)
 OriginFields = model("OriginFields", kind=Literal["default", "file", "environment", "flag", "option"], name=str)
 SettingFields = model("SettingFields", key=str, value=Any, origin=OriginFields)
 SettingsOutput = model("SettingsOutput", settings=several(SettingFields), notes=list[str])
@@ -284,16 +282,11 @@ WITHOUT_JSON = {"completion", "help"}
 """Commands that print text for shells and people alone."""
 
 
-_HEAD = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+_ERROR_FIELDS = {"type": "string", "message": "string", "hint": "string", "exit_code": "integer"}
 _ERROR = {
     "type": "object",
-    "properties": {
-        "type": {"type": "string"},
-        "message": {"type": "string"},
-        "hint": {"type": "string"},
-        "exit_code": {"type": "integer"},
-    },
-    "required": ["type", "message", "hint", "exit_code"],
+    "properties": {name: {"type": kind} for name, kind in _ERROR_FIELDS.items()},
+    "required": list(_ERROR_FIELDS),
 }
 _END = {"exit_code": {"type": "integer"}, "error": _ERROR}
 """The fields that every command adds at its end: `error` only if one ended it."""
@@ -302,14 +295,8 @@ _END = {"exit_code": {"type": "integer"}, "error": _ERROR}
 def output_schemas() -> dict[str, str]:
     """Return the text of each schema by its file name; `error` is that of a command that failed before its report."""
     schemas = {name.replace(" ", "-"): output_schema(name) for name in OUTPUTS}
-    schemas["error"] = error_schema()
-    return {
-        f"{name}.schema.json": json.dumps(value, indent=1, ensure_ascii=False) + "\n" for name, value in schemas.items()
-    }
-
-
-def error_schema() -> dict[str, Any]:
-    return {**_HEAD, "type": "object", "properties": _END, "required": ["error", "exit_code"]}
+    schemas["error"] = {**_HEAD, "type": "object", "properties": _END, "required": ["error", "exit_code"]}
+    return _files(schemas, 1)
 
 
 def output_schema(command: str) -> dict[str, Any]:
