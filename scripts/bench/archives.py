@@ -18,7 +18,6 @@ from kbackup.archive.catalog.state import Life, Point, State
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Metadata, PartitionState, TopicState
-from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import Draft, WritingRun, begin_writing, open_or_create, put_manifest
 from kbackup.archive.segments.table import Segment, to_batch
 from kbackup.config.models import Backup
@@ -86,7 +85,7 @@ def build(
     topic_id: str = "id",
     *,
     sparse: bool = False,
-) -> Archive:
+) -> None:
     """`points` restore points, each with `segments` segments more over the `partitions` of `TOPIC`, by one run.
 
     `sparse`: of all but the newest ones there are rows in the catalog alone, by one commit: no documents, and no
@@ -120,7 +119,6 @@ def build(
             _commit_point(writing, number, topic_id, states, added)
         writing.refresh_derived()
         writing.end()
-    return open_archive(store)
 
 
 def _commit_rows(

@@ -19,7 +19,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -99,7 +99,6 @@ def produce(broker: Broker, topic: str, partitions: int, offsets: range) -> None
 SEGMENTS, PARTITIONS = 5, 10
 EVERY = WHOLE = 1_000
 _BUCKET = "requests"
-_ENVIRONMENT = ("KBACKUP_", "AWS_")
 
 
 @dataclass(frozen=True)
@@ -145,19 +144,9 @@ STEPS = (
 )
 
 
-@dataclass
-class Measured:
-    points: int
-    objects: int
-    opened: list[float] = field(default_factory=list)
-    """Seconds from nothing to the newest restore point, connections made."""
-    steps: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By `Step.label`: requests by kind, 'sent' and 'received' bytes, 'seconds' of the process."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    sizes = [vars(_measure(points, options)) for points in options.points]
+    sizes = [_measure(points, options) for points in options.points]
     document = {"format": "kbackup-bench-requests", "version": 1, "sizes": sizes}
     print("\n".join(table(document)))
     if options.json is not None:
@@ -177,7 +166,9 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _measure(points: int, options: argparse.Namespace) -> Measured:
+def _measure(points: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the number of objects, the seconds from nothing to the newest restore point with connections made
+    (`opened`), and by `Step.label` requests by kind, 'sent' and 'received' bytes and 'seconds' of the process."""
     with Broker() as broker, CountedMinio() as minio, TemporaryDirectory(prefix="kbackup-bench-") as folder:
         minio.create_bucket(_BUCKET)
         broker.create_topic(TOPIC, PARTITIONS)
@@ -189,7 +180,7 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
         objects = copy(made, open_store(_archive(points), S3Options(**minio.options)))
         _say(f"{points:,} restore points, {objects:,} objects")
         environment = _environment(minio, broker, points)
-        measured = Measured(points, objects, list(_opened(minio, points, options.repeat)))
+        opened, steps = list(_opened(minio, points, options.repeat)), {}
         end = each
         for step in STEPS:
             if (step.every and points > options.every) or (step.lists and points > options.whole):
@@ -198,8 +189,8 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
             end += step.produce
             counted = _run(step, {**environment, "XDG_CACHE_HOME": cache_folder(step, folder)}, minio, points)
             if step.counted:
-                measured.steps[step.label] = counted
-    return measured
+                steps[step.label] = counted
+    return {"points": points, "objects": objects, "opened": opened, "steps": steps}
 
 
 def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
@@ -232,7 +223,7 @@ def _run(step: Step, environment: Mapping[str, str], minio: CountedMinio, points
 
 
 def _environment(minio: CountedMinio, broker: Broker, points: int) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_ENVIRONMENT)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("KBACKUP_", "AWS_"))}
     return inherited | {
         "KBACKUP_ARCHIVE": _archive(points),
         "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": broker.bootstrap,

@@ -189,25 +189,16 @@ def metadata_of(topics: Iterable[LiveTopic]) -> Metadata:
 _SAMPLE = 100_000  # results that are pickled and unpickled, for the time of one
 
 
-@dataclass(frozen=True)
-class Step:
-    """`seconds` are wall time, `cpu` the process's own. `peak` is its most bytes of memory within the step, the
-    synthetic cluster's among them."""
-
-    name: str
-    seconds: float
-    cpu: float
-    peak: int
-    note: str = ""
-
-
 @dataclass
 class Simulated:
-    """One run. `requests` are the driver's; `data` what the executors have to take."""
+    """One run. `requests` are the driver's; `data` what the executors have to take.
+
+    `steps` are rows of a table: wall time, CPU seconds of this process and its most memory within the step, the
+    synthetic cluster's included, and a note."""
 
     name: str
     data: Data
-    steps: list[Step] = field(default_factory=list)
+    steps: list[tuple[str, ...]] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
     tasks: list[int] = field(default_factory=list)
@@ -219,7 +210,7 @@ class Simulated:
         began, cpu = time.perf_counter(), time.process_time()
         yield
         seconds, used = time.perf_counter() - began, time.process_time() - cpu
-        self.steps.append(Step(name, round(seconds, 3), round(used, 3), peak_of(), note))
+        self.steps.append((name, f"{seconds:.2f}", f"{used:.2f}", f"{peak_of() / MIB:,.0f}", note))
         print(f"  {self.name}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
 
 
@@ -346,7 +337,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _report(run: Simulated) -> list[str]:
-    steps = [(s.name, f"{s.seconds:.2f}", f"{s.cpu:.2f}", f"{s.peak / MIB:,.0f}", s.note) for s in run.steps]
     executors = Counter({"GET": run.data.gets()} if run.name == "restore" else {"PUT": run.data.puts()})
     asked = {"driver": run.requests, "executors": executors, "all": run.requests + executors}
     requests = [
@@ -355,7 +345,7 @@ def _report(run: Simulated) -> list[str]:
     ]
     return [
         f"{run.name}: {run.data.partitions:,} partitions, {run.data.size / 1e12:,.1f} TB, {len(run.tasks):,} tasks",
-        *grid(("step", "s", "CPU s", "MiB", ""), steps),
+        *grid(("step", "s", "CPU s", "MiB", ""), run.steps),
         "  ".join(f"{name} {value:,}" for name, value in run.sizes.items()),
         *grid(("requests of", "PUT", "GET", "LIST", "USD"), requests),
     ]

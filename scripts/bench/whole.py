@@ -134,7 +134,14 @@ class WholeBench:
     def _measure(self, work: str, tool: Tool, program: str, archive: Mapping[str, Any]) -> Round:
         target = self._servers.unused_name()
         with tempfile.TemporaryDirectory(prefix="kbackup-bench-") as folder:
-            variables = self._variables(archive, program, target, folder)
+            bucket, _, prefix = archive["store"].removeprefix("s3://").partition("/")
+            s3 = archive["s3"]
+            variables = {
+                **{"folder": folder, "program": program, "bootstrap": self._servers.broker.bootstrap},
+                **{"bucket": bucket, "prefix": prefix, "endpoint": s3["endpoint_url"], "region": s3["region"]},
+                **{"access_key": s3["access_key_id"], "secret_key": s3["secret_access_key"]},
+                **{"topic": self._topic, "target": target},
+            }
             command, env = tool.prepare(work, variables)
             before = self._servers.cpu()
             used = _run(command, env, Path(folder))
@@ -149,16 +156,6 @@ class WholeBench:
             store=after["minio"] - before["minio"],
             steps=steps,
         )
-
-    def _variables(self, archive: Mapping[str, Any], program: str, target: str, folder: str) -> dict[str, str]:
-        bucket, _, prefix = archive["store"].removeprefix("s3://").partition("/")
-        s3 = archive["s3"]
-        return {
-            **{"folder": folder, "program": program, "bootstrap": self._servers.broker.bootstrap},
-            **{"bucket": bucket, "prefix": prefix, "endpoint": s3["endpoint_url"], "region": s3["region"]},
-            **{"access_key": s3["access_key_id"], "secret_key": s3["secret_access_key"]},
-            **{"topic": self._topic, "target": target},
-        }
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> dict[str, float]:

@@ -34,8 +34,7 @@ class Demo:
 
     def __init__(self, broker: Broker, s3: MotoServer, folder: Path) -> None:
         self._broker, self._folder = broker, folder
-        foreign = ("KBACKUP_", "AWS_")
-        self._env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | {
+        self._env = {k: v for k, v in os.environ.items() if not k.startswith(("KBACKUP_", "AWS_"))} | {
             "AWS_ACCESS_KEY_ID": s3.access_key,
             "AWS_SECRET_ACCESS_KEY": s3.secret_key,
             "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),

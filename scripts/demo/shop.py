@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -41,6 +42,7 @@ GROUPS = {
 _HOUR = 3_600_000
 _CUSTOMERS = 600
 _WAIT = 60.0
+Header = tuple[str, str | bytes | None]
 
 
 class Shop:
@@ -81,11 +83,11 @@ class Shop:
 
     def _take_orders(self, count: int) -> None:
         """Nobody orders from the region of partition 3 yet."""
-        with _Sender(self._broker) as send:
+        with _sending(self._broker) as send:
             for _ in range(count):
                 self._orders += 1
                 who = self._random.randrange(_CUSTOMERS)
-                headers: list[tuple[str, str | bytes | None]] = [("trace", self._random.randbytes(8))]
+                headers: list[Header] = [("trace", self._random.randbytes(8))]
                 if who % 5 == 0:
                     headers += [("promo", b"SPRING"), ("promo", b"FRIEND"), ("comment", None)]
                 order = f'{{"order":{self._orders},"customer":{who},"cents":{self._random.randrange(100, 90_000)}}}'
@@ -99,7 +101,7 @@ class Shop:
         """
         for number in range(rounds):
             at = until - (rounds - 1 - number) * _HOUR // 4
-            with _Sender(self._broker) as send:
+            with _sending(self._broker) as send:
                 for who in range(_CUSTOMERS):
                     leaves = number == rounds - 1 and self._random.random() < 0.05
                     value = None if leaves else f'{{"name":"Customer {who}","round":{number}}}'
@@ -107,7 +109,7 @@ class Shop:
 
     def _click(self, count: int) -> None:
         """Without keys, binary, some empty (not null); the third page is not online yet."""
-        with _Sender(self._broker) as send:
+        with _sending(self._broker) as send:
             for number in range(count):
                 value = b"" if number % 50 == 0 else self._random.randbytes(60)
                 send("clicks", self._random.randrange(2), None, value, self._time())
@@ -151,7 +153,7 @@ class Shop:
         _until(
             lambda: all(len(some) < sent[tp] for tp, some in read_all(client, {"customers": 2}).items()), "compaction"
         )
-        stop = ConfigEntry("min.compaction.lag.ms", str(7 * 24 * _HOUR), incremental_operation=_SET)
+        stop = ConfigEntry("min.compaction.lag.ms", str(7 * 24 * _HOUR), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, "customers", incremental_configs=[stop])
         _wait_all(self._admin.incremental_alter_configs([resource]))
 
@@ -160,41 +162,25 @@ class Shop:
         return self._now
 
 
-_SET = AlterConfigOpType.SET
+@contextmanager
+def _sending(broker: Broker) -> Iterator[Callable[..., None]]:
+    """A producer, whose records are all delivered at the end."""
+    producer = Producer(broker.client(**{"linger.ms": 20, "acks": "all"}))
+    failed: list[KafkaError] = []
 
-
-class _Sender:
-    """A producer as a context manager; every record is delivered at its end."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._producer = Producer(broker.client(**{"linger.ms": 20, "acks": "all"}))
-        self._failed: list[KafkaError] = []
-
-    def __enter__(self) -> _Sender:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        left = self._producer.flush(_WAIT)
-        if error is None and (left or self._failed):
-            raise TimeoutError(f"{left} records not delivered: {self._failed[:1]}")
-
-    def __call__(
-        self,
-        topic: str,
-        partition: int,
-        key: str | None,
-        value: str | bytes | None,
-        at: int,
-        headers: list[tuple[str, str | bytes | None]] | None = None,
-    ) -> None:
-        self._producer.produce(
-            topic, value, key, partition, on_delivery=self._delivered, timestamp=at, headers=headers or []
-        )
-        self._producer.poll(0)
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def delivered(error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failed.append(error)
+            failed.append(error)
+
+    def send(
+        topic: str, partition: int, key: str | None, value: str | bytes | None, at: int, headers: Sequence[Header] = ()
+    ) -> None:
+        producer.produce(topic, value, key, partition, on_delivery=delivered, timestamp=at, headers=list(headers))
+        producer.poll(0)
+
+    yield send
+    if (left := producer.flush(_WAIT)) or failed:
+        raise TimeoutError(f"{left} records not delivered: {failed[:1]}")
 
 
 def _wait_all(futures: dict[Any, Future[Any]]) -> None:
@@ -202,15 +188,9 @@ def _wait_all(futures: dict[Any, Future[Any]]) -> None:
         future.result(_WAIT)
 
 
-def _until(reached: Any, condition: str) -> None:
-    for _ in _ticks(_WAIT):
-        if reached():
-            return
-    raise TimeoutError(f"waited {_WAIT:.0f} s for {condition}")
-
-
-def _ticks(seconds: float) -> Iterator[None]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield
+def _until(reached: Callable[[], bool], condition: str) -> None:
+    end = time.monotonic() + _WAIT
+    while not reached():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {_WAIT:.0f} s for {condition}")
         time.sleep(0.2)

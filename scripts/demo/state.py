@@ -127,11 +127,8 @@ class GroupRow(NamedTuple):
 
 
 def compare_partitions(before: State, after: State) -> list[PartitionRow]:
-    rows = []
-    for tp in sorted(before.records.keys() | after.records.keys()):
-        a, b = before.records.get(tp, ()), after.records.get(tp, ())
-        rows.append(PartitionRow(tp, (len(a), len(b)), (_digest(a), _digest(b))))
-    return rows
+    both = {tp: (before.records.get(tp, ()), after.records.get(tp, ())) for tp in {**before.records, **after.records}}
+    return [PartitionRow(tp, (len(a), len(b)), (_digest(a), _digest(b))) for tp, (a, b) in sorted(both.items())]
 
 
 def compare_groups(before: State, after: State) -> list[GroupRow]:

@@ -15,10 +15,10 @@ from kbackup.errors import KbackupError
 from scripts.dev import jars
 from scripts.dev.cache import HELM, MINIO, binary, check_rules
 from scripts.dev.kafka import Broker
-from scripts.dev.s3 import Minio, MotoServer, S3Server
+from scripts.dev.s3 import Minio, MotoServer
 from scripts.dev.tools import MissingToolError
 
-_SERVERS = {"kafka": ["kafka"], "minio": ["minio"], "moto": ["moto"], "all": ["kafka", "minio", "moto"]}
+_SERVERS = ["kafka", "minio", "moto"]
 
 
 def main(arguments: list[str]) -> int:
@@ -30,8 +30,8 @@ def main(arguments: list[str]) -> int:
         case ["rules"]:
             check_rules()
             print("the alert rules pass their tests")
-        case [name] if name in _SERVERS:
-            _serve(_SERVERS[name])
+        case [name] if name in {*_SERVERS, "all"}:
+            _serve(_SERVERS if name == "all" else [name])
         case _:
             print(__doc__, file=sys.stderr)
             return 2
@@ -44,10 +44,10 @@ def _serve(names: list[str]) -> None:
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for name in names:
             if name == "kafka":
-                print(f"kafka: bootstrap.servers={stack.enter_context(Broker()).bootstrap}", flush=True)
-                continue
-            server: S3Server = stack.enter_context(Minio() if name == "minio" else MotoServer())
-            print(f"{name}:", *(f"{variable}={value}" for variable, value in server.env.items()), flush=True)
+                tells = {"bootstrap.servers": stack.enter_context(Broker()).bootstrap}
+            else:
+                tells = stack.enter_context(Minio() if name == "minio" else MotoServer()).env
+            print(f"{name}:", *(f"{variable}={value}" for variable, value in tells.items()), flush=True)
         print("Ctrl-C stops", flush=True)
         signal.pause()
 

@@ -50,12 +50,6 @@ def entry(name: str, fill: Callable[[Path], None]) -> Path:
     return final
 
 
-def read_sums(path: Path) -> dict[str, str]:
-    """File name to SHA-256, from a list in the form that `sha256sum` writes."""
-    lines = (line.split() for line in path.read_text().splitlines())
-    return {name: digest for digest, name in lines}
-
-
 def check_sums(folder: Path, sums: Mapping[str, str]) -> None:
     """`CorruptError` unless `folder` holds exactly the files of `sums`, with those SHA-256."""
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
@@ -69,9 +63,7 @@ def check_sums(folder: Path, sums: Mapping[str, str]) -> None:
 
 def run(argv: Sequence[str], label: str, hint: str, env: Mapping[str, str] | None = None) -> str:
     """Run a build step and return its output; when it fails, the error carries the end of it."""
-    done = subprocess.run(
-        argv, env=None if env is None else {**os.environ, **env}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(argv, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
         raise KbackupError(f"{label} ended with exit code {done.returncode}:\n{tail}\n", hint)
@@ -113,17 +105,13 @@ def binary(program: Program) -> Path:
         env = {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
         argv = [tools.go(), "install", f"-tags={program.tags}", program.module_version]
         if program.folder:
-            within = ("-C", source(program.module_version), f"-tags={program.tags}", "-o", str(folder))
+            get = [tools.go(), "mod", "download", "-json", program.module_version]
+            source = json.loads(run(get, f"fetching {program.module_version}", _HINT))["Dir"]
+            within = ("-C", str(source), f"-tags={program.tags}", "-o", str(folder))
             argv = [tools.go(), "build", *within, program.folder]
         run(argv, f"building {program.module_version}", _HINT, env)
 
     return entry(f"{program.name}-{program.version}", fill) / program.name
-
-
-def source(module_version: str) -> str:
-    """The folder of a module, fetched and checked."""
-    said = run([tools.go(), "mod", "download", "-json", module_version], f"fetching {module_version}", _HINT)
-    return str(json.loads(said)["Dir"])
 
 
 def check_rules() -> None:

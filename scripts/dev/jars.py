@@ -26,31 +26,10 @@ LOCKS = {
 _MODULES = {"kafka": _HERE / "ivy.xml", "mirror": _HERE / "ivy-mirror.xml", "zookeeper": _HERE / "ivy-zookeeper.xml"}
 
 
-def kafka_jars() -> Path:
-    """A folder with exactly the locked jars; fetched on first use (44 MB)."""
-    return _jars("kafka")
-
-
-def mirror_jars() -> Path:
-    """The folder of MirrorMaker 2, its Java clients and formatters, and the console consumer (34 MB).
-
-    The console consumer also needs the broker's."""
-    return _jars("mirror")
-
-
-def zookeeper_jars() -> Path:
-    """The folder of ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""
-    return _jars("zookeeper")
-
-
-def delta_jars() -> Path:
-    """A folder with the locked jars of Delta (22 MB)."""
-    return _jars("delta")
-
-
 @functools.cache
 def _jars(label: str) -> Path:
-    sums = cache.read_sums(LOCKS[label])
+    lines = (line.split() for line in LOCKS[label].read_text().splitlines())
+    sums = {name: digest for digest, name in lines}
 
     def fill(folder: Path) -> None:
         _resolve(label, folder)
@@ -60,6 +39,19 @@ def _jars(label: str) -> Path:
     folder = cache.entry(name, fill)
     cache.check_sums(folder, sums)
     return folder
+
+
+kafka_jars = functools.partial(_jars, "kafka")
+"""The folder with exactly the locked jars of the broker; fetched on first use (44 MB)."""
+
+mirror_jars = functools.partial(_jars, "mirror")
+"""MirrorMaker 2, its Java clients and formatters, and the console consumer, which also needs the broker's (34 MB)."""
+
+zookeeper_jars = functools.partial(_jars, "zookeeper")
+"""ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""
+
+delta_jars = functools.partial(_jars, "delta")
+"""Delta (22 MB)."""
 
 
 def lock() -> None:

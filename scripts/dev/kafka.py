@@ -119,9 +119,11 @@ class Nodes(Server):
     def _wait_listening(self, node: int, port: int) -> None:
         self.wait(node, partial(listening, port), f"Kafka node {node}", 90)
 
-    def _wait_metadata(self, node: int, serves: Callable[[ClusterMetadata], bool]) -> None:
-        """Wait until the brokers answer with metadata that `serves`."""
-        admin = AdminClient(self.client(log_level=0))
+    def _wait_metadata(
+        self, node: int, client: Mapping[str, Any], serves: Callable[[ClusterMetadata], bool], label: str = "Kafka"
+    ) -> None:
+        """Wait until the brokers answer a client with metadata that `serves`."""
+        admin = AdminClient({**client, "log_level": 0})
 
         def serving() -> bool:
             try:
@@ -129,7 +131,7 @@ class Nodes(Server):
             except KafkaException:
                 return False
 
-        self.wait(node, serving, "Kafka", 90)
+        self.wait(node, serving, label, 90)
 
 
 class Broker(Nodes):
@@ -183,10 +185,12 @@ class Broker(Nodes):
             self._launch(node, "-Xmx1g", "-Xms256m")
         for node in starting:
             self._wait_listening(node, self._ports[node]["CLIENT"])
-        # Somebody else's broker on our port is not ours.
-        self._wait_metadata(
-            starting[0], lambda seen: seen.cluster_id == self._cluster and len(seen.brokers) >= len(self._processes)
-        )
+
+        def serves(seen: ClusterMetadata) -> bool:
+            # Somebody else's broker on our port is not ours.
+            return seen.cluster_id == self._cluster and len(seen.brokers) >= len(self._processes)
+
+        self._wait_metadata(starting[0], self.client(), serves)
 
     def restart(self) -> None:
         self.stop()
@@ -219,7 +223,9 @@ def protocol_map(listeners: Mapping[str, str]) -> str:
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
-    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    """Write a file of Java properties, and return its path."""
+    lines = (f"{key}={value}".replace("\n", "\\n") for key, value in properties.items())
+    path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 

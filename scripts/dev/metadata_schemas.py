@@ -81,6 +81,9 @@ def _field(raw: Mapping[str, Any], structs: Mapping[str, Any]) -> SchemaField:
     if kind[0].isupper():
         fields = tuple(_field(f, structs) for f in raw.get("fields") or structs[kind])
         kind = "struct"
+    default: Any = raw.get("default", msgspec.UNSET)
+    if default is not msgspec.UNSET:
+        default = None if default == "null" else default == "true" if array + kind == "bool" else int(default)
     since = _since(raw["versions"])
     if "tag" in raw and _since(raw["taggedVersions"]) != since:
         raise ValueError(f"{raw['name']}: a field that became tagged later on")
@@ -90,7 +93,7 @@ def _field(raw: Mapping[str, Any], structs: Mapping[str, Any]) -> SchemaField:
         since,
         _since(raw["nullableVersions"]) if "nullableVersions" in raw else None,
         int(raw["tag"]) if "tag" in raw else None,
-        _default(raw["default"], array + kind) if "default" in raw else msgspec.UNSET,
+        default,
         fields,
     )
 
@@ -99,12 +102,6 @@ def _since(versions: str) -> int:
     if not versions.endswith("+"):
         raise ValueError(f"versions {versions}: a field that a later version doesn't have any more")
     return int(versions[:-1])
-
-
-def _default(text: Any, kind: str) -> Any:
-    if text == "null":
-        return None
-    return text == "true" if kind == "bool" else int(text)
 
 
 def _source(table: Mapping[int, RecordSchema]) -> str:

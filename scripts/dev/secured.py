@@ -8,19 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka import admin
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -64,7 +52,7 @@ class Authority:
         return made.public_bytes(serialization.Encoding.PEM).decode()
 
 
-Acl = tuple[ResourceType, str, ResourcePatternType, str, str, AclOperation, AclPermissionType]
+Acl = tuple[admin.ResourceType, str, admin.ResourcePatternType, str, str, admin.AclOperation, admin.AclPermissionType]
 _SECURITY = "org.apache.kafka.common.security"
 _SASL = "listener.name.sasl"
 _TIMEOUT = 30.0
@@ -107,43 +95,34 @@ class SecuredBroker(Broker):
 
     def add_user(self, name: str, password: str) -> None:
         """A SCRAM user; returns when the broker knows it."""
-        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        upsertion = UserScramCredentialUpsertion(name, info, password.encode(), secrets.token_bytes(16))
+        info = admin.ScramCredentialInfo(admin.ScramMechanism.SCRAM_SHA_512, 4096)
+        upsertion = admin.UserScramCredentialUpsertion(name, info, password.encode(), secrets.token_bytes(16))
         superuser = self._admin()
         (made,) = superuser.alter_user_scram_credentials([upsertion]).values()
         made.result(_TIMEOUT)
-        admin = AdminClient({**self.scram(name, password), "log_level": 0})
-
-        def known() -> bool:
-            try:
-                admin.list_topics(timeout=1)
-            except KafkaException:
-                return False
-            return True
-
-        self.wait(0, known, f"user {name}", 30)
+        self._wait_metadata(0, self.scram(name, password), lambda seen: True, f"user {name}")
 
     def allow(self, user: str, operation: str, kind: str, name: str, prefixed: bool = False) -> Acl:
         """Do what `kafka-acls --add --allow-principal User:<user>` does.
 
         `kind` is topic, group, broker (the cluster, by the name `kafka-cluster`) or transactional_id."""
-        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
-        resource, allowed = ResourceType[kind.upper()], AclOperation[operation.upper()]
-        acl = (resource, name, pattern, f"User:{user}", "*", allowed, AclPermissionType.ALLOW)
-        admin = self._admin()
-        (made,) = admin.create_acls([AclBinding(*acl)]).values()
+        pattern = admin.ResourcePatternType.PREFIXED if prefixed else admin.ResourcePatternType.LITERAL
+        resource, allowed = admin.ResourceType[kind.upper()], admin.AclOperation[operation.upper()]
+        acl = (resource, name, pattern, f"User:{user}", "*", allowed, admin.AclPermissionType.ALLOW)
+        client = self._admin()
+        (made,) = client.create_acls([admin.AclBinding(*acl)]).values()
         made.result(_TIMEOUT)
         return acl
 
     def forbid(self, acls: Sequence[Acl]) -> None:
         """Take back what was allowed."""
-        admin = self._admin()
-        for gone in admin.delete_acls([AclBindingFilter(*acl) for acl in acls]).values():
+        client = self._admin()
+        for gone in client.delete_acls([admin.AclBindingFilter(*acl) for acl in acls]).values():
             gone.result(_TIMEOUT)
 
-    def _admin(self) -> AdminClient:
+    def _admin(self) -> admin.AdminClient:
         """To be kept until its futures are done: they fail when it goes."""
-        return AdminClient(self.client(log_level=0))
+        return admin.AdminClient(self.client(log_level=0))
 
     def _secured(self) -> dict[str, str]:
         own = self.authority.issue("broker")
@@ -152,18 +131,13 @@ class SecuredBroker(Broker):
             "super.users": "User:ANONYMOUS",
             "allow.everyone.if.no.acl.found": "false",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _one_line(own.certificate),
-            "ssl.keystore.key": _one_line(own.key),
+            "ssl.keystore.certificate.chain": own.certificate,
+            "ssl.keystore.key": own.key,
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.certificates": _one_line(self.authority.certificate),
+            "ssl.truststore.certificates": self.authority.certificate,
             "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
             "listener.name.mtls.ssl.client.auth": "required",
             f"{_SASL}.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
             f"{_SASL}.scram-sha-512.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
             f"{_SASL}.oauthbearer.sasl.jaas.config": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
         }
-
-
-def _one_line(pem: str) -> str:
-    """Return a PEM text on one line, for a properties file."""
-    return pem.replace("\n", "\\n")

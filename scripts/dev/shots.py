@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 import uvicorn
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.options import command_line
@@ -120,7 +121,7 @@ ADDRESSES = {
 
 
 SCREENS = {"wide": (1400, 900), "phone": (390, 844)}
-SCHEMES = ("light", "dark")
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 MAX_HEIGHT = 2600
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
 
@@ -136,28 +137,20 @@ def main(arguments: list[str]) -> int:
     make_shot_archive(store)
     with _served(ArchiveCache(store)) as url, sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
-        for screen, scheme in product(SCREENS, SCHEMES):
-            _take(running, url, addresses, folder, screen, scheme)
+        for (screen, (width, height)), scheme in product(SCREENS.items(), SCHEMES):
+            size: ViewportSize = {"width": width, "height": height}
+            context = running.new_context(viewport=size, color_scheme=scheme, has_touch=screen == "phone")
+            page = context.new_page()
+            for name, address in addresses.items():
+                page.goto(url + address)
+                full = int(page.evaluate("document.documentElement.scrollHeight"))
+                page.set_viewport_size({"width": width, "height": min(max(full, height), MAX_HEIGHT)})
+                page.screenshot(path=folder / f"{name}-{screen}-{scheme}.png")
+                page.set_viewport_size(size)
+            context.close()
         running.close()
     print(f"{len(addresses) * len(SCREENS) * len(SCHEMES)} pictures in {folder}")
     return 0
-
-
-def _take(running: Browser, url: str, addresses: Mapping[str, str], folder: Path, screen: str, scheme: str) -> None:
-    width, height = SCREENS[screen]
-    context = running.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="dark" if scheme == "dark" else "light",
-        has_touch=screen == "phone",
-    )
-    page = context.new_page()
-    for name, address in addresses.items():
-        page.goto(url + address)
-        full = int(page.evaluate("document.documentElement.scrollHeight"))
-        page.set_viewport_size({"width": width, "height": min(max(full, height), MAX_HEIGHT)})
-        page.screenshot(path=folder / f"{name}-{screen}-{scheme}.png")
-        page.set_viewport_size({"width": width, "height": height})
-    context.close()
 
 
 @contextmanager

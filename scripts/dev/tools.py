@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 
 MIN_PYTHON = (3, 11)
 MIN_JAVA = 17
@@ -26,34 +25,30 @@ class MissingToolError(RuntimeError):
     """A program that must be installed first; the message ends in what to install."""
 
 
-def python() -> str:
+def check_python() -> None:
     if sys.version_info < MIN_PYTHON:
         found = ".".join(map(str, sys.version_info[:3]))
         raise MissingToolError(
             f"python: {sys.executable} is {found}; install Python >= 3.11, or name one: make PYTHON=..."
         )
-    return sys.executable
 
 
 def pythons() -> dict[str, str | None]:
     """The path of each of `PYTHONS`, on PATH or among pyenv's; None where there is none."""
-    return {version: next(filter(_runs(version), _candidates(version)), None) for version in PYTHONS}
-
-
-def _candidates(version: str) -> list[str]:
-    """Paths that may be a Python of a version; a shim of pyenv's may have nothing behind it."""
+    paths = {}
     root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")  # noqa: PTH111
-    pattern = os.path.join(root, "versions", version + ".*", "bin", "python" + version)  # noqa: PTH118
-    ours = [sys.executable] if sys.version_info[:2] == tuple(map(int, version.split("."))) else []
-    return [*ours, *filter(None, [shutil.which("python" + version)]), *sorted(glob.glob(pattern))]  # noqa: PTH207
+    for version in PYTHONS:
+        pattern = os.path.join(root, "versions", version + ".*", "bin", "python" + version)  # noqa: PTH118
+        ours = sys.executable if sys.version_info[:2] == tuple(map(int, version.split("."))) else None
+        candidates = filter(None, [ours, shutil.which("python" + version), *sorted(glob.glob(pattern))])  # noqa: PTH207
+        paths[version] = next((path for path in candidates if _version(path) == version), None)
+    return paths
 
 
-def _runs(version: str) -> Callable[[str], bool]:
-    def runs(path: str) -> bool:
-        argv = [path, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
-        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() == version
-
-    return runs
+def _version(path: str) -> str:
+    """Ask a Python for its version; a shim of pyenv's may have nothing behind it."""
+    argv = [path, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def pythons_plan() -> str:
@@ -81,8 +76,7 @@ def java() -> str:
 def go() -> str:
     path = shutil.which("go")
     if path is None:
-        hint = "install Go >= 1.24: it builds MinIO and Helm, which the tests use"
-        raise MissingToolError(f"go: not found in PATH; {hint}")
+        raise MissingToolError("go: not found in PATH; install Go >= 1.24: it builds MinIO and Helm for the tests")
     return path
 
 
@@ -123,7 +117,8 @@ def install_browser() -> str:
 
 if __name__ == "__main__":
     try:
-        python(), java()
+        check_python()
+        java()
         if "plan" in sys.argv[1:]:
             print(plan(), pythons_plan(), sep="\n")
         if "browser" in sys.argv[1:]:

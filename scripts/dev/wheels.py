@@ -21,7 +21,6 @@ import tempfile
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from kbackup.errors import KbackupError
@@ -65,32 +64,14 @@ def check_reproducible(wheel: Path, folder: Path) -> None:
         _check("the second build", same, f"{path.name} has other bytes than in the first")
 
 
-def extras() -> list[str]:
+def install(folder: Path, python: str, wheel: Path) -> None:
+    """Make an environment for a Python, of the locked packages; the wheel asks for them as pip reads it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return sorted(project["optional-dependencies"])
-
-
-@dataclass(frozen=True)
-class Environment:
-    folder: Path
-
-    def install(self, python: str, wheel: Path) -> None:
-        """Make the environment for a Python, of the locked packages; the wheel asks for them as pip reads it."""
-        _uv("venv", "--no-project", "--python", python, str(self.folder))
-        ours = ["--python", str(self.program("python"))]
-        _uv("pip", "install", *ours, "--constraint", str(LOCK), f"{wheel}[{','.join(extras())}]")
-        _uv("pip", "check", *ours)
-
-    def program(self, name: str) -> Path:
-        return self.folder / "bin" / name
-
-    def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment in an empty folder, with a cache of its own."""
-        work = self.folder / "work"
-        work.mkdir(exist_ok=True)
-        env = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
-        argv = [str(self.program(name)), *arguments]
-        return subprocess.run(argv, env=env, cwd=work, capture_output=True, text=True, check=False)
+    extras = ",".join(sorted(project["optional-dependencies"]))
+    _uv("venv", "--no-project", "--python", python, str(folder))
+    ours = ("--python", str(folder / "bin" / "python"))
+    _uv("pip", "install", *ours, "--constraint", str(LOCK), f"{wheel}[{extras}]")
+    _uv("pip", "check", *ours)
 
 
 def _uv(*arguments: str, **environ: str) -> None:
@@ -105,30 +86,35 @@ _IMPORTS = (
 )
 
 
-def try_commands(environment: Environment) -> int:
-    """Run the commands, and return their number; an error that one of them prints is an error."""
-    version = _output(environment, "kbackup", "--version")
-    shown = _output(environment, "kbackup", "--help")
-    records = _output(environment, "kbackup", "cat", "orders.v1", "--archive", _ARCHIVE, "--json")
-    verified = _output(environment, "kbackup", "verify", "--master", "local[1]", "--json", _ARCHIVE)
-    imported = _output(environment, "python", "-c", _IMPORTS)
+def try_commands(folder: Path) -> int:
+    """Run the commands of an environment, and return their number; an error that one of them prints is an error."""
+    version = _output(folder, "kbackup", "--version")
+    shown = _output(folder, "kbackup", "--help")
+    records = _output(folder, "kbackup", "cat", "orders.v1", "--archive", _ARCHIVE, "--json")
+    verified = _output(folder, "kbackup", "verify", "--master", "local[1]", "--json", _ARCHIVE)
+    imported = _output(folder, "python", "-c", _IMPORTS)
     report = json.loads(verified)
     _check("--version", version.startswith("kbackup "), version)
     _check("--help", "Back up Apache Kafka" in shown, shown)
     _check("cat", len(records.splitlines()) == 145, records)
     _check("verify", report["findings"] == [] and report["read_records"] == 385, verified)
     _check("the imports of the extras", imported == "", imported)
-    page = environment.folder / "share" / "man" / "man1" / "kbackup.1"
+    page = folder / "share" / "man" / "man1" / "kbackup.1"
     _check("man", page.is_file(), f"{page} is missing")
-    licences = {path.name for path in environment.folder.glob("lib/*/site-packages/kafka_kbackup-*/licenses/*")}
+    licences = {path.name for path in folder.glob("lib/*/site-packages/kafka_kbackup-*/licenses/*")}
     _check("the licence", licences == {"LICENSE", "NOTICE"}, str(licences))
     return 5
 
 
-def _output(environment: Environment, name: str, *arguments: str) -> str:
-    run = environment.run(name, *arguments)
-    label = " ".join([name, *arguments])
-    _check(label, run.returncode == 0 and run.stderr == "", f"exit code {run.returncode}\n{run.stdout}{run.stderr}")
+def _output(folder: Path, name: str, *arguments: str) -> str:
+    """Run a program of an environment in an empty folder, with a cache of its own; return what it prints."""
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    env = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
+    argv = [str(folder / "bin" / name), *arguments]
+    run = subprocess.run(argv, env=env, cwd=work, capture_output=True, text=True, check=False)
+    output = f"exit code {run.returncode}\n{run.stdout}{run.stderr}"
+    _check(" ".join([name, *arguments]), run.returncode == 0 and run.stderr == "", output)
     return run.stdout
 
 
@@ -145,20 +131,16 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="kbackup-wheels-") as folder, ThreadPoolExecutor(2) as pool:
         wheel = build(Path(folder) / "dist")
         check_reproducible(wheel, Path(folder) / "again")
-        trials = [
-            pool.submit(_try, version, path, Path(folder) / f"python{version}", wheel)
-            for version, path in tools.pythons().items()
-            if path is not None
-        ]
+        there = {version: path for version, path in tools.pythons().items() if path is not None}
+        trials = [pool.submit(_try, *each, Path(folder) / f"python{each[0]}", wheel) for each in there.items()]
         for trial in trials:
             print(trial.result(), flush=True)
 
 
 def _try(version: str, python: str, folder: Path, wheel: Path) -> str:
     start = time.monotonic()
-    environment = Environment(folder)
-    environment.install(python, wheel)
-    tried = try_commands(environment)
+    install(folder, python, wheel)
+    tried = try_commands(folder)
     return f"Python {version}: installed with all extras, {tried} commands; {time.monotonic() - start:.0f}s"
 
 

@@ -187,8 +187,6 @@ class MigratingCluster(Nodes):
         self._ports = {broker: {name: next(ports) for name in _LISTENERS} for broker in self.brokers}
         self._controller_ports = {each: next(ports) for each in self.controllers}
         self._metrics_ports = {each: next(ports) for each in self.controllers}
-        self._exporter = self.folder / "yaml"
-        self._exporter.write_text(_EXPORTER)
         if self._zookeeper_user:
             self._properties["zookeeper.set.acl"] = "true"
             user = dict(zip(("username", "password"), self._zookeeper_user, strict=True))
@@ -254,14 +252,17 @@ class MigratingCluster(Nodes):
         if fresh:
             self._format_controllers(self.cluster_id())
         self.stop_controllers()
+        exporter = self.folder / "exporter.yaml"
+        exporter.write_text(_EXPORTER)
         for each in self.controllers:
-            agent = f"{zookeeper_jars() / _AGENT}=127.0.0.1:{self._metrics_ports[each]}:{self._exporter}"
+            agent = f"{zookeeper_jars() / _AGENT}=127.0.0.1:{self._metrics_ports[each]}:{exporter}"
             self._launch(each, "-Xmx512m", *SMALL, *self._login, f"-javaagent:{agent}")
         for each in self.controllers:
             self._wait_listening(each, self._controller_ports[each])
 
     def stop_controllers(self) -> None:
-        self.stop(*self.controllers)
+        if self.controllers:  # without numbers it would stop all
+            self.stop(*self.controllers)
 
     def wait_for_state(self, name: State, seconds: float = 90) -> None:
         """Wait until every controller that answers reports this state of the migration."""
@@ -301,7 +302,7 @@ class MigratingCluster(Nodes):
             leaders = [p.leader for topic in seen.topics.values() for p in topic.partitions.values()]
             return len(seen.brokers) == len(alive) and all(leader >= 0 for leader in leaders)
 
-        self._wait_metadata(alive[0], serves)
+        self._wait_metadata(alive[0], self.client(), serves)
 
     def _format_controllers(self, cluster_id: str) -> None:
         """Format the storage of a quorum whose first members the controllers are."""

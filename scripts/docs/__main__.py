@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts.docs.commands import PAGE, commands_document, configuration_document
 from scripts.docs.man import manual_pages
-from scripts.docs.requests import write_table
+from scripts.docs.requests import requests_document
 from scripts.docs.schemas import output_schemas, schema_documents
 
 OUTPUT_SCHEMAS = "infra/docs/json"
@@ -30,7 +30,8 @@ def generated() -> dict[str, str]:
 def main() -> None:
     for path, text in generated().items():
         (ROOT / path).write_text(text, encoding="utf-8")
-    write_table(ROOT)
+    page = ROOT / "infra/docs/requests.md"
+    page.write_text(requests_document(page.read_text("utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

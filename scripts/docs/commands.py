@@ -77,7 +77,9 @@ def _rows_of_several() -> dict[str, str]:
 
 
 def _section(name: str, command: click.Command, shared: dict[str, str]) -> str:
-    paragraphs = [f"## kbackup {name}{_arguments(command)}\n{inspect.cleandoc(command.help or '')}"]
+    names = [p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)]
+    arguments = f"\nArguments: `{' '.join(names)}`\n" if names else ""
+    paragraphs = [f"## kbackup {name}{arguments}\n{inspect.cleandoc(command.help or '')}"]
     if command.epilog:
         paragraphs.append(f"Example: `{command.epilog.removeprefix('Example: ')}`")
     options = _own_options(command)
@@ -93,13 +95,6 @@ def _section(name: str, command: click.Command, shared: dict[str, str]) -> str:
     if options:
         paragraphs.append(_table(map(_row, options)).rstrip())
     return "\n\n".join(paragraphs) + "\n"
-
-
-def _arguments(command: click.Command) -> str:
-    """Return the line of a command's arguments."""
-    context = click.Context(command)
-    names = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
-    return f"\nArguments: `{' '.join(names)}`\n" if names else ""
 
 
 def _own_options(command: click.Command) -> list[click.Option]:

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
@@ -37,17 +36,11 @@ ARCHIVE = "s3://requests/archive"
 
 def requests_document(page: str) -> str:
     """Return the text of the page with a fresh table below its heading."""
-    before, heading, rest = page.partition(_HEADING)
-    start = rest.index("| command |")
-    end = rest.index("\n\n", start)
-    return f"{before}{heading}{rest[:start]}{chr(10).join(requests_table())}{rest[end:]}"
-
-
-def requests_table() -> list[str]:
-    """Return the lines of a table in Markdown: a row a command, a column an archive."""
     columns = [count_requests(points) for points in SIZES]
     labels = [step.label for step in STEPS if step.counted and not step.needs_cluster]
-    return markdown(SIZES, {label: [counts_cell(column.get(label, {})) for column in columns] for label in labels})
+    rows = {label: [counts_cell(column.get(label, {})) for column in columns] for label in labels}
+    start = page.index("| command |", page.index(_HEADING))
+    return page[:start] + "\n".join(markdown(SIZES, rows)) + page[page.index("\n\n", start) :]
 
 
 def count_requests(points: int) -> dict[str, Counter[str]]:
@@ -91,9 +84,3 @@ def run_command(line: str, stores: dict[str, MemoryStore], cache: str) -> Counte
 
 def _sum_of_requests(stores: dict[str, MemoryStore]) -> Counter[str]:
     return sum((store.requests for store in stores.values()), Counter[str]())
-
-
-def write_table(root: Path) -> None:
-    """Write the table into the page of a checkout."""
-    path = root / "infra" / "docs" / "requests.md"
-    path.write_text(requests_document(path.read_text("utf-8")), encoding="utf-8")

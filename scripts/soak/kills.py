@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kbackup.spark.session import build_session
 from kbackup.store import open_store
@@ -20,13 +19,7 @@ from scripts.dev.s3 import Minio
 from tests.conftest import Bucket
 from tests.faults.kill_loop import KillLoop
 from tests.faults.mirror_loop import HALVES, MirrorLoop
-from tests.faults.shop import Shop, open_shop, sell
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Round = Callable[[int], str]
-"""Runs round N and says what was killed; raises where something does not hold."""
+from tests.faults.shop import open_shop, sell
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,38 +34,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Broker() as broker, Minio() as minio:
         minio.create_bucket("soak")
         shop = open_shop(broker, "soak")
-        rounds = (_mirrors if options.mirrors else _jobs)(shop, Bucket("soak", minio), folder, session, options.seed)
+        bucket = Bucket("soak", minio)
+        store = open_store(f"{bucket.url}/nightly", bucket.options)
+        sell(shop, 300 if options.mirrors else 600)
+        if options.mirrors:
+            mirrors = MirrorLoop(shop, store, bucket.env, folder, session, options.seed)
+        else:
+            jobs = KillLoop(shop, store, bucket.env, folder, lambda: session, options.seed)
+            jobs.begin()
         began = time.monotonic()
         for number in range(options.kills):
-            print(f"{number + 1:4}  {rounds(number)}: all is right", flush=True)
+            if options.mirrors:
+                half = mirrors.round(HALVES[number % len(HALVES)])
+                killed = f"{half.half:14} after {half.seconds:.2f} s"
+            else:
+                job = jobs.round(("backup", "restore", "follow")[number % 3])
+                killed = f"{job.job:8} {job.how} (exit code {', '.join(map(str, job.ended))})"
+            print(f"{number + 1:4}  {killed}: all is right", flush=True)
     session.stop()
     print(f"{options.kills} rounds, {time.monotonic() - began:.0f} s; nothing lost or doubled")
-
-
-def _jobs(shop: Shop, bucket: Bucket, folder: Path, session: SparkSession, seed: int) -> Round:
-    """Backups, restores and followers."""
-    sell(shop, 600)
-    store = open_store(f"{bucket.url}/nightly", bucket.options)
-    loop = KillLoop(shop, store, bucket.env, folder, lambda: session, seed)
-    loop.begin()
-
-    def run(number: int) -> str:
-        kill = loop.round(("backup", "restore", "follow")[number % 3])
-        return f"{kill.job:8} {kill.how} (exit code {', '.join(map(str, kill.ended))})"
-
-    return run
-
-
-def _mirrors(shop: Shop, bucket: Bucket, folder: Path, session: SparkSession, seed: int) -> Round:
-    sell(shop, 300)
-    store = open_store(f"{bucket.url}/nightly", bucket.options)
-    loop = MirrorLoop(shop, store, bucket.env, folder, session, seed)
-
-    def run(number: int) -> str:
-        killed = loop.round(HALVES[number % len(HALVES)])
-        return f"{killed.half:14} after {killed.seconds:.2f} s"
-
-    return run
 
 
 if __name__ == "__main__":
