@@ -15,7 +15,7 @@ SERVERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 2
 # What tests start finds modules compiled, as in an installation, and pytest finds its rewritten assertions.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types style imports quick project migration wheels dist sbom soak venv lock bench clean tools
+.PHONY: demo test check types style imports quick project migration wheels dist sbom soak venv lock bench clean tools docs
 
 demo: venv
 	$(BIN)/python -m scripts.demo
@@ -72,6 +72,10 @@ sbom: venv
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements \
 		requirements/run.txt --pyproject pyproject.toml --output-reproducible --output-file dist/kbackup.cdx.json
 
+# The site of the documents, in build/site/html; a broken link ends it. requirements/docs.txt is enough to build it.
+docs: venv
+	$(BIN)/python -m scripts.docs.site
+
 # What takes hours, and is stopped when it has run long enough.
 soak: venv
 	$(BIN)/pytest --soak -m soak tests
@@ -103,6 +107,7 @@ lock: venv
 	$(LOCK) pyproject.toml --extra native --extra schemas --extra web --extra zookeeper --constraint requirements/dev.txt \
 		--output-file requirements/run.txt
 	$(LOCK) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
+	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(BIN)/python -m scripts.dev lock
 
 clean:

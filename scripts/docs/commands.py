@@ -27,9 +27,9 @@ Data goes to stdout; notes, progress and warnings go to stderr. On a terminal, a
 width, and a line below it names the others: `--wide` shows them. In a pipe or a file a table has all columns, and
 nothing is cut.
 
-`--json` prints one JSON document of [its schema](json), with its `exit_code` and, if the command failed, an `error`;
-`--json=line` prints it on one line. `cat` and `find` print one a line for each record. [exit-codes.md](exit-codes.md)
-lists the exit codes.
+`--json` prints one JSON document of [its schema](json/README.md), with its `exit_code` and, if the command failed, an
+`error`; `--json=line` prints it on one line. `cat` and `find` print one a line for each record.
+[exit-codes.md](exit-codes.md) lists the exit codes.
 
 `python -m scripts.docs` writes this page from the code.
 """

@@ -296,7 +296,13 @@ def output_schemas() -> dict[str, str]:
     """Return the text of each schema by its file name; `error` is that of a command that failed before its report."""
     schemas = {name.replace(" ", "-"): output_schema(name) for name in OUTPUTS}
     schemas["error"] = {**_HEAD, "type": "object", "properties": _END, "required": ["error", "exit_code"]}
-    return _files(schemas, 1)
+    texts = _files(schemas, 1)
+    return {"README.md": _list_of(sorted(texts)), **texts}
+
+
+def _list_of(names: list[str]) -> str:
+    head = "# Schemas of --json\nA JSON Schema for what each command prints with `--json`.\n\n"
+    return head + "".join(f"- [{name}]({name})\n" for name in names)
 
 
 def output_schema(command: str) -> dict[str, Any]:
