@@ -66,7 +66,6 @@ VARIABLES = {
     "KBACKUP_CONFIG": "Configuration file, as `--config`.",
     "KBACKUP_SOURCE_CONFIG": "Java client properties of the source cluster, as `--source-config`.",
     "KBACKUP_TARGET_CONFIG": "Java client properties of the target cluster, as `--target-config`.",
-    "KBACKUP_CACHE": "Cache folder of the development scripts.",
     "KBACKUP_KERNEL": "Encoder of records: `native` or `python`.",
     TRUST_OPTIONS: "`1` lets options of a Spark read name commands, files and variables of the driver.",
     "KBACKUP_DEBUG": "`1` shows tracebacks, as `--debug`.",
@@ -76,8 +75,8 @@ VARIABLES = {
 _CLIENTS = ("source", "target")
 """Tables of librdkafka's properties."""
 
-# Kubernetes sets these for every service near a pod, also for one named kbackup
-_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$")
+# Kubernetes sets these for every service near a pod, also for one named kbackup; the cache is for tests and demo
+_NOT_OURS = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$|^KBACKUP_CACHE$")
 
 
 class SettingOrigin(NamedTuple):
@@ -167,7 +166,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
     return [
         Setting(paths.get(name) or _property_path(name), value, SettingOrigin("environment", name))
         for name, value in sorted(environ.items())
-        if name.startswith("KBACKUP_") and value and name not in VARIABLES and not _SERVICE_LINK.search(name)
+        if name.startswith("KBACKUP_") and value and name not in VARIABLES and not _NOT_OURS.search(name)
     ]
 
 

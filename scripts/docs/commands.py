@@ -31,7 +31,7 @@ nothing is cut.
 `error`; `--json=line` prints it on one line. `cat` and `find` print one a line for each record.
 [exit-codes.md](exit-codes.md) lists the exit codes.
 
-`python -m scripts.docs` writes this page from the code.
+This page is written from the code of the commands.
 """
 
 

@@ -89,6 +89,20 @@ def test_keys_and_variables_that_are_named() -> None:
                 assert variable in VARIABLES or _is_key(variable), f"{path.name}: {variable}"
 
 
+_NOT_FOR_USERS = re.compile(r"^## (?:For developers|Develop)\n(?:(?!^## ).*\n?)*", re.MULTILINE)
+USERS_PAGES = [path for path in DOCUMENTS if path.parent.name == "docs" or path == ROOT / "README.md"]
+
+
+@pytest.mark.parametrize("path", USERS_PAGES, ids=lambda path: path.name)
+def test_pages_name_what_an_installation_has(path: Path) -> None:
+    """No module of a development clone, and no variable that the program does not read."""
+    text = _NOT_FOR_USERS.sub("", path.read_text("utf-8"))
+    assert re.findall(r"\bscripts\.\w[\w.]*", text) == []
+    named = set(re.findall(r"\bKBACKUP_[A-Z_]*[A-Z]\b", text)) - _PARTS_OF_NAMES
+    assert {name for name in named if name not in VARIABLES and not _is_key(name)} == set()
+
+
+_PARTS_OF_NAMES = {"KBACKUP_SOURCE", "KBACKUP_TARGET"}
 _OTHER_NAMES = {"spark.authenticate", "spark.jars", "export.json"}
 """Properties of Spark's own, and a file."""
 
