@@ -1,3 +1,31 @@
-"""kbackup: backups of Apache Kafka in object storage, and the way back."""
+"""kbackup: backups of Apache Kafka in object storage, and the way back.
+
+What programs use is here, see `kbackup.library`; it is loaded at its first use, so that the command starts at once."""
+
+from typing import TYPE_CHECKING
+
+from kbackup import errors
+
+if TYPE_CHECKING:
+    from kbackup.library import ArchiveReader, RestorePoint, backup, open_archive, restore, status, to_dict, verify
 
 __version__ = "0.1.0"
+__all__ = [
+    "ArchiveReader",
+    "RestorePoint",
+    "backup",
+    "errors",
+    "open_archive",
+    "restore",
+    "status",
+    "to_dict",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kbackup import library
+
+    return getattr(library, name)

@@ -8,27 +8,24 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from kbackup import library
 from kbackup.cli.common import session
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, key_option, key_options, name_options, source_options
 from kbackup.cli.common.output import Column, Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
-from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
 from kbackup.util.text import human_count, human_duration, human_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kbackup.config.models import Follow
     from kbackup.jobs.backup.job import BackupReport
     from kbackup.jobs.backup.plan import Plan
     from kbackup.jobs.export.job import ExportReport
     from kbackup.metrics.server import Health
-    from kbackup.spark.session import SparkSession
-    from kbackup.store import Store
 
 
 class RoundReporter:
@@ -173,56 +170,28 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
 
         check_label(label)
     config, reporter = frame.config, frame.reporter
-    url, address = config.export.delta, frame.archive
+    exported: list[ExportReport] = []
+
+    def show_export(report: ExportReport) -> None:
+        exported.append(report)
+        _show_export(report, reporter)
+
+    tables = library.delta_config(config, config.export.delta)
     with (
-        spark_session(session.delta_config(config, url), at_once=True, reporter=reporter) as for_tables,
+        spark_session(tables, at_once=True, reporter=reporter) as for_tables,
         spark_session(config, reporter=reporter) as without_tables,
         ShownProgress(reporter) as shown,
     ):
-        store = session.archive_store_at(frame, address)
+        store = session.archive_store(frame)
         session.show_connecting(frame, "source")
-        from kbackup.jobs.backup.job import backup  # while the JVM starts
-
-        def spark() -> SparkSession:
-            """Return a session; without the jars of tables if Spark can't start with them, so that the backup runs."""
-            try:
-                return for_tables()
-            except UnreachableError:
-                if not url:
-                    raise
-                return without_tables()
-
-        report = backup(
-            config.backup, config.source, store, spark, shown, lambda plan: _show_plan(plan, reporter), label or ""
+        report = library.run_backup(
+            *(config, store, for_tables, without_tables, shown, label or ""),
+            show_plan=lambda plan: _show_plan(plan, reporter),
+            show_report=lambda report: _show(report, reporter),
+            show_export=show_export,
         )
-        _show(report, reporter)
-        losses = [loss.message for loss in report.losses]
-        if url:
-            losses += _export(frame, report, store, for_tables, shown)
-    return EXIT_LOSS if report.damage or (losses and not config.backup.allow_loss) else EXIT_OK
-
-
-def _export(
-    frame: Frame, report: BackupReport, store: Store, spark: Callable[[], SparkSession], shown: ShownProgress
-) -> tuple[str, ...]:
-    """Write the restore point to Delta tables and return the losses of the tables.
-
-    An error leaves the restore point in the archive; its exit code shows that the tables are behind."""
-    from kbackup.jobs.export.job import ExportJob, export_delta
-
-    config = frame.config
-    url = config.export.delta or ""
-    try:
-        lease = config.backup.lease_seconds
-        done = export_delta(ExportJob(config.export, url, store, config.s3, spark, shown, lease))
-    except KbackupError as error:
-        raise type(error)(
-            f"restore point {report.restore_point} is committed, but an export to the Delta tables at {url} failed: "
-            f"{error.message}",
-            f"run 'kbackup export --delta {url}' to resume; {error.hint}",
-        ) from error
-    _show_export(done, frame.reporter)
-    return done.losses
+    lost = report.losses or any(each.losses for each in exported)
+    return EXIT_LOSS if report.damage or (lost and not config.backup.allow_loss) else EXIT_OK
 
 
 def _show_plan(plan: Plan, reporter: Reporter) -> None:
@@ -288,7 +257,7 @@ def export_command(frame: Frame) -> int:
     store = session.archive_store(frame)
     done: list[ExportReport] = []
     with (
-        spark_session(session.delta_config(config, export.delta), reporter=reporter) as spark,
+        spark_session(library.delta_config(config, export.delta), reporter=reporter) as spark,
         ShownProgress(reporter) as shown,
     ):
         from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet

@@ -11,9 +11,9 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archived, bucket_options, moment_of, state_options
+from kbackup.cli.common.options import archived, bucket_options, state_options
 from kbackup.cli.common.output import Cell, Column
-from kbackup.config.windows import TopicAddress
+from kbackup.config.windows import TopicAddress, moment_of
 from kbackup.errors import UsageError
 from kbackup.store import Store
 from kbackup.types import TopicPartition

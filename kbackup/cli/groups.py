@@ -14,7 +14,6 @@ from kbackup.cli.common.options import (
     common_options,
     key_option,
     key_options,
-    moment_of,
     name_options,
     options,
     point_option,
@@ -23,7 +22,7 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Cell, Column, Reporter
 from kbackup.cli.common.session import archive_store, state_store
-from kbackup.config.windows import TIMES
+from kbackup.config.windows import TIMES, moment_of
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import plural
 

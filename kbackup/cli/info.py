@@ -9,10 +9,11 @@ from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_command, archived, bucket_options, cache_option, moment_of, state_options
+from kbackup.cli.common.options import archive_command, archived, bucket_options, cache_option, state_options
 from kbackup.cli.common.output import Cell, Column, Reporter, human_age, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
+from kbackup.config.windows import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time

@@ -24,6 +24,7 @@ from kbackup.cli.common.session import archive_store, show_connecting, spark_ses
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.settings.plan import Changes, SettingsReport, entity_words
+from kbackup.library import run_restore
 from kbackup.metadata.entities import Acl
 from kbackup.util.text import human_duration, human_size, plural
 
@@ -70,14 +71,11 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     config, reporter = frame.config, frame.reporter
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
         store = archive_store(frame)
-        state = state_store(frame, store)
         show_connecting(frame, "target")
-        from kbackup.jobs.restore.job import restore  # while the JVM starts
-        from kbackup.jobs.restore.report import count_restore
+        from kbackup.jobs.restore.report import count_restore  # while the JVM starts
 
-        report = restore(
-            *(config.restore, config.target, store, state, session, shown),
-            dry_run=dry_run,
+        report = run_restore(
+            *(config, store, session, shown, dry_run),
             show_plan=lambda plan, warnings: _show_plan(plan, warnings, dry_run, reporter),
             show_settings=lambda settings: _show_settings(settings, reporter),
         )

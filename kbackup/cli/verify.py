@@ -21,9 +21,9 @@ from kbackup.cli.common.options import (
 from kbackup.cli.common.output import Column, Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
-from kbackup.jobs.verify import VerifyReport, count_verification, record_verification, verify
+from kbackup.jobs.verify import VerifyReport, count_verification
+from kbackup.library import run_verify
 from kbackup.util.text import human_duration, human_size, plural
-from kbackup.util.times import now
 
 if TYPE_CHECKING:
     from kbackup.jobs.compare.report import AgainstReport, Difference
@@ -86,14 +86,14 @@ def command(
     settings = click.get_current_context().ensure_object(FlagValues).settings
     if groups or exact or any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings):
         raise UsageError("options of a comparison need --against", "give --against target or source")
-    store, started_at = archive_store(frame), now()
-    with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        report = verify(store, restore_point, quick, session, shown)
-    count_verification(report)
-    try:
-        record_verification(store, report, started_at, partial=restore_point != "all")
-    except KbackupError as error:
+
+    def unrecorded(error: KbackupError) -> None:
         reporter.note(f"note: the result was not recorded in the archive: {error.message}")
+
+    store = archive_store(frame)
+    with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
+        report = run_verify(store, restore_point, quick, session, shown, unrecorded)
+    count_verification(report)
     _show(report, reporter)
     return CorruptError.exit_code if report.findings else EXIT_OK
 

@@ -80,9 +80,10 @@ _NOT_OURS = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_[0-9]+_(TCP|UDP)(_P
 
 
 class SettingOrigin(NamedTuple):
-    """The source of a value; `name` is the file, the variable, the flag, or the option of a Spark read."""
+    """The source of a value; `name` is the file, the variable, the flag, or the option of a Spark read; an argument
+    of the library has none."""
 
-    kind: Literal["default", "file", "environment", "flag", "option"]
+    kind: Literal["default", "file", "environment", "flag", "option", "argument"]
     name: str = ""
 
     def __str__(self) -> str:

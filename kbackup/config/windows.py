@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import NamedTuple
+
+from kbackup.errors import UsageError
 
 _UNITS = {"": 1, "b": 1} | {
     f"{letter}{end}": base**power
@@ -108,6 +111,23 @@ def parse_time(text: str, now: int, *, up: bool = False) -> int:
     whole = moment // timedelta(milliseconds=1)
     exact = whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or ""))
     return _representable(math.ceil(exact) if up else math.floor(exact))
+
+
+def moment_of(name: str, given: str | int | datetime | None, *, up: bool = False) -> int | None:
+    """Return the time that an option or an argument gives, in ms since the epoch; None if none is given.
+
+    Raises `UsageError` that names it."""
+    if given is None:
+        return None
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise UsageError(f"{name} {given} has no zone", "give it one, such as datetime.now(UTC)")
+        given = given.isoformat(timespec="microseconds")
+    try:
+        return parse_time(str(given), int(time.time() * 1000), up=up)
+    except ValueError as error:
+        why = f": {error}" if str(error) != given else ""
+        raise UsageError(f"{name} {given} is not a time{why}", f"give {TIMES}") from None
 
 
 def _representable(ms: int) -> int:

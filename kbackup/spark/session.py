@@ -167,6 +167,12 @@ _stops: list[threading.Thread] = []
 """Only the next session start waits for pyspark's clean-up of a stopped one, which takes a second."""
 
 
+def active_session() -> SparkSession | None:
+    """Return the session that this process has, as a notebook does; None if there is none. It does not load Spark."""
+    module = sys.modules.get("pyspark.sql")
+    return module.SparkSession.getActiveSession() if module is not None else None
+
+
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
     """Return a session on `master`; under `spark-submit`, and in an existing session, its own master counts. `attempts`
     is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise."""

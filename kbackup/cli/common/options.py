@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -15,7 +14,6 @@ from kbackup.cli.common.frame import METRICS_FILE, FlagValues, Frame, load_confi
 from kbackup.cli.common.output import Reporter
 from kbackup.config import KEYS, Key, Setting, SettingOrigin, exposes_secret
 from kbackup.config.values import escape_references
-from kbackup.config.windows import TIMES, parse_time
 from kbackup.errors import UsageError
 from kbackup.util.text import kbackup_command, shell_line
 
@@ -260,17 +258,6 @@ def point_option(
 def to_time_option(help: str = KEYS["restore.to_time"].doc) -> Callable[[F], F]:
     """Return the option `--to-time`, whose value a command gets as text."""
     return click.option("--to-time", "to_time", cls=AliasedOption, aliases=_TIME_ALIASES, metavar="TIME", help=help)
-
-
-def moment_of(option: str, text: str | None, *, up: bool = False) -> int | None:
-    """Return a time in ms since the epoch, None if none is given. Raises `UsageError` if it is invalid."""
-    if text is None:
-        return None
-    try:
-        return parse_time(text, int(time.time() * 1000), up=up)
-    except ValueError as error:
-        why = f": {error}" if str(error) != text else ""
-        raise UsageError(f"{option} {text} is not a time{why}", f"give {TIMES}") from None
 
 
 point_key_option = key_option("restore.restore_point", "-b", "--restore-point", aliases=_POINT_ALIASES)

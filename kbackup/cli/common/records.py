@@ -20,10 +20,10 @@ from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import bucket_options, key_option, moment_of, options, state_options
+from kbackup.cli.common.options import bucket_options, key_option, options, state_options
 from kbackup.cli.common.output import Reporter, json_line, show_window
 from kbackup.cli.common.session import cached_archive_store
-from kbackup.config.windows import ADDRESSES, TopicAddress
+from kbackup.config.windows import ADDRESSES, TopicAddress, moment_of
 from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block

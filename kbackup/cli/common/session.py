@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import click
-import msgspec
 
-from kbackup.archive import layout
-from kbackup.archive.catalog.seen import SeenCatalog
-from kbackup.archive.identity import check_archive_id
+from kbackup import library
 from kbackup.cli.common.frame import Frame, interrupt_by, signal_handler
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Config
 from kbackup.errors import KbackupError
 from kbackup.jobs.common import Stop
-from kbackup.metrics.registry import counted
-from kbackup.store import Store, open_store
-from kbackup.util.system import cache_folder
+from kbackup.store import Store
 
 if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession, Starting
-
-log = logging.getLogger(__name__)
 
 _MOST_ENDS = 3
 """So many ends of Spark's JVM within an hour end a command that goes on."""
@@ -40,56 +31,27 @@ _HOUR = 3600.0
 
 def cached_archive_store(frame: Frame, address: str | None = None) -> Store:
     """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
-    folder = cache_folder() if frame.config.metadata_cache else None
-    return _open_archive(frame, address or frame.archive, metadata=folder / "archives" if folder is not None else None)
+    address = address or frame.archive
+    return library.archive_store(frame.config, address, cached=True, accept_rollback=frame.accept_rollback)[0]
 
 
-def archive_store(frame: Frame, *, lost: bool = False) -> Store:
-    """Open the store of the command's archive; `lost` accepts an archive without its archive.json.
+def archive_store(frame: Frame, address: str | None = None, *, lost: bool = False) -> Store:
+    """Open the store of the command's archive, or of the archive at `address`; the end of the command remembers its
+    newest catalog. `lost` accepts an archive without its archive.json.
 
     Raises `MismatchError` if the archive has another id than `archive_id`."""
-    return archive_store_at(frame, frame.archive, lost=lost)
-
-
-def archive_store_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
-    """Open the store of the archive at an address, as `archive_store` does."""
-    return _open_archive(frame, address, lost=lost, commits=True)
-
-
-def _open_archive(
-    frame: Frame, address: str, *, metadata: Path | None = None, lost: bool = False, commits: bool = False
-) -> Store:
-    """Open an archive; compare its newest catalog with the newest that this machine has read.
-
-    A command that `commits` stores the number of the newest catalog at its end."""
-    config = frame.config
-    key = config.encryption.key or ""
-    store = open_store(address, config.s3, key, metadata, config.archive_id, key_class=layout.key_class)
-    counted.archive(store.url)
-    check_archive_id(store, config.archive_id, lost=lost)
-    folder = cache_folder() if config.metadata_cache else None
-    if folder is None:
-        return store
-    seen = SeenCatalog(store, folder / "seen")
-    seen.check(frame.accept_rollback)
-
-    def remember() -> None:
-        try:
-            seen.remember()
-        except KbackupError as error:
-            log.info("can't read the number of the newest catalog: %s", error)
-
-    if commits:
+    address = address or frame.archive
+    store, remember = library.archive_store(frame.config, address, lost=lost, accept_rollback=frame.accept_rollback)
+    if frame.config.metadata_cache:
         click.get_current_context().call_on_close(remember)
     return store
 
 
 def state_store(frame: Frame, store: Store | None = None) -> Store:
     """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
-    config = frame.config
-    if config.restore.state:
-        return open_store(config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
-    return store if store is not None else archive_store(frame)
+    if frame.config.restore.state or store is not None:
+        return library.state_store(frame.config, store)
+    return archive_store(frame)
 
 
 def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
@@ -97,16 +59,6 @@ def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
     properties = frame.config.source if role == "source" else frame.config.target
     if servers := properties.get("bootstrap.servers"):
         frame.reporter.doing(f"connecting to the {role} cluster at {servers}")
-
-
-def delta_config(config: Config, url: str | None) -> Config:
-    """Return the configuration with Spark's settings for Delta tables at `url`; unchanged without tables."""
-    if not url:
-        return config
-    from kbackup.spark.delta import session_conf
-
-    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, (url,)))
-    return msgspec.structs.replace(config, spark=spark)
 
 
 @contextmanager
@@ -132,12 +84,7 @@ def spark_session(config: Config, *, at_once: bool = False, reporter: Reporter) 
                     )
                 reporter.warning("Spark's JVM has ended: another session starts")
             if not started:
-                from kbackup.spark.session import ALLOW_PLAIN_SECRETS, Starting
-
-                conf = config.spark.conf
-                if config.spark.allow_plain_secrets:
-                    conf = {**conf, ALLOW_PLAIN_SECRETS: "true"}
-                started.append(Starting(config.spark.master, conf, config.spark.task_attempts))
+                started.append(library.start_spark(config))
             return started[0]
 
     def session() -> SparkSession:

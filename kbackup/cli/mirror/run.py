@@ -14,7 +14,7 @@ from kbackup.cli.backup import RoundReporter, check_stale_after
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import bucket_options, key_option, options, spark_options
 from kbackup.cli.common.output import Column, Reporter
-from kbackup.cli.common.session import archive_store_at, spark_session, state_store, stop_at_signals
+from kbackup.cli.common.session import archive_store, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport
 from kbackup.jobs.common import Stop
@@ -44,7 +44,7 @@ def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Fl
     """Show what a round of each flow would do, in the halves that are selected: `take`, `apply` or both."""
     runs: list[DryRun] = []
     for flow in flows:
-        store = archive_store_at(frame, flow.archive_address())
+        store = archive_store(frame, flow.archive_address())
         pairs = [pair for pair in properties.heartbeat_flows if take and pair.target == flow.source]
         if apply:
             target = Cluster(flow.client("target"), "target")
@@ -215,7 +215,7 @@ class Building:
             config.backup,
             self.rhythm,
             source.properties,
-            archive_store_at(self.frame, source.archive),
+            archive_store(self.frame, source.archive),
             self.spark,
             Silent(),
             RoundReporter(self.frame, self._health_of(name), f"take {source.alias}: "),
@@ -226,7 +226,7 @@ class Building:
 
     def _apply(self, flow: Flow, name: str) -> ApplyHalf:
         flow.client("target")  # refuse now, not after the first restore point
-        store = archive_store_at(self.frame, flow.archive_address())
+        store = archive_store(self.frame, flow.archive_address())
         state = state_store(self.frame, store)
         watcher = ApplyRoundReporter(self.frame, self._health_of(name))
         finish = self.last is not self.stop
