@@ -12,7 +12,7 @@ from kbackup import library
 from kbackup.cli.common import session
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, key_option, key_options, name_options, source_options
-from kbackup.cli.common.output import Column, Reporter, ShownProgress
+from kbackup.cli.common.output import Reporter, ShownProgress, columns
 from kbackup.cli.common.session import spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common import Stop
@@ -207,7 +207,7 @@ def _show_plan(plan: Plan, reporter: Reporter) -> None:
 def _show(report: BackupReport, reporter: Reporter) -> None:
     totals = report.totals
     reporter.table(
-        ("topic", Column("state", 2), Column("partitions", 1), "new records", Column("records", 4), Column("bytes", 3)),
+        columns("topic, state 2, partitions 1, new records, records 4, bytes 3"),
         [
             (
                 t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",

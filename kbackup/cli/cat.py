@@ -12,7 +12,7 @@ from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archived, bucket_options, state_options
-from kbackup.cli.common.output import Cell, Column
+from kbackup.cli.common.output import Cell, columns
 from kbackup.config.windows import TopicAddress, moment_of
 from kbackup.errors import UsageError
 from kbackup.store import Store
@@ -85,10 +85,9 @@ _COLUMNS: dict[str, Sequence[str]] = {
     "segments": ("first", "last", *_SUMS, "largest", "file"),
 }
 _HEADINGS = {
-    **{"as_of": "as of", "stored_bytes": "stored"},
-    **{"min_timestamp": "oldest record", "max_timestamp": "newest record"},
+    **{"as_of": "as of 2", "segments": "segments 1", "stored_bytes": "stored 1", "largest": "largest 1"},
+    **{"min_timestamp": "oldest record 2", "max_timestamp": "newest record 3"},
 }
-_IMPORTANCE = {"segments": 1, "stored_bytes": 1, "largest": 1, "min_timestamp": 2, "max_timestamp": 3, "as_of": 2}
 
 
 @click.command("ls", epilog="Example: kbackup ls orders:3")
@@ -108,8 +107,8 @@ def ls_command(frame: Frame, address_text: str | None, restore_point: str, to_ti
     catalogue = shown.open_archive_at(frame, restore_point, moment, topic).catalogue
     level, rows = _rows(catalogue, address)
     names = _COLUMNS[level]
-    columns = [Column(_HEADINGS.get(name, name), _IMPORTANCE.get(name, 5)) for name in names]
-    frame.reporter.table(columns, [[_cell(n, row[n]) for n in names] for row in rows])
+    heads = columns(", ".join(_HEADINGS.get(name, name) for name in names))
+    frame.reporter.table(heads, [[_cell(n, row[n]) for n in names] for row in rows])
     document = {"archive": catalogue.archive, "restore_point": catalogue.restore_point}
     choice = {"choice": catalogue.choice} if catalogue.choice is not None else {}
     frame.reporter.document({**document, "committed_at": catalogue.committed_at, level: rows, **choice})

@@ -12,7 +12,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, client_file_option, key_option, name_options
-from kbackup.cli.common.output import Cell, Column, Reporter
+from kbackup.cli.common.output import Cell, Column, Reporter, columns
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
@@ -62,7 +62,6 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
-_CHANGE = Column("change", 1)
 _VALUES = (
     ("users", "user", "mechanism"),
     ("broker_configs", "broker", "config"),
@@ -79,34 +78,31 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.note(f"from {diff.a} to {diff.b}")
     _table(
         reporter,
-        ("topic", "change", Column("partitions", 4), Column("replication", 3)),
+        columns("topic, change, partitions 4, replication 3"),
         [(t.topic, t.change, _change(*t.partitions), _change(*t.replication)) for t in diff.topics],
     )
     configs = [value for topic in diff.topics for value in topic.configs]
-    _table(reporter, ("topic", "config", _CHANGE, "before", "after"), map(_value, configs))
+    _table(reporter, columns("topic, config, change 1, before, after"), map(_value, configs))
     _table(
         reporter,
-        ("topic", "partition", Column("start", 3), Column("end", 4), "added"),
+        columns("topic, partition, start 3, end 4, added"),
         [(o.topic, o.partition, _change(*o.start), _change(*o.end), o.added) for o in diff.offsets],
     )
     _table(
         reporter,
-        ("group", _CHANGE, "topic", "partition", Column("before", 4), "after"),
+        columns("group, change 1, topic, partition, before 4, after"),
         [(g.group, g.change, m.topic, m.partition, m.before, m.after) for g in diff.groups for m in g.moved],
     )
     _table(
         reporter,
-        (
-            *("acl", "principal", Column("host", 1), Column("permission", 3), "operation", Column("resource", 4)),
-            *("name", Column("pattern", 2)),
-        ),
+        columns("acl, principal, host 1, permission 3, operation, resource 4, name, pattern 2"),
         [
             (d.change, a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern)
             for d, a in ((d, d.acl) for d in diff.acls)
         ],
     )
     for part, owner, name in _VALUES:
-        _table(reporter, (owner, name, _CHANGE, "before", "after"), map(_value, getattr(diff, part)))
+        _table(reporter, columns(f"{owner}, {name}, change 1, before, after"), map(_value, getattr(diff, part)))
     reporter.note(*(f"not compared: {subject} ({why})" for subject, why in diff.not_compared.items()))
     added = sum(max(0, o.added) for o in diff.offsets)
     counts = (
@@ -125,11 +121,11 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.line("there are no differences" if diff.same else different)
 
 
-def _table(reporter: Reporter, columns: tuple[str | Column, ...], rows: Iterable[tuple[Cell, ...]]) -> None:
+def _table(reporter: Reporter, heads: list[Column], rows: Iterable[tuple[Cell, ...]]) -> None:
     """Print a table and an empty line; print nothing without rows."""
     shown = list(rows)
     if shown:
-        reporter.table(columns, shown)
+        reporter.table(heads, shown)
         reporter.line()
 
 

@@ -10,7 +10,7 @@ import click
 
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, own_command
-from kbackup.cli.common.output import Column, Reporter, ShownProgress, human_age
+from kbackup.cli.common.output import Reporter, ShownProgress, columns, human_age
 from kbackup.cli.common.session import archive_store
 from kbackup.config.windows import parse_duration
 from kbackup.errors import StoreError
@@ -114,10 +114,7 @@ def command(
 
 def _show(report: ExpireReport, reporter: Reporter) -> None:
     reporter.table(
-        (
-            *("number", Column("committed at", 4), "age", "result", Column("why", 1, prose=True)),
-            *(Column("records kept", 2), Column("records expired", 3)),
-        ),
+        columns("number, committed at 4, age, result, why 1 prose, records kept 2, records expired 3"),
         [
             (p.number, p.committed_at, human_age(p.committed_at))
             + (("stays", ", ".join(p.reasons), p.records, p.records_gone) if p.stays else ("expires", *3 * (None,)))

@@ -20,7 +20,7 @@ from kbackup.cli.common.options import (
     target_options,
     to_time_option,
 )
-from kbackup.cli.common.output import Cell, Column, Reporter
+from kbackup.cli.common.output import Cell, Reporter, columns
 from kbackup.cli.common.session import archive_store, state_store
 from kbackup.config.windows import TIMES, moment_of
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
@@ -118,7 +118,7 @@ def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
     reporter.fields(_head(overview))
     reporter.line()
     reporter.table(
-        ("group", Column("type", 1), Column("state", 3), Column("partitions", 2), "lag"),
+        columns("group, type 1, state 3, partitions 2, lag"),
         [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in overview.groups],
     )
     reporter.warning(*(f"group {group} was not captured: {why}" for group, why in overview.not_carried.items()))
@@ -129,7 +129,7 @@ def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporte
     reporter.fields([*_head(overview), *details, ("state", group.state or None), ("lag", group.lag)])
     reporter.line()
     reporter.table(
-        ("topic", "partition", "offset", "lag", Column("leader epoch", 1), Column("metadata", 2)),
+        columns("topic, partition, offset, lag, leader epoch 1, metadata 2"),
         [(o.topic, o.partition, o.offset, o.lag, o.leader_epoch, o.metadata) for o in group.offsets],
     )
 
@@ -151,10 +151,7 @@ def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: s
 
 def show_plan(report: GroupsPlanReport, reporter: Reporter) -> None:
     reporter.table(
-        (
-            *("group", Column("becomes", 2), "topic", "partition", Column("now", 3), Column("source offset", 1)),
-            *("target offset", Column("how", 4)),
-        ),
+        columns("group, becomes 2, topic, partition, now 3, source offset 1, target offset, how 4"),
         [
             (g.source, g.group, o.topic, o.partition, o.now, o.source, o.target, o.how)
             for g in report.groups
@@ -197,10 +194,7 @@ def show_applied(report: GroupsReport, reporter: Reporter) -> None:
 
 def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
     reporter.table(
-        (
-            *("group", "topic", "partition", Column("source offset", 1), Column("target offset", 3)),
-            *(Column("how", 2), "status"),
-        ),
+        columns("group, topic, partition, source offset 1, target offset 3, how 2, status"),
         [(g.group, o.topic, o.partition, o.source, o.target, o.how, g.status) for g in groups for o in g.offsets],
     )
 
@@ -237,7 +231,7 @@ def undo(frame: Frame, number: int | None) -> int:
 
 def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
     reporter.table(
-        ("group", "status", Column("set back", 4), Column("removed", 3), Column("as it was", 2)),
+        columns("group, status, set back 4, removed 3, as it was 2"),
         [(g.group, g.status, g.set_back, g.removed, g.kept) for g in report.groups],
     )
     reporter.warning(*report.missing)

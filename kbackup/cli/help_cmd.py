@@ -7,7 +7,7 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, Z
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import common_options, key_option, s3_options, spark_options
-from kbackup.cli.common.output import Column
+from kbackup.cli.common.output import columns
 from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
 from kbackup.errors import UsageError
 
@@ -71,11 +71,11 @@ def config_command(frame: Frame, output: str) -> None:
     if output == "keys":
         keys = KEYS.values()
         reporter.table(
-            ("key", Column("takes", 1, prose=True), Column("default", 2), Column("meaning", prose=True)),
+            columns("key, takes 1 prose, default 2, meaning prose"),
             [(k.path, k.expected, k.default_text, k.doc) for k in keys],
         )
         reporter.line()
-        reporter.table(("variable", Column("meaning", prose=True)), list(VARIABLES.items()))
+        reporter.table(columns("variable, meaning prose"), list(VARIABLES.items()))
         described = [{"key": k.path, "takes": k.expected, "default": k.default, "meaning": k.doc} for k in keys]
         reporter.document({"keys": described, "variables": VARIABLES})
         return

@@ -10,7 +10,7 @@ from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview,
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_command, archived, bucket_options, cache_option, state_options
-from kbackup.cli.common.output import Cell, Column, Reporter, human_age, show_window
+from kbackup.cli.common.output import Cell, Reporter, columns, human_age, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
@@ -49,12 +49,9 @@ def list_command(frame: Frame, label: str | None) -> None:
     points = [p for p in list_points(archive) if label is None or label in p.labels]
     lease, let_go = holder(store), archive.state.let_go
     reporter.table(
-        (
-            *("number", "committed at", "age", Column("topics", 2), Column("partitions", 1), "new records"),
-            *(Column("bytes", 4), Column("stored", 3), Column("groups", 1, optional=True)),
-            *(Column("losses", optional=True, alarming=True), Column("warnings", 4, optional=True)),
-            *(Column("damaged", optional=True, alarming=True), Column("kept", optional=True)),
-            Column("labels", optional=True),
+        columns(
+            "number, committed at, age, topics 2, partitions 1, new records, bytes 4, stored 3, groups 1 optional, "
+            "losses optional alarming, warnings 4 optional, damaged optional alarming, kept optional, labels optional"
         ),
         [
             (
@@ -127,10 +124,7 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
     reporter.fields(fields)
     reporter.line()
     reporter.table(
-        (
-            *("topic", Column("state", 4), Column("as of", 2), Column("partitions", 3), *_SUM_COLUMNS),
-            Column("losses", optional=True, alarming=True),
-        ),
+        columns(f"topic, state 4, as of 2, partitions 3, {_SUM_COLUMNS}, losses optional alarming"),
         [
             (
                 t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
@@ -158,22 +152,18 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
     reporter.fields([*fields, *_sum_fields(topic.sums)])
     reporter.line()
     reporter.table(
-        ("partition", "start", "end", *_SUM_COLUMNS),
+        columns(f"partition, start, end, {_SUM_COLUMNS}"),
         [(p.partition, p.start, p.end, *_sum_cells(p.sums)) for p in topic.partitions],
     )
     if topic.groups:
         reporter.line()
         reporter.table(
-            ("group", "partition", Column("offset", 4), "lag"),
-            [(g.group, g.partition, g.offset, g.lag) for g in topic.groups],
+            columns("group, partition, offset 4, lag"), [(g.group, g.partition, g.offset, g.lag) for g in topic.groups]
         )
     reporter.warning(*(f"loss: {loss}" for loss in topic.losses))
 
 
-_SUM_COLUMNS = (
-    *("records", "bytes", Column("stored", 2), Column("segments", 1)),
-    *(Column("gaps", 4, optional=True), Column("oldest record", 1), Column("newest record", 3)),
-)
+_SUM_COLUMNS = "records, bytes, stored 2, segments 1, gaps 4 optional, oldest record 1, newest record 3"
 
 
 def _sum_cells(sums: Sums) -> tuple[Cell, ...]:

@@ -9,7 +9,7 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_command, common_options
-from kbackup.cli.common.output import Column
+from kbackup.cli.common.output import columns
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
@@ -56,7 +56,7 @@ def show(frame: Frame) -> int:
     frame.reporter.warning(*(str(each) for each in skipped))
     frame.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
     frame.reporter.table(
-        ("file", Column("created at", 1), Column("under key", 4), Column("data keys", 2), "opens"),
+        columns("file, created at 1, under key 4, data keys 2, opens"),
         [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
     )
     paths, messages = [each.path for each in skipped], [conflict.message for conflict in conflicts]

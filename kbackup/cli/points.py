@@ -7,7 +7,7 @@ import click
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, archived, cache_option
-from kbackup.cli.common.output import Column, human_age
+from kbackup.cli.common.output import columns, human_age
 from kbackup.cli.common.session import archive_store, cached_archive_store
 from kbackup.errors import UsageError
 
@@ -93,7 +93,7 @@ def log_command(frame: Frame, limit: int | None) -> None:
     store = cached_archive_store(frame)
     rows = history(open_archive(store), limit)
     frame.reporter.table(
-        ("catalog", "at", "age", Column("what", 2), Column("by", 1), Column("result", prose=True)),
+        columns("catalog, at, age, what 2, by 1, result prose"),
         [(r.catalog, r.at, human_age(r.at), r.kind, r.by, r.summary) for r in rows],
     )
     frame.reporter.document({"archive": store.url, "history": [row._asdict() for row in rows]})

@@ -18,7 +18,7 @@ from kbackup.cli.common.options import (
     point_option,
     time_key_options,
 )
-from kbackup.cli.common.output import Column, Reporter, ShownProgress
+from kbackup.cli.common.output import Reporter, ShownProgress, columns
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.verify import VerifyReport, count_verification
@@ -144,14 +144,7 @@ def _against(
 def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
     """Print the table of topics, the differences to name, and one line with the result."""
     reporter.table(
-        (
-            "topic",
-            Column("compared with", 3),
-            Column("partitions", 1),
-            Column("records", 4),
-            Column("same", 2),
-            "result",
-        ),
+        columns("topic, compared with 3, partitions 1, records 4, same 2, result"),
         [
             (t.source, t.target, t.partitions, t.records, t.same, "as archived" if t.ok else "DIFFERS")
             for t in report.topics

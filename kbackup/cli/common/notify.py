@@ -38,13 +38,12 @@ def _fault_of(url: str) -> str:
         _ = parts.port
     except ValueError:
         return "its host or port is invalid"
+    if parts.scheme in ("ftp", "file", "ws", "wss", "s3"):  # another one may be the secret itself
+        return f"it begins with {parts.scheme}://"
     if parts.scheme not in ("http", "https"):
-        known = parts.scheme in ("ftp", "ftps", "file", "ws", "wss", "s3")  # another one may be the secret itself
-        return f"it begins with {parts.scheme}://" if known else "it begins neither with https:// nor with http://"
-    if not parts.hostname:
-        return "it has no host"
+        return "it begins neither with https:// nor with http://"
     is_plain = url.isascii() and url.isprintable() and " " not in url
-    return "" if is_plain else "it has a blank, a control character or a letter that is not ASCII"
+    return ("" if is_plain else "it has a blank or another character of no URL") if parts.hostname else "it has no host"
 
 
 class UndeliveredError(KbackupError):
@@ -70,9 +69,8 @@ class Webhook:
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         if fault := _fault_of(url):
-            raise UsageError(
-                f"notify.url is not the URL of a webhook: {fault}", "write it as https://hooks.example.com/path"
-            )
+            hint = "write it as https://hooks.example.com/path"
+            raise UsageError(f"notify.url is not the URL of a webhook: {fault}", hint)
         parts = urlsplit(url)
         port, hostname = parts.port, parts.hostname or ""
         if wrong := next((name for name, text in headers.items() if not (name + text).isprintable()), None):

@@ -105,27 +105,26 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
     error or a second. Prints nothing."""
     logging.disable(logging.CRITICAL)
     state, names = context.ensure_object(FlagValues), list[str]()
-    reader = threading.Thread(target=_read_names, args=(kind, state, names), daemon=True)
+
+    def read() -> None:
+        with suppress(Exception):
+            from kbackup.archive.reader import open_archive
+            from kbackup.cli.common.session import cached_archive_store
+
+            loaded = load_config(state)
+            if (loaded.config.encryption.key or "").startswith("command:"):
+                return  # it may ask for a password
+            archive = open_archive(cached_archive_store(Frame(loaded, Reporter())))
+            names.extend(archive.state.labels if kind in ("labels", "points") else ())
+            names.extend(["latest", *(str(p.number) for p in archive.restore_points)] if kind == "points" else ())
+            if (head := archive.head) is not None:
+                names.extend(t.name for t in head.topics if kind == "topics")
+                names.extend(g.group for g in (archive.groups(head).groups if kind == "groups" else ()))
+
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(_COMPLETION_SECONDS)
     return names
-
-
-def _read_names(kind: str, state: FlagValues, names: list[str]) -> None:
-    with suppress(Exception):
-        from kbackup.archive.reader import open_archive
-        from kbackup.cli.common.session import cached_archive_store
-
-        loaded = load_config(state)
-        if (loaded.config.encryption.key or "").startswith("command:"):
-            return  # it may ask for a password
-        archive = open_archive(cached_archive_store(Frame(loaded, Reporter())))
-        if kind in ("labels", "points"):
-            names += archive.state.labels
-            names += ["latest", *(str(p.number) for p in archive.restore_points)] if kind == "points" else []
-        elif (head := archive.head) is not None:
-            names += [t.name for t in head.topics if kind == "topics"]
-            names += [g.group for g in archive.groups(head).groups] if kind == "groups" else []
 
 
 # Options that set keys of the configuration, with help and defaults from the table of keys.

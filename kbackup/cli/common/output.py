@@ -61,6 +61,17 @@ class Column:
     prose: bool = False
 
 
+def columns(text: str) -> list[Column]:
+    """Return the columns that a text names with their rules: "topic, partitions 2, losses optional alarming"."""
+    made = []
+    for words in (each.split(" ") for each in text.split(", ")):
+        rules = [word for word in words if word.isdecimal() or word in ("optional", "alarming", "prose")]
+        name = " ".join(words[: len(words) - len(rules)])
+        importance = next((int(word) for word in rules if word.isdecimal()), _MAIN)
+        made.append(Column(name, importance, "optional" in rules, "alarming" in rules, "prose" in rules))
+    return made
+
+
 def print_table(columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]], *, wide: bool = False) -> list[str]:
     """Print a table; columns of numbers are aligned right, None is "-". Return what the terminal has no room for.
 

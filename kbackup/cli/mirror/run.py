@@ -13,7 +13,7 @@ import click
 from kbackup.cli.backup import RoundReporter, check_stale_after
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import bucket_options, key_option, options, spark_options
-from kbackup.cli.common.output import Column, Reporter
+from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import archive_store, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport
@@ -63,7 +63,7 @@ def _show(run: DryRun, reporter: Reporter) -> None:
     seen = f"restore point {run.restore_point}" if run.restore_point else "the source as it is now"
     reporter.line(f"flow {run.flow}, by {seen} ({run.archive}):")
     reporter.table(
-        ("topic", "remote topic", Column("partitions", 4), "target"),
+        columns("topic, remote topic, partitions 4, target"),
         [(t.source, t.remote, t.partitions, _change(run, t.remote)) for t in run.topics],
     )
     internal = [(t.topic, t.cluster, t.half, _STATES[t.exists]) for t in run.internal]
@@ -73,9 +73,9 @@ def _show(run: DryRun, reporter: Reporter) -> None:
         for name, value in changes.items()
     ]
     for head, rows in (
-        (("internal topic", Column("cluster", 4), Column("half", 3), "state"), internal),
-        (("not mirrored", Column("why", prose=True)), [(s.topic, s.reason) for s in run.skipped]),
-        (("remote topic", "config", "becomes"), configs),
+        (columns("internal topic, cluster 4, half 3, state"), internal),
+        (columns("not mirrored, why prose"), [(s.topic, s.reason) for s in run.skipped]),
+        (columns("remote topic, config, becomes"), configs),
     ):
         if rows:
             reporter.line()

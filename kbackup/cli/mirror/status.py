@@ -10,7 +10,7 @@ from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_argument, bucket_options, key_option
-from kbackup.cli.common.output import Column, Reporter
+from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError, suggest_name
 from kbackup.store import open_store
@@ -79,10 +79,7 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
         ]
     )
     reporter.table(
-        (
-            *("topic", Column("remote topic", 3), Column("partitions", 2), "records behind"),
-            Column("held back", 4, alarming=True, prose=True),
-        ),
+        columns("topic, remote topic 3, partitions 2, records behind, held back 4 alarming prose"),
         [(t.topic, t.remote, len(t.applied), t.records_behind, t.held_back or None) for t in flow.topics],
     )
     for incident in flow.incidents[-_INCIDENTS:]:

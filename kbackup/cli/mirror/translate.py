@@ -9,7 +9,7 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import bucket_options, key_option
-from kbackup.cli.common.output import Column, Reporter
+from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import cached_archive_store, state_store
 
 if TYPE_CHECKING:
@@ -60,6 +60,6 @@ def show(translation: Translation, reporter: Reporter) -> None:
     )
     reporter.line()
     reporter.table(
-        ("topic", "partition", Column("committed in source", 3), Column("checkpoint", 4), "exact"),
+        columns("topic, partition, committed in source 3, checkpoint 4, exact"),
         [(o.topic, o.partition, o.committed, o.checkpoint, o.exact) for o in translation.offsets],
     )
