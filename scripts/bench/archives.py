@@ -36,10 +36,6 @@ NEWEST = 50
 """So many restore points of a sparse archive have documents and segments."""
 
 
-def describe(offsets: OffsetRange) -> Segment:
-    return next(described_segments([offsets], 1000))
-
-
 def segments_of(size: float) -> int:
     """Segments that `size` bytes of one partition make in one run."""
     return max(1, -(-int(size) // Backup().segment_bytes)) if size else 0
@@ -80,8 +76,8 @@ def build(
     store: Store,
     points: int,
     segments: int,
-    partitions: int = 10,
-    write: Callable[[OffsetRange], Segment] = describe,
+    partitions: int,
+    write: Callable[[OffsetRange], Segment],
     topic_id: str = "id",
     *,
     sparse: bool = False,
@@ -103,7 +99,7 @@ def build(
             for n in range(segments):
                 p = (number * segments + n) % partitions
                 place = OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)
-                added.append(describe(place) if is_row else write(place))
+                added.append(next(described_segments([place], 1000)) if is_row else write(place))
                 ends[p] += RECORDS
                 sums[p] = (sums[p][0] + RECORDS, sums[p][1] + added[-1].bytes)
             if is_row:

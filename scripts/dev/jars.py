@@ -17,13 +17,8 @@ from kbackup.spark.delta import DELTA, DELTA_LOCK, LEFT_OUT, S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
-LOCKS = {
-    "kafka": _HERE / "kafka-jars.sha256",
-    "mirror": _HERE / "mirror-jars.sha256",
-    "zookeeper": _HERE / "zookeeper-jars.sha256",
-    "delta": DELTA_LOCK,
-}
 _MODULES = {"kafka": _HERE / "ivy.xml", "mirror": _HERE / "ivy-mirror.xml", "zookeeper": _HERE / "ivy-zookeeper.xml"}
+LOCKS = {label: _HERE / f"{label}-jars.sha256" for label in _MODULES} | {"delta": DELTA_LOCK}
 
 
 @functools.cache

@@ -78,13 +78,7 @@ class SparkCluster(Server):
         super().close()
 
     def _start(
-        self,
-        number: int,
-        program: str,
-        host: str,
-        options: Sequence[str],
-        variables: Mapping[str, str],
-        apart: Sequence[str],
+        self, number: int, program: str, host: str, options: list[str], variables: Mapping[str, str], apart: list[str]
     ) -> Process:
         """Start the master (number 0) or a worker; `apart` are the words before its command."""
         import pyspark

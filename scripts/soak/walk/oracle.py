@@ -76,14 +76,6 @@ class Expiration:
     records: frozenset[Offset]
 
 
-@dataclass(frozen=True)
-class Restored:
-    """A topic as a restore wrote it: records by partition and offset of the target, and where the group is."""
-
-    records: Partitions
-    positions: Mapping[int, int]
-
-
 @dataclass
 class Book:
     """The expected state of an archive.
@@ -286,7 +278,7 @@ class Book:
         self.interrupted = {}
 
 
-def compare(book: Book, view: View, restored: Restored) -> tuple[list[str], bool]:
+def compare(book: Book, view: View, restored: Log) -> tuple[list[str], bool]:
     """Return the problems of a restored topic, and True when it lacks records of damaged segments."""
     wrong: list[str] = []
     lacks = False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.store.base import Store
 from scripts.soak.walk.cluster import Cluster
-from scripts.soak.walk.oracle import Book, Life, Log, Record, Restored, compare
+from scripts.soak.walk.oracle import Book, Life, Log, Record, compare
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, run
 from tests.integration.conftest import Outcome, run_command
@@ -134,7 +134,7 @@ def check_restore(commands: Commands, cluster: Cluster, site: Site, name: str, n
     for topic, target in targets.items():
         log = cluster.log(target)
         records += sum(map(len, log.records.values()))
-        found, lost = compare(site.book, views[topic], Restored(log.records, log.positions))
+        found, lost = compare(site.book, views[topic], log)
         wrong += found
         lacks |= lost
     if lacks and outcome.code != 3:

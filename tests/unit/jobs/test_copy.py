@@ -1,4 +1,4 @@
-"""Stores by name, and stores in the clear and encrypted."""
+"""Copies: the same archive at another address, what they keep when both go on, and how one becomes independent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive that repairs are tested with; tasks run in this process."""
+"""Repair: what comes back of an archive with lost or damaged objects, and which losses it reports."""
 
 from __future__ import annotations
 

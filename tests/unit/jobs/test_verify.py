@@ -1,4 +1,4 @@
-"""The archive that verification is tested with; tasks run in this process."""
+"""Verification: which file, restore point or report each damage is found in, and what is no damage."""
 
 from __future__ import annotations
 
