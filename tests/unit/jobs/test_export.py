@@ -46,6 +46,8 @@ from tests.support.archives import expired, grow, grow_each, make_archive
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, encode_record
 
+pytestmark = pytest.mark.usefixtures("addressed")
+
 
 @pytest.fixture
 def archive() -> Archive:
@@ -61,7 +63,6 @@ def records(selected: Additions, number: int, topic: str | None = None) -> dict[
     return {addition.point.number: addition.records for addition in selected.after(number, topic)}
 
 
-@pytest.mark.usefixtures("addressed")
 def test_restore_points_in_order(archive: Archive) -> None:
     selected = additions(archive)
     assert selected.newest == 2
@@ -80,7 +81,6 @@ def test_restore_points_in_order(archive: Archive) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.usefixtures("addressed")
 def test_a_selection(archive: Archive) -> None:
     assert additions(archive, ["clicks"]).topics_after(0) == ["clicks"]
     assert records(additions(archive, excluded=["/cl.*/"]), 0) == {1: 22, 2: 24}
@@ -93,13 +93,17 @@ def test_a_selection(archive: Archive) -> None:
         additions(archive, ["/x.*/"]).check_names()
 
 
-@pytest.mark.usefixtures("addressed")
 def test_records_of_expired_points_come_with_the_next_restore_point(archive: Archive) -> None:
     expire(archive, 1)
     selected = additions(archive)
     assert records(selected, 0) == {2: 66}
     assert records(selected, 1) == {2: 24}  # for a table that had restore point 1 before it went
     assert selected.topics_after(1) == ["orders"]
+
+
+def due(archive: Archive, points: int) -> list[int]:
+    """The records to export to tables that have restore point 0, 1 and so on."""
+    return [sum(records(additions(archive), number).values()) for number in range(points)]
 
 
 def lose(archive: Archive, number: int) -> None:
@@ -113,7 +117,6 @@ def expire(archive: Archive, keep: int) -> None:
     assert main(["expire", archive.store.url, "--keep-last", str(keep), "--confirm", "--quiet"]) == 0
 
 
-@pytest.mark.usefixtures("addressed")
 def test_repaired_points_are_not_exported_twice(archive: Archive) -> None:
     """A restore point keeps its number and its records, whatever was lost of it."""
     grow(archive.store, 3, 50, 60)
@@ -127,30 +130,22 @@ def test_repaired_points_are_not_exported_twice(archive: Archive) -> None:
         assert records(selected, 3) == {}
 
 
-@pytest.mark.usefixtures("addressed")
 @pytest.mark.parametrize("keep", [2, 1])
-@pytest.mark.usefixtures("addressed")
 def test_a_repair_and_then_an_expiration(archive: Archive, keep: int) -> None:
     lose(archive, 2)
     grow(archive.store, 3, 50, 60)
     expire(archive, keep)
-    selected = additions(archive)
-    assert sum(records(selected, 0).values()) == 76
-    assert sum(records(selected, 1).values()) == 34
-    assert records(selected, 2) == {3: 10}
+    assert due(archive, 3) == [76, 34, 10]
 
 
-@pytest.mark.usefixtures("addressed")
 def test_an_expiration_and_then_a_repair(archive: Archive) -> None:
     grow(archive.store, 3, 50, 60)
     expire(archive, 2)
     lose(archive, 3)
-    for number, due in {0: 76, 1: 34, 2: 10, 3: 0}.items():
-        assert sum(records(additions(archive), number).values()) == due
+    assert due(archive, 4) == [76, 34, 10, 0]
     grow(archive.store, 4, 60, 70)
     expire(archive, 1)
-    for number, due in {0: 86, 1: 44, 2: 20, 3: 10, 4: 0}.items():
-        assert sum(records(additions(archive), number).values()) == due
+    assert due(archive, 5) == [86, 44, 20, 10, 0]
 
 
 # Destinations that an export accepts and refuses.
@@ -226,7 +221,6 @@ def exporting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["export", "--parquet", f"{tmp_path}/lake", "--archive"]
 
 
-@pytest.mark.usefixtures("addressed")
 def test_records_that_expired_before_they_were_exported(
     archive: Archive, exporting: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +237,6 @@ def test_records_that_expired_before_they_were_exported(
     assert "warning" not in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("addressed")
 def test_all_that_was_new_expired(archive: Archive, exporting: list[str]) -> None:
     command = [*exporting, archive.store.url, "--topic", "orders"]
     assert main(command) == 0
@@ -253,7 +246,6 @@ def test_all_that_was_new_expired(archive: Archive, exporting: list[str]) -> Non
     assert main(command) == 0, "told once"
 
 
-@pytest.mark.usefixtures("addressed")
 def test_damaged_records_are_told_of(
     tmp_path: Path, archive: Archive, exporting: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
