@@ -54,13 +54,18 @@ class S3Server(Server):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `S3Options` takes to reach it, and the section `s3` of a configuration."""
+        """What `S3Options` takes to reach it."""
         return {
             "endpoint_url": self.endpoint_url,
             "region": self.region,
             "access_key_id": self.access_key,
             "secret_access_key": self.secret_key,
         }
+
+    @property
+    def toml(self) -> str:
+        """The same as the section `s3` of a configuration."""
+        return "[s3]\n" + "".join(f'{name} = "{value}"\n' for name, value in self.options.items())
 
     @property
     def env(self) -> dict[str, str]:

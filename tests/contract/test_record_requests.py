@@ -57,16 +57,7 @@ def config(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KBACKUP_METADATA_CACHE")
     path = tmp_path / "kbackup.toml"
-    path.write_text(
-        f"""
-        archive = "{bucket.url}/{PREFIX}"
-        [s3]
-        endpoint_url = "{bucket.server.endpoint_url}"
-        region = "{bucket.server.region}"
-        access_key_id = "{bucket.server.access_key}"
-        secret_access_key = "{bucket.server.secret_key}"
-        """
-    )
+    path.write_text(f'archive = "{bucket.url}/{PREFIX}"\n{bucket.server.toml}')
     return path
 
 

@@ -43,13 +43,8 @@ class Copies(NamedTuple):
 
     def copy(self, source: Location, target: Location, wish: Wish | None = None) -> Ended:
         server = self.server
-        (self.folder / "kbackup.toml").write_text(
-            f'archive = "{source.url}"\n'
-            + f'[s3]\nendpoint_url = "{server.endpoint_url}"\nregion = "{server.region}"\n'
-            + f'access_key_id = "{server.access_key}"\nsecret_access_key = "{server.secret_key}"\n'
-            if source.url.startswith("s3:")
-            else f'archive = "{source.url}"\n'
-        )
+        s3 = server.toml if source.url.startswith("s3:") else ""
+        (self.folder / "kbackup.toml").write_text(f'archive = "{source.url}"\n{s3}')
         (self.folder / "aws.secret").write_text(
             f"[vault]\naws_access_key_id = {server.access_key}\naws_secret_access_key = {server.secret_key}\n"
         )

@@ -119,14 +119,12 @@ class Kbackup:
 
 def servers_config(broker: Broker, server: S3Server) -> str:
     """The part of a configuration file that names the servers."""
-    s3 = "\n".join(f'{name} = "{value}"' for name, value in server.options.items())
     return f"""
         [source]
         "bootstrap.servers" = "{broker.bootstrap}"
         [target]
         "bootstrap.servers" = "{broker.bootstrap}"
-        [s3]
-        {s3}
+        {server.toml}
         """
 
 

@@ -123,16 +123,8 @@ def jobs(
 def environment(broker: Broker, server: Minio | None) -> dict[str, str]:
     """Return the variables that a user would export: no secret is on a command line. Without `server`, a job has no
     secret for its tasks."""
-    keys = (
-        {
-            "KBACKUP_S3_ENDPOINT_URL": server.endpoint_url,
-            "KBACKUP_S3_REGION": server.region,
-            "KBACKUP_S3_ACCESS_KEY_ID": server.access_key,
-            "KBACKUP_S3_SECRET_ACCESS_KEY": server.secret_key,
-        }
-        if server is not None
-        else {}
-    )
+    given = server.options if server is not None else {}
+    keys = {f"KBACKUP_S3_{name.upper()}": value for name, value in given.items()}
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         **keys,

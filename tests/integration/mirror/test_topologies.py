@@ -119,16 +119,7 @@ def test_chain_passes_records_and_heartbeats_on(mirror: Mirror, name: str) -> No
 def test_two_archives_in_one_bucket(mirror: Mirror, name: str, bucket: Bucket) -> None:
     text = f"A->C.enabled = true\nB->C.enabled = true\ntopics = {name}\nkbackup.archive = {bucket.url}/x/{{source}}\n"
     config = mirror.folder / "kbackup.toml"
-    server = bucket.server
-    config.write_text(
-        f"""
-        [s3]
-        endpoint_url = "{server.endpoint_url}"
-        region = "{server.region}"
-        access_key_id = "{server.access_key}"
-        secret_access_key = "{server.secret_key}"
-        """
-    )
+    config.write_text(bucket.server.toml)
     mirror.once(mirror.file(text, "A", "B", "C"), "--config", str(config))
     for alias in "AB":
         assert values(mirror.brokers["C"], mirror.remote(alias, name)) == values(mirror.brokers[alias], name)
