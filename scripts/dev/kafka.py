@@ -139,8 +139,8 @@ class Broker(Nodes):
 
     `properties` are added to every node's, and win. A node has the listeners CLIENT (`bootstrap`), INTERNAL
     and CONTROLLER, all plain text, and those of `listeners` (name: security protocol) for other clients
-    (`bootstrap_of`). `start`, `stop`, `kill` and `restart` take nodes (from 0) or, without an argument, all; data and
-    ports stay. `jars` gives those of another release.
+    (`bootstrap_of`). `start`, `stop` and `kill` take nodes (from 0) or, without an argument, all; data and ports stay.
+    `jars` gives those of another release.
     """
 
     def __init__(
@@ -229,18 +229,15 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
     return path
 
 
-_ONE_REPLICA = (
-    "checkpoints.topic",
-    "heartbeats.topic",
-    "offset-syncs.topic",
-    "offset.storage",
-    "status.storage",
-    "config.storage",
-)
 _MIRROR_DEFAULTS = {
     "dedicated.mode.enable.internal.rest": "false",
     "replication.factor": "1",
-    **{f"{topic}.replication.factor": "1" for topic in _ONE_REPLICA},
+    "checkpoints.topic.replication.factor": "1",
+    "heartbeats.topic.replication.factor": "1",
+    "offset-syncs.topic.replication.factor": "1",
+    "offset.storage.replication.factor": "1",
+    "status.storage.replication.factor": "1",
+    "config.storage.replication.factor": "1",
     "offset.storage.partitions": "1",
     "status.storage.partitions": "1",
     "refresh.topics.interval.seconds": "1",
