@@ -426,9 +426,10 @@ def run_restore(
     dry_run: bool,
     show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,
     show_settings: Callable[[SettingsReport], None] = lambda _settings: None,
+    count: bool = False,
 ) -> RestoreReport:
-    """Restore by the configuration; the callbacks get the plan with its warnings, and the changes of settings, before
-    anything is written."""
+    """Restore by the configuration; with `count`, records in windows are counted first. The callbacks get the plan with
+    its warnings, and the changes of settings, before anything is written."""
     from kbackup.jobs.restore.job import restore as run
 
     return run(
@@ -436,6 +437,7 @@ def run_restore(
         dry_run=dry_run,
         show_plan=show_plan,
         show_settings=show_settings,
+        count=count,
     )
 
 

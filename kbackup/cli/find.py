@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from kbackup.archive.query.browse import Catalogue
 from kbackup.archive.query.content import ArchivedPartition
@@ -21,84 +17,11 @@ from kbackup.cli.common.options import archived
 from kbackup.cli.common.output import Reporter
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
-from kbackup.formats.block import select_records
-from kbackup.formats.record import Row, rows
-from kbackup.jobs.decoding import Decoding
-from kbackup.schemas.base import EXTRA
-from kbackup.types import RecordBlock, TopicPartition
+from kbackup.jobs.decoding import Expression
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.archive.query.find import Pattern
-
-Mask = npt.NDArray[np.bool_]
-"""bool[n]: True for selected records."""
-
-
-class Expression:
-    """Selects the records for which an expression yields a value that is neither null nor false, as jq's `select` does.
-
-    `before` selects the records to test. A value that no schema decoded is tested as JSON if it is JSON. A record for
-    which the expression fails is not selected, and is counted. Thread-safe. Raises `UsageError` for an invalid
-    expression, or if jq is not installed.
-    """
-
-    def __init__(
-        self, text: str, decoding: Decoding, before: Callable[[TopicPartition, RecordBlock], Mask] | None
-    ) -> None:
-        try:
-            import jq  # of the extra `schemas`
-        except ImportError as error:
-            raise UsageError(f"--jq needs a library that is not installed: {error}", EXTRA) from error
-        try:
-            self._program = jq.compile(text)
-        except ValueError as error:  # also of text that is not Unicode
-            raise UsageError(
-                f"--jq {text} can't be used: {_first_line(error)}",
-                """give an expression such as '.value.status == "failed"'""",
-            ) from None
-        self._decoding, self._before = decoding, before
-        self._failed, self._first = 0, ""
-        self._lock = threading.Lock()
-
-    def __call__(self, tp: TopicPartition, block: RecordBlock) -> Mask:
-        """Return which records of a block are selected."""
-        mask = np.ones(len(block), np.bool_) if self._before is None else self._before(tp, block)
-        candidates = select_records(block, mask)
-        if len(candidates):
-            mask[mask] = [self._holds(tp, row) for row in rows(candidates, str(tp))]
-        return mask
-
-    def _holds(self, tp: TopicPartition, row: Row) -> bool:
-        try:
-            given = self._program.input_text(self._text(tp, row))
-            return any(value is not None and value is not False for value in given)
-        except ValueError as error:  # what the expression raises, or can't do with this record
-            with self._lock:
-                self._failed += 1
-                self._first = self._first or f"{tp.topic}:{tp.partition}:{row.offset}: {_first_line(error)}"
-            return False
-
-    def _text(self, tp: TopicPartition, row: Row) -> str:
-        whole = records.document(tp, row, self._decoding(tp, row))
-        if "value_schema" not in whole and row.value is not None:
-            try:
-                msgspec.json.decode(row.value)
-                whole["value"] = msgspec.Raw(row.value)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # then it is text, or bytes
-        return msgspec.json.encode(whole).decode()
-
-    def report_failures(self, reporter: Reporter) -> None:
-        if self._failed:
-            reporter.warning(
-                f"the expression failed for {plural(self._failed, 'record')}, which are not printed; "
-                f"the first: {self._first}"
-            )
-
-
-def _first_line(error: ValueError) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 @click.command("find", epilog="Example: kbackup find customer-17 orders --in key")
@@ -165,7 +88,15 @@ def command(
         frame.reporter.note(f"no match in {plural(total, 'record')} of {plural(len(partitions), 'partition')}")
     records.report_undecoded(decoding, frame.reporter)
     if compiled is not None:
-        compiled.report_failures(frame.reporter)
+        _report_failures(compiled, frame.reporter)
+
+
+def _report_failures(expression: Expression, reporter: Reporter) -> None:
+    if expression.failed:
+        reporter.warning(
+            f"the expression failed for {plural(expression.failed, 'record')}, which are not printed; "
+            f"the first: {expression.first}"
+        )
 
 
 def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str, ...]) -> Pattern | None:

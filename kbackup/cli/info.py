@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import click
 
 from kbackup.archive.lease import describe, holder
-from kbackup.archive.query.java import is_java_archive
+from kbackup.archive.query.content import Content
+from kbackup.archive.query.java import is_java_archive, readable
 from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import archive_command, archived, bucket_options, cache_option, state_options
-from kbackup.cli.common.output import Cell, Reporter, columns, human_age, show_window
+from kbackup.cli.common.options import (
+    archive_command,
+    archived,
+    bucket_options,
+    cache_option,
+    count_option,
+    state_options,
+)
+from kbackup.cli.common.output import Cell, Column, Reporter, columns, human_age, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
+from kbackup.store.base import Store
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
 
@@ -73,20 +85,25 @@ def list_command(frame: Frame, label: str | None) -> None:
 @click.command("info", epilog="Example: kbackup info orders")
 @click.argument("topic", required=False, shell_complete=archived("topics"))
 @state_options
+@count_option
 @bucket_options
 @pass_frame
-def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | None) -> None:
+def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | None, count: bool) -> None:
     """Show what an archive holds and what it lost; with TOPIC, its partitions and consumer groups.
 
-    With --to-time, records and bytes are upper bounds. Folders of the Java tool kafka-backup work too.
+    With --to-time, records and bytes are upper bounds unless you --count. Folders of the Java tool kafka-backup work
+    too.
     """
     moment = moment_of("--to-time", to_time)
-    archived = overview(cached_archive_store(frame), restore_point, moment, topic)
+    store = cached_archive_store(frame)
+    counting = {"count": partial(_count, store)} if count else {}
+    archived = overview(store, restore_point, moment, topic, **counting)
+    bound = moment is not None and not count
     if archived.choice is not None:
         frame.reporter.note(f"{archived.archive} as a restore would bring it back:")
         show_window(archived.choice, frame.reporter)
     if topic is None:
-        _show_archive(archived, frame.reporter)
+        _show_archive(archived, frame.reporter, bound)
         frame.reporter.document(archived)
         return
     shown = next((each for each in archived.topics if each.name == topic), None)
@@ -94,12 +111,21 @@ def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | 
         hint = suggest_name(topic, [t.name for t in archived.topics], "run 'kbackup info' to list them")
         where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
         raise UsageError(f"there is no topic {topic} in {where}", hint)
-    _show_topic(shown, frame.reporter)
+    _show_topic(shown, frame.reporter, bound)
     document = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
     frame.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
 
 
-def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
+def _count(store: Store, content: Content) -> Content:
+    """Count the records in windows by a few threads that read them."""
+    from kbackup.jobs.restore.plan import count_range, with_counts
+
+    source = readable(store, content.archive_id)
+    with ThreadPoolExecutor(8, "count") as threads:
+        return with_counts(content, lambda ranges: threads.map(partial(count_range, source), ranges))
+
+
+def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = False) -> None:
     fields: list[tuple[str, Cell]] = [("archive", archived.archive), ("id", archived.archive_id)]
     if archived.restore_point is None:
         fields[1] = ("written by", "the Java tool kafka-backup")
@@ -112,7 +138,7 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
         ]
     if archived.let_go:
         fields.append(("expired or lost", plural(archived.let_go, "restore point")))
-    fields += [*_sum_fields(archived.sums), ("groups", ", ".join(archived.groups) or "none")]
+    fields += [*_sum_fields(archived.sums, bound), ("groups", ", ".join(archived.groups) or "none")]
     if archived.restore_point is not None:
         from kbackup.metadata.entities import PARTS
 
@@ -124,7 +150,7 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
     reporter.fields(fields)
     reporter.line()
     reporter.table(
-        columns(f"topic, state 4, as of 2, partitions 3, {_SUM_COLUMNS}, losses optional alarming"),
+        [*columns("topic, state 4, as of 2, partitions 3"), *_sum_columns(bound), *columns("losses optional alarming")],
         [
             (
                 t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
@@ -142,17 +168,17 @@ def _dated(moment: str) -> str:
     return f"{moment} ({human_age(moment)})"
 
 
-def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
+def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -> None:
     fields: list[tuple[str, Cell]] = [("topic", topic.name), ("state", topic.state)]
     if topic.as_of:
         fields += [("as of restore point", topic.as_of), ("incarnation", topic.incarnation)]
     if topic.configs is not None:
         configs = ", ".join(f"{name}={value}" for name, value in topic.configs.items())
         fields += [("replication factor", topic.replication_factor), ("configs", configs or "none")]
-    reporter.fields([*fields, *_sum_fields(topic.sums)])
+    reporter.fields([*fields, *_sum_fields(topic.sums, bound)])
     reporter.line()
     reporter.table(
-        columns(f"partition, start, end, {_SUM_COLUMNS}"),
+        [*columns("partition, start, end"), *_sum_columns(bound)],
         [(p.partition, p.start, p.end, *_sum_cells(p.sums)) for p in topic.partitions],
     )
     if topic.groups:
@@ -163,7 +189,10 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
     reporter.warning(*(f"loss: {loss}" for loss in topic.losses))
 
 
-_SUM_COLUMNS = "records, bytes, stored 2, segments 1, gaps 4 optional, oldest record 1, newest record 3"
+def _sum_columns(bound: bool) -> list[str | Column]:
+    most = ", at most" if bound else ""
+    rest = columns("stored 2, segments 1, gaps 4 optional, oldest record 1, newest record 3")
+    return [f"records{most}", f"bytes{most}", *rest]
 
 
 def _sum_cells(sums: Sums) -> tuple[Cell, ...]:
@@ -171,12 +200,13 @@ def _sum_cells(sums: Sums) -> tuple[Cell, ...]:
     return *sizes, sums.gaps, human_time(sums.min_timestamp), human_time(sums.max_timestamp)
 
 
-def _sum_fields(sums: Sums) -> list[tuple[str, Cell]]:
+def _sum_fields(sums: Sums, bound: bool) -> list[tuple[str, Cell]]:
+    most = "at most " if bound else ""
     stored = f"{human_size(sums.stored_bytes)} stored in {sums.segments:,} segments"
     times = f"{human_time(sums.min_timestamp)} to {human_time(sums.max_timestamp)}"
     return [
-        ("records", sums.records),
-        ("bytes", f"{human_size(sums.bytes)}, {stored}"),
+        ("records", f"{most}{sums.records:,}"),
+        ("bytes", f"{most}{human_size(sums.bytes)}, {stored}"),
         ("timestamps", times if sums.min_timestamp is not None else "not known without reading the records"),
         *([("expired records", f"{sums.expired_records:,}, before the first ones")] if sums.expired_records else []),
     ]

@@ -10,6 +10,7 @@ import click
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import (
     archive_command,
+    count_option,
     key_option,
     key_options,
     name_options,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     target_options,
     point_key_option,
     time_key_options,
-    key_option("restore.range"),
+    key_options("restore.range", "restore.skip", "restore.where"),
     name_options("restore.topics"),
     key_options("restore.map", "restore.map_regex", "restore.into_existing", "restore.strict"),
     key_options("restore.replication_factor", "restore.topic_config"),
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     key_option("restore.state"),
     removed_option("restore.from_delta", "--from-delta"),
     click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing to the target."),
+    count_option,
     click.option(
         "--undo",
         is_flag=True,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     spark=True,
     example="kbackup restore --restore-point 41 --topic orders --dry-run",
 )
-def command(frame: Frame, dry_run: bool, undo: bool) -> int:
+def command(frame: Frame, dry_run: bool, count: bool, undo: bool) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
     Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
@@ -69,6 +71,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     if undo:
         return _undo_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter
+    counted = count or bool(config.restore.where)
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
         store = archive_store(frame)
         show_connecting(frame, "target")
@@ -76,7 +79,8 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
 
         report = run_restore(
             *(config, store, session, shown, dry_run),
-            show_plan=lambda plan, warnings: _show_plan(plan, warnings, dry_run, reporter),
+            count=count,
+            show_plan=lambda plan, warnings: _show_plan(plan, warnings, dry_run, reporter, counted),
             show_settings=lambda settings: _show_settings(settings, reporter),
         )
     if not dry_run:
@@ -86,34 +90,39 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
-def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter) -> None:
+def _show_plan(
+    plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter, counted: bool = False
+) -> None:
     origin = f"restore point {plan.restore_point}" if plan.restore_point else "a folder of the Java tool"
     reporter.note(f"restore {plan.restore_id}: {origin} into cluster {plan.target_cluster_id}")
     if dry_run:
-        _show_dry_run(plan, reporter)
+        _show_dry_run(plan, reporter, counted or plan.choice is None)
     else:
         partitions = sum(topic.partitions for topic in plan.topics)
         reporter.doing(
             f"  {plural(len(plan.topics), 'topic')}, {plural(partitions, 'partition')}, "
-            f"{'' if plan.choice is None else 'at most '}{plural(plan.records, 'record')}"
+            f"{'' if plan.exact else 'at most '}{plural(plan.records, 'record')}"
         )
     if plan.transactions and not dry_run:
         reporter.note(f"  to resume after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
         show_window(plan.choice, reporter)
-    reporter.warning(*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings)
+    shown = [*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings]
+    reporter.warning(*shown)
+    if dry_run and (shown or (plan.choice is not None and plan.choice.left_out)):
+        reporter.note("no warning stops the restore; what would stop it is an error, with exit code 1 or 2")
 
 
-def _show_dry_run(plan: RestorePlan, reporter: Reporter) -> None:
-    records = "records" if plan.choice is None else "records, at most"
+def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
+    records = "records" if plan.exact else "records, at most"
     reporter.table(
-        ("topic", "becomes", "as of", "partitions", records, "bytes"),
+        ("topic", "becomes", "as of", "partitions", records, "bytes" if counted else "bytes, at most"),
         [(t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes)) for t in plan.topics],
     )
     if plan.groups:
         reporter.line()
         reporter.table(("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups])
-    most = "" if plan.choice is None else "at most "
+    most = "" if plan.exact else "at most "
     reporter.line(f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}")
     reporter.note(f"to restore: {own_command(drop='--dry-run')}")
 

@@ -18,6 +18,7 @@ Kind = Literal["size", "duration", "time", "flag", "number", "choice", "text", "
 _EXPECTED = {
     "restore.restore_point": "a number, a label or latest",
     "restore.range": RANGES,
+    "restore.skip": RANGES,
     "archive_id": "32 hex digits",
     "size": "a size such as 8MiB",
     "duration": "a duration such as 90s",

@@ -79,6 +79,14 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     range: Annotated[
         Names, "Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be empty."
     ] = ()
+    skip: Annotated[
+        Names,
+        "Offsets to leave out: one, such as `orders:2:1376`, or some, such as `orders:2:1376-1380`, with 1380 kept.",
+    ] = ()
+    where: Annotated[
+        str | None,
+        "Expression of jq for the records to restore, as `find --jq` has it. Values that are JSON are parsed.",
+    ] = None
     topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
     exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
     map: Annotated[Properties, "New name of a topic (`orders=orders-restored`)."] = {}

@@ -62,7 +62,7 @@ def _check(key: Key, text: str) -> None:
             LinearRegex(text[1:-1])
     elif key.path == "restore.map_regex":
         parse_rule(text)
-    elif key.path == "restore.range":
+    elif key.path in ("restore.range", "restore.skip"):
         parse_range(text)
     elif key.kind == "time":
         parse_time(text, now=0)  # which now does not matter to whether it is one

@@ -57,7 +57,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX = 2**63 - 1
 
 TIMES = "a time such as 2026-01-31T12:00:00Z, 1769860800000 (ms) or '2h ago'"
-RANGES = "a list of topic:partition:from-to"
+RANGES = "a list of topic:partition:from-to or topic:partition:offset"
 ADDRESSES = "topic, topic:partition, topic:partition:offset or topic:partition:from-to"
 
 
@@ -86,6 +86,8 @@ class Range(NamedTuple):
     end: int | None
 
     def __str__(self) -> str:
+        if self.start is not None and self.end == self.start + 1:
+            return f"{self.topic}:{self.partition}:{self.start}"
         bounds = ("" if side is None else side for side in (self.start, self.end))
         return f"{self.topic}:{self.partition}:{'-'.join(map(str, bounds))}"
 
@@ -137,11 +139,12 @@ def _representable(ms: int) -> int:
 
 
 def parse_range(text: str) -> Range:
-    """Parse "topic:partition:from-to", `from` inclusive, `to` exclusive; either may be left out.
+    """Parse "topic:partition:from-to", `from` inclusive, `to` exclusive, either of which may be left out; or
+    "topic:partition:offset".
 
     `ValueError` for others, and for a range that holds nothing."""
     found = _ADDRESS.fullmatch(text.strip())
-    if found is None or found["start"] is None:
+    if found is None or (found["start"] is None and found["offset"] is None):
         raise ValueError(text)
     topic, partition, start, end, _ = parse_address(text.strip())
     assert partition is not None  # noqa: S101 (offsets stand behind a partition)

@@ -1,22 +1,39 @@
-"""Decode keys and values of records by schema files or a schema registry, and count what could not be decoded."""
+"""Decode keys and values of records by schema files or a schema registry, and select records by an expression."""
 
 from __future__ import annotations
 
+import base64
+import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from kbackup.config.models import SchemaRegistry as RegistryConfig
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.formats.record import Row
-from kbackup.schemas.base import missing
-from kbackup.schemas.decoder import HEADERS, ByFile, ByRegistry, DecodedRecord, Decoder, Made, Undecoded, file_codec
-from kbackup.types import TopicPartition
+from kbackup.formats.block import select_records
+from kbackup.formats.record import Row, rows
+from kbackup.schemas.base import EXTRA, Json, missing
+from kbackup.schemas.decoder import (
+    HEADERS,
+    ByFile,
+    ByRegistry,
+    Decoded,
+    DecodedRecord,
+    Decoder,
+    Made,
+    Undecoded,
+    file_codec,
+)
+from kbackup.types import RecordBlock, TopicPartition
 
 PARTS = ("key", "value")
+UNDECODED = DecodedRecord()
+TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 
 @dataclass
@@ -96,3 +113,130 @@ def registry_decoders(config: RegistryConfig, parts: Iterable[str] = PARTS) -> d
         raise missing(error) from error
     registry = CachedRegistry(RegistryOptions(**msgspec.structs.asdict(config)))
     return {part: ByRegistry(registry, HEADERS[part]) for part in parts}
+
+
+# Records as JSON, and expressions of jq over them (extra `schemas`).
+
+
+def document(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> dict[str, object]:
+    """Return a record as a JSON object, with the schema of a decoded part, or the reason why it is not decoded."""
+    made = [(name, part) for name, part in zip(parts._fields, parts, strict=True) if part is not None]
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": row.offset,
+        "timestamp": row.timestamp,
+        "timestamp_type": TYPES[row.timestamp_type],
+        "key": _json(row.key, parts.key),
+        "value": _json(row.value, parts.value),
+        "headers": [{"key": _json(key), "value": _json(value)} for key, value in row.headers],
+        **{f"{name}_schema": part.schema for name, part in made if isinstance(part, Decoded)},
+        **{f"{name}_error": part.why for name, part in made if isinstance(part, Undecoded)},
+    }
+
+
+def _json(data: bytes | None, made: Made = None) -> Json:
+    if isinstance(made, Decoded):
+        return made.value
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+Mask = npt.NDArray[np.bool_]
+"""bool[n]: True for selected records."""
+
+
+class Expression:
+    """Selects the records for which an expression yields a value that is neither null nor false, as jq's `select` does.
+
+    `before` selects the records to test. A value that no schema decoded is tested as JSON if it is JSON. A record for
+    which the expression fails is not selected, and is counted: `failed`, with the `first` one. Thread-safe. Raises
+    `UsageError`, which names `option`, for an invalid expression, or if jq is not installed.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        decoding: Decoding,
+        before: Callable[[TopicPartition, RecordBlock], Mask] | None = None,
+        option: str = "--jq",
+    ) -> None:
+        try:
+            import jq  # of the extra `schemas`
+        except ImportError as error:
+            raise UsageError(f"{option} needs a library that is not installed: {error}", EXTRA) from error
+        try:
+            self._program = jq.compile(text)
+        except ValueError as error:  # also of text that is not Unicode
+            raise UsageError(
+                f"{option} {text} can't be used: {_first_line(error)}",
+                """give an expression such as '.value.status == "failed"'""",
+            ) from None
+        self._decoding, self._before = decoding, before
+        self.failed, self.first = 0, ""
+        self._lock = threading.Lock()
+
+    def __call__(self, tp: TopicPartition, block: RecordBlock) -> Mask:
+        """Return which records of a block are selected."""
+        mask = np.ones(len(block), np.bool_) if self._before is None else self._before(tp, block)
+        candidates = select_records(block, mask)
+        if len(candidates):
+            mask[mask] = [self._holds(tp, row) for row in rows(candidates, str(tp))]
+        return mask
+
+    def _holds(self, tp: TopicPartition, row: Row) -> bool:
+        try:
+            given = self._program.input_text(self._text(tp, row))
+            return any(value is not None and value is not False for value in given)
+        except ValueError as error:  # what the expression raises, or can't do with this record
+            with self._lock:
+                self.failed += 1
+                self.first = self.first or f"{tp.topic}:{tp.partition}:{row.offset}: {_first_line(error)}"
+            return False
+
+    def _text(self, tp: TopicPartition, row: Row) -> str:
+        whole = document(tp, row, self._decoding(tp, row))
+        if "value_schema" not in whole and row.value is not None:
+            try:
+                msgspec.json.decode(row.value)
+                whole["value"] = msgspec.Raw(row.value)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # then it is text, or bytes
+        return msgspec.json.encode(whole).decode()
+
+
+def _first_line(error: ValueError) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+_CHANGING = re.compile(r"""(?<![.\w"])(now|env|\$ENV|inputs?|localtime|strflocaltime|halt|halt_error)\b""")
+
+
+def where_of(text: str) -> Expression:
+    """Return an expression that depends on nothing but the record: a restore that is resumed selects the same records.
+
+    Raises `UsageError` for any other one."""
+    if found := _CHANGING.search(text):
+        raise UsageError(
+            f"--where {text} can't be used: {found[1]} is not the same each time", "compare fields of the record alone"
+        )
+    return Expression(text, Decoding({}), option="--where")
+
+
+def select_where(text: str, tp: TopicPartition, block: RecordBlock) -> RecordBlock:
+    """Return the records of `tp` for which the expression `text` is true, which depends on each record alone.
+
+    Raises `UsageError` where the expression fails: nobody knows whether that record is wanted."""
+    expression = where_of(text)
+    selected = select_records(block, expression(tp, block))
+    if expression.failed:
+        raise UsageError(
+            f"--where {text} fails for record {expression.first}",
+            'write it for any value, as in \'(.value | type) != "object" or .value.status == "paid"\'; '
+            "try it with 'kbackup find --jq'",
+        )
+    return selected

@@ -17,6 +17,7 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import slice_block
+from kbackup.jobs.decoding import select_where
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
@@ -122,6 +123,8 @@ def _read(store: Store, range_: UnitRange, segment: Segment, start: int, quiet: 
         if range_.window is not None:
             rest, without_time = range_.window.cut(rest)
             untimed += without_time
+            if range_.window.where is not None and len(rest):
+                rest = select_where(range_.window.where, range_.source, rest)
         if len(rest):
             yield ReadStep(segment, rest, int(block.offsets[-1]) + 1, read, untimed)
             read = untimed = 0

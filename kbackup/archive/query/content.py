@@ -13,7 +13,7 @@ from kbackup.archive.catalog.state import LogStart, Point
 from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Choice, Window
+from kbackup.archive.segments.window import EVERYTHING, Choice, Window
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.times import ms_of, time_text
@@ -22,7 +22,8 @@ from kbackup.util.times import ms_of, time_text
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition:
     """Offsets [`start`, `end`) as far as `segments` hold them, in order; records in `window` alone are wanted.
-    `expired` counts records before `start` that were in the archive once."""
+    `expired` counts records before `start` that were in the archive once. `counted` are the records and bytes in the
+    window, if somebody has read them for that."""
 
     partition: int
     start: int
@@ -30,17 +31,26 @@ class ArchivedPartition:
     segments: tuple[Segment, ...]
     window: Window | None = None
     expired: int = 0
+    counted: tuple[int, int] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """False if `records` is an upper bound, as it is in most windows."""
+        return self.window is None or self.counted is not None or all(map(self.window.counts, self.segments))
 
     @property
     def records(self) -> int:
-        """Return the number of records; an upper bound where there is a window."""
+        """Return the number of records; unless it is `exact`, an upper bound."""
+        if self.counted is not None:
+            return self.counted[0]
         if self.window is None:
             return sum(s.count for s in self.segments)
         return sum(map(self.window.at_most, self.segments))
 
     @property
     def bytes(self) -> int:
-        return sum(s.bytes for s in self.segments)
+        """Return the bytes of the records; those of their segments where the records in a window were not counted."""
+        return sum(s.bytes for s in self.segments) if self.counted is None else self.counted[1]
 
     @property
     def timestamps(self) -> tuple[int | None, int | None]:
@@ -150,7 +160,9 @@ def narrowed(
         cut = []
         for p in topic.partitions:
             window = window_of(topic.name, p.partition)
-            cut.append(replace(p, segments=tuple(filter(window.may_hold, p.segments)), window=window))
+            if window != EVERYTHING:
+                p = replace(p, segments=tuple(filter(window.may_hold, p.segments)), window=window)
+            cut.append(p)
         while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
             cut.pop()
         topics.append(replace(topic, partitions=tuple(cut)))

@@ -299,19 +299,25 @@ class ArchiveOverview:
     not_carried: tuple[NotCarried, ...] = ()
 
 
-def overview(store: Store, point_name: str, at: int | None = None, named: str | None = None) -> ArchiveOverview:
+def overview(
+    store: Store,
+    point_name: str,
+    at: int | None = None,
+    named: str | None = None,
+    count: Callable[[Content], Content] = lambda content: content,
+) -> ArchiveOverview:
     """Return the archive as of the restore point `point_name` (number, label, or 'latest'); a folder of the Java tool
     as it is. `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any
-    case."""
+    case; `count` adds the counts of its records."""
     archive = open_archive_or_folder(store)
     if archive is None:
         content = java_content(store, java_topics(store))
-        return _overview(store, content if at is None else java_as_restored(content, at), None, None, ())
+        return _overview(store, content if at is None else count(java_as_restored(content, at)), None, None, ())
     if at is None:
         manifest = archive.restore_point(point_name)
         content = content_of(archive, manifest, manifest.topics)
     else:
-        content = content_as_restored(archive, *view_as_restored(archive, point_name, at, named), at)
+        content = count(content_as_restored(archive, *view_as_restored(archive, point_name, at, named), at))
         manifest = archive.restore_point(content.restore_point)
     metadata = archive.metadata(manifest)
     parts = {name: getattr(metadata, name) for name in LABELS if name != "topics"}

@@ -21,7 +21,8 @@ from kbackup.types import TopicPartition
 
 class PlannedTopic(Member, frozen=True, kw_only=True):
     """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the
-    documented records files; where a window was asked for, both they and `records` are at most so many."""
+    documented records files. Where a window was asked for, `records` is at most so many unless it is `exact`, and
+    `bytes` are those of the segments to read unless the records were counted."""
 
     source: str
     incarnation: int
@@ -32,6 +33,7 @@ class PlannedTopic(Member, frozen=True, kw_only=True):
     bytes: int
     configs: dict[str, str]
     replication_factor: int
+    exact: bool = False
 
 
 class UnitRange(Member, frozen=True, kw_only=True):
@@ -84,6 +86,11 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     options: dict[str, Any] | None = None
     damaged: tuple[str, ...] = ()
     """Losses by damage of records that are asked for, one sentence each."""
+
+    @property
+    def exact(self) -> bool:
+        """False if `records` is an upper bound."""
+        return self.choice is None or all(t.exact for t in self.topics)
 
     @property
     def records(self) -> int:

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
+from msgspec.structs import replace
 
 from kbackup.archive.models import Member
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import heads, select_records
 from kbackup.types import RecordBlock
 
+Offsets = tuple[tuple[int, int], ...]
+"""Ranges of offsets: start inclusive, end exclusive; disjoint, rising."""
+
+EVERY_OFFSET: Offsets = ((0, 2**63 - 1),)
+
+
+def without(ranges: Offsets, skipped: Iterable[tuple[int, int]]) -> Offsets:
+    """Return `ranges` without the offsets in `skipped`, which are disjoint and rising as well."""
+    rest: list[tuple[int, int]] = []
+    for start, end in ranges:
+        for low, high in skipped:
+            if start < high and low < end:
+                rest += [(start, low)] if start < low else []
+                start = high
+        rest += [(start, end)] if start < end else []
+    return tuple(rest)
+
 
 class Window(Member, frozen=True, kw_only=True):
-    """Timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of `ranges` (start inclusive,
-    end exclusive; disjoint, rising). None is no bound. A record without a timestamp is in no window that has a bound in
-    time: nobody knows when it was written."""
+    """Timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of `ranges`. None is no bound. A
+    record without a timestamp is in no window that has a bound in time: nobody knows when it was written.
+
+    `where` is an expression of jq that a record must satisfy as well: who reads the records tests it, `cut` does
+    not."""
 
     from_time: int | None = None
     to_time: int | None = None
-    ranges: tuple[tuple[int, int], ...] | None = None
+    ranges: Offsets | None = None
+    where: str | None = None
 
     @property
     def timed(self) -> bool:
@@ -33,7 +56,7 @@ class Window(Member, frozen=True, kw_only=True):
         if not start and end is None:
             return self
         ranges = ((start or 0, 2**63 - 1 if end is None else end),)
-        return Window(from_time=self.from_time, to_time=self.to_time, ranges=ranges)
+        return replace(self, ranges=ranges)
 
     def may_hold(self, segment: Segment) -> bool:
         """Return whether a record of the segment can lie in the window, by its descriptor. A segment without timestamps
@@ -48,6 +71,15 @@ class Window(Member, frozen=True, kw_only=True):
     def at_most(self, segment: Segment) -> int:
         """Return the greatest number of its records that can lie in the window."""
         return min(segment.count, self._offsets(segment)) if self.may_hold(segment) else 0
+
+    def counts(self, segment: Segment) -> bool:
+        """Return whether `at_most` is the exact number: no record needs to be read for it."""
+        if not self.may_hold(segment):
+            return True
+        if self.timed or self.where is not None:
+            return False
+        span = segment.last + 1 - segment.first
+        return segment.count == span or self._offsets(segment) == span
 
     def _offsets(self, segment: Segment) -> int:
         """Return how many of the offsets that the segment spans are in the window."""
@@ -91,7 +123,8 @@ EVERYTHING = Window()
 
 
 class Choice(Member, frozen=True, kw_only=True):
-    """The restore points that a window in time or in offsets selected, and why. `as_of` is the restore point whose
+    """The restore points that a window in time or in offsets selected, and why. `skipped` are ranges that are left out,
+    `where` an expression of jq for the records. `as_of` is the restore point whose
     topics and configs were chosen, `groups_as_of` the one whose groups were, captured at `groups_captured_at`; each
     null if there is none. `notes` are the reasons; `left_out` is what holds records in the window and is not restored,
     and how far the archive does not reach into it."""
@@ -99,6 +132,8 @@ class Choice(Member, frozen=True, kw_only=True):
     from_time: int | None = None
     to_time: int | None = None
     ranges: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    where: str | None = None
     as_of: int | None = None
     groups_as_of: int | None = None
     groups_captured_at: str | None = None

@@ -330,6 +330,9 @@ state_options = options(point_option(default="latest"), to_time_option(), cache_
 """Select the state of an archive to read."""
 bucket_options = options(archive_option, s3_options, common_options)
 """What every command on an archive takes, after its own options."""
+count_option = click.option(
+    "--count", is_flag=True, help="Read the records in a window to count them; otherwise counts are upper bounds."
+)
 confirm_option = click.option(
     "--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan."
 )

@@ -476,5 +476,9 @@ def show_window(choice: Choice, reporter: Reporter) -> None:
         reporter.note(f"  records {' '.join(bounds)}, {'both ' if len(bounds) > 1 else ''}included")
     if choice.ranges:
         reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
+    if choice.skipped:
+        reporter.note(f"  without offsets {', '.join(choice.skipped)}, the end of each range kept")
+    if choice.where:
+        reporter.note(f"  only records with {choice.where}")
     reporter.note(*(f"  {note}" for note in choice.notes))
     reporter.warning(*choice.left_out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import re
 import struct
@@ -28,18 +27,14 @@ from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
-from kbackup.jobs.decoding import PARTS, Decoding, file_decoder, registry_decoders
-from kbackup.schemas.base import Json
-from kbackup.schemas.decoder import Decoded, DecodedRecord, Decoder, Made, Undecoded
+from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, Decoding, document, file_decoder, registry_decoders
+from kbackup.schemas.decoder import Decoded, DecodedRecord, Decoder, Made
 from kbackup.store import Store
 from kbackup.types import TopicPartition
 from kbackup.util.text import plural, printable
 from kbackup.util.times import time_text
 
 # Format records as text, as JSON lines, in hexadecimal, or by a user's format with kcat's letters.
-
-
-UNDECODED = DecodedRecord()
 
 
 class Show(Protocol):
@@ -49,8 +44,6 @@ class Show(Protocol):
 
     def __call__(self, tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str | bytes: ...
 
-
-TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 _Field = Callable[[TopicPartition, Row, DecodedRecord], bytes]
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
@@ -94,23 +87,6 @@ def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> s
 def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
     """Return JSON in one line; bytes that are not UTF-8 are {"base64": "…"}."""
     return json_line(document(tp, row, parts)) + "\n"
-
-
-def document(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> dict[str, object]:
-    """Return a record as a JSON object, with the schema of a decoded part, or the reason why it is not decoded."""
-    made = [(name, part) for name, part in zip(parts._fields, parts, strict=True) if part is not None]
-    return {
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "offset": row.offset,
-        "timestamp": row.timestamp,
-        "timestamp_type": TYPES[row.timestamp_type],
-        "key": _json(row.key, parts.key),
-        "value": _json(row.value, parts.value),
-        "headers": [{"key": _json(key), "value": _json(value)} for key, value in row.headers],
-        **{f"{name}_schema": part.schema for name, part in made if isinstance(part, Decoded)},
-        **{f"{name}_error": part.why for name, part in made if isinstance(part, Undecoded)},
-    }
 
 
 def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
@@ -186,17 +162,6 @@ def _or_null(data: bytes | None) -> str:
 
 def _length(data: bytes | None) -> int:
     return -1 if data is None else len(data)
-
-
-def _json(data: bytes | None, made: Made = None) -> Json:
-    if isinstance(made, Decoded):
-        return made.value
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 SHOWS: dict[str, Show] = {"text": as_text, "json": as_json, "hex": as_hex}

@@ -217,8 +217,10 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
     if request.against == "source":
         if options.restore_id:
             raise UsageError("a restore is compared with its target", "use --against target")
-        if options.to_time or options.from_time or options.range:
-            raise UsageError("the source is compared with all of a restore point", "leave out times and ranges")
+        if options.to_time or options.from_time or options.range or options.skip or options.where:
+            raise UsageError(
+                "the source is compared with all of a restore point", "leave out times, ranges and other windows"
+            )
         options = msgspec.structs.replace(options, map={}, map_regex=())
     elif options.restore_id:
         plan, runs = finished_restore(state, options.restore_id)

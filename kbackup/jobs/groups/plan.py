@@ -42,9 +42,14 @@ def map_groups(
 
 def check_groups(content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]) -> None:
     """Raise `UsageError` for a group that is selected or renamed by name and has no offsets: its records would come
-    back without it, or it would be set under its old name. Not if a window ends before all captures: its notes explain
-    that no group is restored."""
-    if selection is None or (content.choice is not None and content.choice.groups_as_of is None):
+    back without it, or it would be set under its old name. If a window ends before all captures, there are no groups to
+    restore: notes explain that, unless one is named."""
+    if selection is None:
+        return
+    if content.restore_point and content.choice is not None and content.choice.groups_as_of is None:
+        if named := [*selection.names, *renamed]:
+            hint = "leave groups alone with --no-groups; 'kbackup groups apply --restore-point N' sets them later"
+            raise UsageError(f"group {named[0]} can't be restored: {content.choice.notes[-1]}", hint)
         return
     where = "with offsets of what is restored"
     hint = "see 'kbackup groups show', or leave groups alone with --no-groups"

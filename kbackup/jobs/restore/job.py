@@ -17,7 +17,14 @@ from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.job import restore_groups
-from kbackup.jobs.restore.plan import check_same_options, plan_restore, select_content, with_timestamps
+from kbackup.jobs.restore.plan import (
+    check_same_options,
+    count_by_tasks,
+    plan_restore,
+    select_content,
+    with_counts,
+    with_timestamps,
+)
 from kbackup.jobs.restore.preflight import (
     PreflightFindings,
     check_segments,
@@ -58,11 +65,13 @@ def restore(
     listener: ProgressListener,
     *,
     dry_run: bool = False,
+    count: bool = False,
     show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,
     show_settings: Callable[[SettingsReport], None] = lambda _settings: None,
 ) -> RestoreReport:
-    """Restore a restore point into the target; with `dry_run`, report the plan alone. `state` keeps plan, offset map
-    and report: as a rule the store itself. `show_plan` gets the plan with the warnings of the preflight, and
+    """Restore a restore point into the target; with `dry_run`, report the plan alone. With `count`, records in windows
+    are counted before; those that an expression selects always are, as it may fail for one. `state` keeps plan, offset
+    map and report: as a rule the store itself. `show_plan` gets the plan with the warnings of the preflight, and
     `show_settings` the changes of settings, before anything is written."""
     phases = Phases(listener)
     with phases.step("connect"):
@@ -74,6 +83,9 @@ def restore(
     with phases.step("plan"):
         if begun.plan is None:
             content = select_content(options, store)
+            if count or options.where:
+                source = readable(store, content.archive_id)
+                content = with_counts(content, lambda ranges: count_by_tasks(ranges, source, spark, listener))
             plan = plan_restore(options, content, cluster_id)
         else:  # its target was checked when it began
             check_same_archive(begun.plan, store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,17 +19,20 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Choice, Window
+from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Window, without
 from kbackup.archive.segments.writer import greatest, least
 from kbackup.config import Range, parse_range, parse_rule, parse_time
 from kbackup.config.keys import RENAMED
 from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, NoArchiveError, RefusedError, UsageError, suggest_name
+from kbackup.jobs.decoding import where_of
 from kbackup.jobs.groups.plan import check_groups, map_groups
+from kbackup.jobs.replay import read_range
 from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.text import join_names
 from kbackup.util.times import now
 
 UNIT_BYTES = 32 << 20
@@ -81,6 +84,7 @@ def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], re
         partitions=len(topic.partitions),
         records=sum(p.records for p in topic.partitions),
         bytes=sum(p.bytes for p in topic.partitions),
+        exact=all(p.exact for p in topic.partitions),
         configs={**(topic.configs or {}), **configs},
         replication_factor=replication if replication is not None else archived,
     )
@@ -146,6 +150,61 @@ def with_timestamps(content: Content, store: Store, spark: Spark, listener: Prog
     return replace(content, topics=tuple(map(timed_topic, content.topics)))
 
 
+# Count the records in windows by reading them.
+
+
+class Counted(NamedTuple):
+    """The records of a partition in its window, in one of its segments."""
+
+    source: TopicPartition
+    records: int
+    bytes: int
+
+
+def count_range(store: Store, range_: UnitRange) -> Counted:
+    blocks = [(len(step.block), step.block.nbytes) for step in read_range(store, range_) if step.block is not None]
+    return Counted(range_.source, sum(n for n, _ in blocks), sum(size for _, size in blocks))
+
+
+@dataclass(frozen=True)
+class CountRecords:
+    store: Store
+
+    def __call__(self, task: Sequence[UnitRange], progress: ProgressSender) -> Iterator[Counted]:
+        for range_ in task:
+            yield (counted := count_range(self.store, range_))
+            progress.add(counted.records, counted.bytes)
+
+
+def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[Counted]]) -> Content:
+    """`content` with exact counts of the records in its windows. `count` gets one range for each segment."""
+    ranges = [
+        UnitRange(topic=t.name, partition=p.partition, target=t.name, segments=(s,), window=p.window)
+        for t in content.topics
+        for p in t.partitions
+        if p.window is not None
+        for s in p.segments
+    ]
+    sums: dict[TopicPartition, tuple[int, int]] = {}
+    for source, records, size in count(ranges):
+        before = sums.get(source, (0, 0))
+        sums[source] = before[0] + records, before[1] + size
+
+    def counted_topic(topic: ArchivedTopic) -> ArchivedTopic:
+        partitions = (
+            p if p.window is None else replace(p, counted=sums.get(TopicPartition(topic.name, p.partition), (0, 0)))
+            for p in topic.partitions
+        )
+        return replace(topic, partitions=tuple(partitions))
+
+    return replace(content, topics=tuple(map(counted_topic, content.topics)))
+
+
+def count_by_tasks(ranges: list[UnitRange], store: Store, spark: Spark, listener: ProgressListener) -> list[Counted]:
+    tasks = pack(ranges, lambda r: r.segments[0].bytes, _TASK_BYTES, max(1, len(ranges)))
+    return run_counted(spark, tasks, CountRecords(store), listener, sum(r.segments[0].count for r in ranges))
+
+
 # Select the content of an archive for a restore, and plan the restore.
 
 
@@ -157,17 +216,19 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
         raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
     names = tuple(sorted({r.topic for r in ranges}))
     selection = Selection.of(names or options.topics, options.exclude_topics)
-    window = time_window(options, int(time.time() * 1000))
+    skips = tuple(map(parse_range, options.skip))
+    if options.where:
+        where_of(options.where)
+    window = msgspec.structs.replace(time_window(options, int(time.time() * 1000)), where=options.where or None)
     try:
         archive = archive or open_archive(store)
     except NoArchiveError:
         if not is_java_archive(store):
             raise
         content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
-        choice = Choice(
-            from_time=window.from_time, to_time=window.to_time, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,)
-        )
-        return _cut(content, window, ranges, choice, {})
+        start, end = window.from_time, window.to_time
+        choice = Choice(from_time=start, to_time=end, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,))
+        return _cut(content, window, ranges, skips, choice, {})
     view = view_of(archive, options.restore_point, window)
     where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
     selected = set(_named(selection, (t.name for t in view.topics), view.others, where))
@@ -182,7 +243,9 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
     beyond = not_reached(archive, view, content, window, lambda *tp: not ranges or tp in open_ended)
     choice = choice_of(view, window, map(str, ranges), (*excluded, *beyond))
     least = {t.name: len(t.partitions) for t in topics}
-    return _cut(content, window, ranges, choice, least)
+    if ranges:
+        choice = msgspec.structs.replace(choice, left_out=(*choice.left_out, *_beside(content, ranges)))
+    return _cut(content, window, ranges, skips, choice, least)
 
 
 def time_window(options: Restore, now: int) -> Window:
@@ -204,22 +267,44 @@ def _named(selection: Selection, offered: Iterable[str], others: Container[str],
     return selection.topics(names)
 
 
+def _beside(content: Content, ranges: Sequence[Range]) -> Iterator[str]:
+    """Name the partitions of topics with a range that have none themselves."""
+    selected = {(r.topic, r.partition) for r in ranges}
+    for topic in content.topics:
+        others = [
+            str(p.partition) for p in topic.partitions if p.segments and (topic.name, p.partition) not in selected
+        ]
+        if others:
+            yield f"{topic.name}: no record of partition {join_names(others, 10)} is restored, as --range names others"
+
+
 def _cut(
-    content: Content, window: Window, ranges: Sequence[Range], choice: Choice, least: Mapping[str, int]
+    content: Content,
+    window: Window,
+    ranges: Sequence[Range],
+    skips: Sequence[Range],
+    choice: Choice,
+    least: Mapping[str, int],
 ) -> Content:
-    """Return the content inside the window; all of it without a window."""
-    if not ranges and not window.timed:
+    """Return the content inside the window and without what is skipped; all of it without a window."""
+    if not (ranges or skips or window.timed or window.where):
         return content
-    by_partition = check_ranges(content, ranges)
+    by_partition, skipped = check_ranges(content, ranges), check_ranges(content, skips, "--skip")
 
     def window_of(topic: str, partition: int) -> Window:
-        selected = by_partition.get(TopicPartition(topic, partition), ()) if ranges else None
-        return Window(from_time=window.from_time, to_time=window.to_time, ranges=selected)
+        tp = TopicPartition(topic, partition)
+        selected = by_partition.get(tp, ()) if ranges else None
+        if tp in skipped:
+            selected = without(EVERY_OFFSET if selected is None else selected, skipped[tp])
+        return msgspec.structs.replace(window, ranges=selected)
 
+    choice = msgspec.structs.replace(choice, skipped=tuple(map(str, skips)), where=window.where)
     return narrowed(content, window_of, least, choice)
 
 
-def check_ranges(content: Content, ranges: Sequence[Range]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+def check_ranges(
+    content: Content, ranges: Sequence[Range], option: str = "--range"
+) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
     """Return disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
     for a bound that lies outside of what is."""
     archived = {TopicPartition(t.name, p.partition): p for t in content.topics for p in t.partitions}
@@ -229,15 +314,19 @@ def check_ranges(content: Content, ranges: Sequence[Range]) -> dict[TopicPartiti
         partition = archived.get(tp)
         if partition is None:
             count = sum(t.topic == tp.topic for t in archived)
+            if not count:
+                names = {t.name for t in content.topics}
+                hint = suggest_name(tp.topic, names, "see 'kbackup info' for what there is")
+                raise UsageError(f"{option} {selected}: topic {tp.topic} is not restored", hint)
             raise UsageError(
-                f"--range {selected}: topic {tp.topic} has no partition {tp.partition}",
+                f"{option} {selected}: topic {tp.topic} has no partition {tp.partition}",
                 f"use one of its {count} archived partition(s), numbered from 0",
             )
         start = partition.start if selected.start is None else selected.start
         end = partition.end if selected.end is None else selected.end
         if start < partition.start or end > partition.end or start > end:
             raise UsageError(
-                f"--range {selected}: {tp} is archived from {partition.start} to {partition.end} (exclusive)",
+                f"{option} {selected}: {tp} is archived from {partition.start} to {partition.end} (exclusive)",
                 "keep to that, or leave out the side that goes beyond it",
             )
         bounds.setdefault(tp, []).append((start, end))
@@ -328,8 +417,8 @@ def check_same_options(plan: RestorePlan, options: Restore) -> None:
     """Raise `MismatchError` if `plan` was made for other options; older versions did not write them down."""
     if plan.options is None:
         return
-    given = given_options(options)
-    before = {
+    given, unset = given_options(options), given_options(Restore())
+    before = unset | {
         # under the name that a key has now
         RENAMED.get(f"restore.{name}", name).removeprefix("restore."): value
         for name, value in plan.options.items()

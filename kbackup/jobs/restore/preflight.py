@@ -97,8 +97,8 @@ def _check_existing(
     if any(ends[tp] > starts[tp] for tp in partitions) and not into_existing:
         findings.refuse(
             f"target topic {topic.target} is not empty",
-            f"map it to another name (--map {topic.source}={topic.source}-restored), append with --into-existing, or "
-            f"delete it: {_topics_command(cluster, topic, '--delete')}",
+            "restore only the topics that are missing with --topic, restore it beside under another name with "
+            f"--map {topic.source}={topic.source}-restored, or append with --into-existing",
         )
 
 

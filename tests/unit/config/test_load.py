@@ -465,10 +465,14 @@ def test_ranges(text: str, expected: Range) -> None:
     assert str(expected) == text.strip()
 
 
+def test_a_single_offset_is_a_range_of_one() -> None:
+    assert parse_range("orders:2:1376") == Range("orders", 2, 1376, 1377)
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "orders", "orders:0", "orders:0:5", "orders:0:a-b", "orders:-1:0-5", "or ders:0:0-5", ":0:0-5"),
+        *("", "orders", "orders:0", "orders:0:a-b", "orders:-1:0-5", "or ders:0:0-5", ":0:0-5"),
         *("orders:0:5-5", "orders:0:9-5", "orders:0:-0", "orders:0:0-9223372036854775808"),
         *("orders:0:9223372036854775808-", "orders:0:٣-٤", "orders:x:0-5"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from kbackup.archive import layout
@@ -20,17 +21,20 @@ from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
-from kbackup.errors import RefusedError, UsageError
+from kbackup.errors import MismatchError, RefusedError, UsageError
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.restore.plan import (
     UNIT_BYTES,
     UNIT_PARTITIONS,
     check_names,
+    check_same_options,
+    count_range,
     make_units,
     plan_restore,
     plan_topic,
     select_content,
     target_name,
+    with_counts,
     with_timestamps,
 )
 from kbackup.jobs.restore.report import make_report, planned
@@ -273,3 +277,70 @@ def test_unknown_timestamps_are_read_once(tasks: list[Any]) -> None:
     assert len(tasks) == 1, "small segments share a task"
     again = with_timestamps(timed, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused
     assert (again, len(tasks)) == (timed, 1)
+
+
+@pytest.fixture
+def two_points() -> Store:
+    store = MemoryStore()
+    make_archive(store)
+    return store
+
+
+def test_skipped_records_are_left_out_and_counted(two_points: Store) -> None:
+    """Only the second segment of partition 0 has gaps, and it is read whole."""
+    options = Restore(skip=("orders:0:3", "orders:1:5-8"))
+    plan = plan_restore(options, select_content(options, two_points), "c")
+    windows = {part.partition: part.window for unit in plan.units for part in unit}
+    assert windows[0] is not None
+    assert windows[0].ranges == ((0, 3), (4, 2**63 - 1))
+    (topic,) = plan.topics
+    assert (topic.records, topic.exact) == (34 - 1 + 12 - 3, True)
+    assert {g.source for g in plan.groups} == {"billing", "late"}
+    assert plan.choice is not None
+    assert plan.choice.skipped == ("orders:0:3", "orders:1:5-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (Restore(skip=("ordesr:0:3",)), "--skip ordesr:0:3: topic ordesr is not restored", "orders"),
+        (Restore(skip=("orders:7:3",)), "--skip orders:7:3: topic orders has no partition 7", "3 archived"),
+        (Restore(skip=("orders:1:12",)), "--skip orders:1:12: orders-1 is archived from 0 to 12", "keep to that"),
+        (Restore(where=".value > now"), "--where .value > now can't be used: now is not the same", "fields"),
+        (Restore(where=".value ="), "--where .value = can't be used", "expression"),
+        (
+            Restore(to_time="2020-01-01T00:00:00Z", groups=("billing",), topics=("orders",)),
+            "group billing can't be restored: no restore point was captured",
+            "--no-groups",
+        ),
+    ],
+)
+def test_windows_that_can_not_be_meant(two_points: Store, options: Restore, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        plan_restore(options, select_content(options, two_points), "c")
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_an_expression_selects_and_is_counted(two_points: Store) -> None:
+    options = Restore(where=".offset % 2 == 0", topics=("orders",))
+    content = with_counts(
+        select_content(options, two_points), lambda ranges: [count_range(two_points, r) for r in ranges]
+    )
+    plan = plan_restore(options, content, "c")
+    assert plan.exact
+    assert plan.records == len([n for n in (*range(10), 15, *range(17, 40), *range(12)) if n % 2 == 0])
+    bad = Restore(where=".offset | error", topics=("orders",))
+    with pytest.raises(UsageError, match=r"--where \.offset \| error fails for record orders:0:0"):
+        with_counts(select_content(bad, two_points), lambda ranges: [count_range(two_points, r) for r in ranges])
+
+
+def test_a_restore_of_before_has_the_same_options_as_now() -> None:
+    """Its plan lacks the keys that came since."""
+    plan = plan_restore(Restore(topics=("a",)), content({"a": [1]}), "c")
+    assert plan.options is not None
+    old = {name: value for name, value in plan.options.items() if name not in ("skip", "where")}
+    before = msgspec.structs.replace(plan, options=old)
+    check_same_options(before, Restore(topics=("a",)))
+    with pytest.raises(MismatchError, match="skip was unset, now"):
+        check_same_options(before, Restore(topics=("a",), skip=("a:0:1",)))

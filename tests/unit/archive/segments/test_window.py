@@ -1,0 +1,70 @@
+"""Windows by offsets: what is left out, and what counts are exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import EVERY_OFFSET, Window, without
+from tests.support.record_blocks import encoded, plain
+
+END = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("ranges", "skipped", "rest"),
+    [
+        (EVERY_OFFSET, (), EVERY_OFFSET),
+        (EVERY_OFFSET, ((5, 6),), ((0, 5), (6, END))),
+        (EVERY_OFFSET, ((0, 2), (5, 6)), ((2, 5), (6, END))),
+        (((10, 20), (30, 40)), ((15, 35),), ((10, 15), (35, 40))),
+        (((10, 20),), ((12, 13), (18, 25)), ((10, 12), (13, 18))),
+        (((10, 20),), ((0, 5), (20, 22)), ((10, 20),)),
+        (((10, 20),), ((10, 20),), ()),
+    ],
+)
+def test_offsets_without_the_skipped_ones(
+    ranges: tuple[tuple[int, int], ...], skipped: tuple[tuple[int, int], ...], rest: tuple[tuple[int, int], ...]
+) -> None:
+    assert without(ranges, skipped) == rest
+
+
+def test_a_block_without_the_skipped_records() -> None:
+    block = encoded(*map(plain, (3, 4, 7, 8, 9)))
+    cut, untimed = Window(ranges=without(EVERY_OFFSET, ((4, 8),))).cut(block)
+    assert (cut.offsets.tolist(), untimed) == ([3, 8, 9], 0)
+
+
+def test_a_group_on_a_skipped_record_goes_to_the_next_one() -> None:
+    """Records 0 to 9 without 4 and 5 are 8 records of the target."""
+    source, target, count = (np.array(each, np.int64) for each in ([0, 6], [100, 104], [4, 4]))
+    made = OffsetMap(source, target, count, next=108)
+    assert [made.map(at) for at in (3, 4, 5, 6)] == [
+        (103, "exact"),
+        (104, "next record"),
+        (104, "next record"),
+        (104, "exact"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window", "count", "exact"),
+    [
+        (Window(), 10, True),
+        (Window(ranges=((0, 5), (6, END))), 9, True),
+        (Window(ranges=((20, 30),)), 0, True),
+        (Window(from_time=1), 10, False),
+        (Window(where=".value"), 10, False),
+    ],
+)
+def test_counts_of_a_segment_without_gaps(window: Window, count: int, exact: bool) -> None:
+    segment = Segment("orders", 1, 0, 0, 9, 10, 90, 90, 1, 2, 30, "0" * 16, "0" * 16, "key")
+    assert (window.at_most(segment), window.counts(segment)) == (count, exact)
+
+
+@pytest.mark.parametrize(("ranges", "exact"), [(((0, 5), (6, END)), False), (((0, END),), True), (((10, END),), True)])
+def test_gaps_make_a_count_a_bound(ranges: tuple[tuple[int, int], ...], exact: bool) -> None:
+    gappy = Segment("orders", 1, 0, 0, 9, 7, 90, 90, 1, 2, 30, "0" * 16, "0" * 16, "key")
+    assert Window(ranges=ranges).counts(gappy) is exact
