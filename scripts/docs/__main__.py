@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scripts.docs.commands import PAGE, commands_document, configuration_document
+from scripts.docs.library import library_document
 from scripts.docs.man import manual_pages
 from scripts.docs.requests import requests_document
 from scripts.docs.schemas import output_schemas, schema_documents
@@ -21,6 +22,7 @@ def generated() -> dict[str, str]:
     return {
         "infra/docs/commands.md": commands_document(),
         PAGE: configuration_document(ROOT),
+        "infra/docs/python-reference.md": library_document(),
         **{f"formats/schema/{name}": text for name, text in schema_documents().items()},
         **{f"{OUTPUT_SCHEMAS}/{name}": text for name, text in output_schemas().items()},
         **{f"{MAN}/{name}": text for name, text in manual_pages().items()},

@@ -1,0 +1,71 @@
+"""infra/docs/python-reference.md: the names of `import kbackup`, with their signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import kbackup
+
+_HEAD = """\
+# Reference of `import kbackup`
+What each name takes and returns. [python.md](python.md) has examples.
+
+`config` is a path of `kbackup.toml`, a mapping of the same tables, or None: `./kbackup.toml` where there is one. A time
+is RFC 3339 with its zone or `2h ago`, milliseconds since 1970, or a datetime with a zone. What jobs return has the
+fields of [the schemas](json/README.md) of their commands.
+"""
+_WIDTH = 100
+
+
+def library_document() -> str:
+    names = [(name, getattr(kbackup, name)) for name in kbackup.__all__]
+    return "\n".join([_HEAD, *(_section(name, thing) for name, thing in names if not isinstance(thing, ModuleType))])
+
+
+def _section(name: str, thing: object) -> str:
+    return f"## {name}\n{_code(f'kbackup.{name}', thing)}{_prose(thing)}\n{_members(thing)}"
+
+
+def _members(thing: object) -> str:
+    """Return the section of each public method and property of a class."""
+    if not inspect.isclass(thing):
+        return ""
+    public = {name: member for name, member in vars(thing).items() if not name.startswith("_")}
+    return "".join(
+        f"\n### {thing.__name__}.{name}\n{_code(name, member)}{_prose(member)}\n"
+        for name, member in public.items()
+        if inspect.isfunction(member) or isinstance(member, property | cached_property)
+    )
+
+
+def _code(name: str, thing: object) -> str:
+    """Return the signature as a block of code, of a class its fields; of a long one, one argument a line."""
+    if inspect.isclass(thing):
+        fields = getattr(thing, "__dataclass_fields__", {})
+        text = f"class {name}" + "".join(f"\n    {each}: {fields[each].type}" for each in fields if each[0] != "_")
+    else:
+        text = name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(_function(thing))))
+        text = text.replace("(self, ", "(").replace("(self)", "()")
+        if isinstance(thing, property | cached_property):
+            text = text.replace("() ->", ":")
+    if len(text) > _WIDTH and not inspect.isclass(thing):
+        head, _, rest = text.partition("(")
+        inside, _, end = rest.rpartition(")")
+        parts = re.split(r", (?![^\[(]*[\])])", inside)
+        text = f"{head}(\n" + "".join(f"    {part},\n" for part in parts) + f"){end}"
+    return f"```python\n{text}\n```\n"
+
+
+def _prose(thing: object) -> str:
+    return inspect.getdoc(thing if inspect.isclass(thing) else _function(thing)) or ""
+
+
+def _function(thing: Any) -> Callable[..., object]:
+    """Return the function, also of a property."""
+    function: Callable[..., object] = getattr(thing, "fget", None) or getattr(thing, "func", None) or thing
+    return function
