@@ -202,7 +202,7 @@ class Connection:
             takes = f" (it takes {right})" if right else ""
             return UnreachableError(
                 f"{self.address} denied access{when}: {error.str()}{takes}",
-                "give its user that right: infra/docs/security.md has the list",
+                "give its user that right: security.md has the list",
             )
         if error.code() in _UNREACHABLE and last is not None and last.code() == KafkaError._ALL_BROKERS_DOWN:
             # librdkafka names a reason, such as a refused connection, unless it is connected

@@ -33,7 +33,7 @@ PROPERTIES = {
 """The properties of `[source]` that no Kafka client knows, and their meaning."""
 
 _SERVERS = re.compile(r"[^\s,/]+:\d{1,5}(,[^\s,/]+:\d{1,5})*(/[^\s,]*[^\s,/])?/?")
-_HINT = "see infra/docs/configuration.md for the sources of metadata"
+_HINT = "see configuration.md for the sources of metadata"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
