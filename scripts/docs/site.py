@@ -103,6 +103,8 @@ def _blocks(lines: list[str]) -> Iterator[str]:
             yield item[0].ljust(4) + first
             yield from (each and f"    {each}" for each in inside)
             lines = lines[end:]
+            if "" in inside and inside[-1] and lines:
+                yield ""
         elif kind == "table":
             yield _CODE.sub(lambda code: code[0].replace("\\|", "|"), line)
         else:

@@ -59,6 +59,14 @@ def test_pages_load_nothing_from_another_host(site: Path) -> None:
         assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheet.read_text("utf-8")) == [], sheet
 
 
+def test_no_markup_is_left_in_a_page(site: Path) -> None:
+    """Items and tables that are read as text keep their marks."""
+    for page in site.rglob("*.html"):
+        (article,) = re.findall(r"<article.*?</article>", page.read_text("utf-8"), re.DOTALL)
+        text = re.sub(r"<[^>]+>", "", re.sub(r"<(pre|code)\b.*?</\1>", "", article, flags=re.DOTALL))
+        assert re.findall(r"^ *(?:\d+\.  |-   |\|).*|```.*|\*\*.*", text, re.MULTILINE) == [], page
+
+
 def test_a_broken_link_is_a_problem(tmp_path: Path) -> None:
     stage(tmp_path)
     page = tmp_path / "pages" / "formats" / "archive.md"
@@ -72,7 +80,8 @@ def test_a_broken_link_is_a_problem(tmp_path: Path) -> None:
     ("written", "plain"),
     [
         ("a:\n- b\n- c\n", "a:\n\n-   b\n-   c\n"),
-        ("1. a\n   - b\n   - c\n2. d\n", "1.  a\n\n    -   b\n    -   c\n2.  d\n"),
+        ("1. a\n   - b\n   - c\n2. d\n", "1.  a\n\n    -   b\n    -   c\n\n2.  d\n"),
+        ("1. a\n   ```\n   b\n   ```\n2. d\n", "1.  a\n\n    ```\n    b\n    ```\n\n2.  d\n"),
         ("- a\n  b\n\n  c\n\nd\n", "-   a\n    b\n\n    c\n\nd\n"),
         ("a\n```sh\n- b\n```\n", "a\n\n```sh\n- b\n```\n"),
         ("| `a\\|b` |\n", "| `a|b` |\n"),
