@@ -7,7 +7,7 @@ STAMP := .venv/.made
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
-WORKERS := --numprocesses auto --dist worksteal
+WORKERS := --numprocesses 3 --dist worksteal
 # Each worker has its own broker, MinIO and Spark (some 4 GiB); a file's tests share what they made with them. Three
 # fill two cores: many tests wait for a broker or a lease. The longest files come first, so that none waits at the end.
 SERVERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 25
@@ -46,7 +46,7 @@ imports: venv
 
 # A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check
-	$(BIN)/pytest -q $(WORKERS) --numprocesses 3 --sample tests/unit tests/golden
+	$(BIN)/pytest -q $(WORKERS) --sample tests/unit tests/golden
 
 # What is around the product alone: image and manifests, documents, simulations.
 project: venv
