@@ -70,6 +70,7 @@ class Jvm:
         self._answer = Path(tempfile.mkdtemp(prefix="kbackup-spark-"), "connection")
         self._process: subprocess.Popen[bytes] | None = None
         self._error: OSError | None = None
+        self._unheard = threading.Event()
         home = spark_home()
         environment = {
             "SPARK_LAUNCHER_OPTS": LIGHT,  # of the JVM that finds the command line
@@ -78,7 +79,7 @@ class Jvm:
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._answer),
         }
         reading, writing = os.pipe()
-        threading.Thread(target=pass_on, args=(reading,), name="kbackup-stderr", daemon=True).start()
+        threading.Thread(target=pass_on, args=(reading, self._unheard), name="kbackup-stderr", daemon=True).start()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (Spark's own scripts, or the JVM that they start)
                 command_line(home, settings, self._shown),
@@ -142,7 +143,9 @@ class Jvm:
         return gateway
 
     def terminate(self) -> None:
-        """End the JVM, which may be starting, and wait for its end."""
+        """End the JVM, which may be starting, and wait for its end. What it logs of an end within its start is not
+        passed on."""
+        self._unheard.set()
         if self._process is not None:
             self._process.terminate()
             close_process(self._process)
@@ -247,9 +250,9 @@ _RESOLVING = re.compile(
 _HANG_UP = re.compile(rb"(EOFError|BrokenPipeError|Connection\w+Error)\b")
 
 
-def pass_on(reading: int) -> None:
-    """Write to stderr the lines that come from the pipe `reading`, but for greetings and notes of jars, and but for
-    tracebacks of workers whose line to the JVM ended: it cancelled their task, and knows."""
+def pass_on(reading: int, unheard: threading.Event) -> None:
+    """Write to stderr the lines that come from the pipe `reading`, until `unheard` is set, but for greetings and notes of
+    jars, and but for tracebacks of workers whose line to the JVM ended: it cancelled their task, and knows."""
     traceback: list[bytes] = []
     with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
         for line in chain(lines, [b""]):  # at the end, what is kept back
@@ -258,7 +261,7 @@ def pass_on(reading: int) -> None:
                 continue
             is_workers = len(traceback) == 1 or any(b"pyspark/daemon.py" in frame for frame in traceback)
             is_hang_up = is_workers and (not line or _HANG_UP.match(line))  # b"": the daemon ended its worker
-            for each in () if is_hang_up else (*traceback, line):
+            for each in () if is_hang_up or unheard.is_set() else (*traceback, line):
                 if not any(word in each for word in _GREETINGS) and not _RESOLVING.match(each):
                     out.write(printable_lines(each.decode(errors="backslashreplace")).encode())
             traceback.clear()

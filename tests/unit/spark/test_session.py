@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,13 +125,22 @@ def test_starting_the_jvm_runs_no_hook_into_forks() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
 
 
-def passed_on(text: str, capfd: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """Return the words of each line that is passed on of what a JVM writes."""
+def passed_on(text: str, capfd: pytest.CaptureFixture[str], *, unheard: bool = False) -> list[list[str]]:
+    """Return the words of each line that is passed on of what a JVM writes, which was left where it is `unheard`."""
     reading, writing = os.pipe()
     os.write(writing, text.encode())
     os.close(writing)
-    pass_on(reading)
+    left = threading.Event()
+    if unheard:
+        left.set()
+    pass_on(reading, left)
     return [line.split() for line in capfd.readouterr().err.splitlines()]
+
+
+def test_the_log_of_a_jvm_that_was_ended_within_its_start_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "spark ERROR SparkContext: Error initializing SparkContext.\njava.lang.IllegalStateException: Shutdown\n"
+    assert len(passed_on(text, capfd)) == 2
+    assert passed_on(text, capfd, unheard=True) == []
 
 
 def test_messages_of_present_jars_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
