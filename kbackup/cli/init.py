@@ -313,7 +313,7 @@ def _ask_cluster(draft: ConfigDraft, speaks_tls: Callable[[str], bool | None] | 
     protocols = (*_PROTOCOLS[False], *_PROTOCOLS[True]) if tls is None else _PROTOCOLS[tls]
     protocol = _ask_choice(draft, "source.security.protocol", "Security protocol", protocols)
     if protocol.endswith("SSL"):
-        _ask_key(draft, "source.ssl.ca.location", "PEM file of the CA (empty: the system's certificates)")
+        _ask_key(draft, "source.ssl.ca.location", "PEM file of the CA (empty: the system's certificates)", file=True)
     else:
         draft.remove_all("source.ssl.")
     if not protocol.startswith("SASL"):
@@ -366,11 +366,14 @@ def _ask_schedule(kind: Kind, at: str, image: str) -> Schedule:
     return Schedule(kind, moment, image)
 
 
-def _ask_key(draft: ConfigDraft, path: str, question: str, required: bool = False) -> None:
-    """Ask for the value of a key; '-' removes an optional one."""
+def _ask_key(draft: ConfigDraft, path: str, question: str, required: bool = False, file: bool = False) -> None:
+    """Ask for the value of a key; '-' removes an optional one. A `file` must be there."""
 
     def put(answer: str) -> None:
-        draft.put(path, "" if answer.strip() == "-" and not required else answer.strip())
+        text = "" if answer.strip() == "-" and not required else answer.strip()
+        if file and text and not Path(text).is_file():
+            raise UsageError(f"there is no file {text}", "name a readable file")
+        draft.put(path, text)
 
     _prompt(question, draft.text(path) or (None if required else ""), put)
 
@@ -386,7 +389,7 @@ def _ask_secret(draft: ConfigDraft, path: str, default: str) -> None:
     """Ask where a secret is. That of a variable which is not set is asked for, and used for trials alone."""
     present = _REFERENCE.fullmatch(draft.text(path))
     question = f"Where is {path.partition('.')[2]} (env:NAME or file:/path)"
-    kind, name = _prompt(question, present[0] if present else default, _parse_reference)
+    kind, name = _prompt(question, f"{present[1]}:{present[2]}" if present else default, _parse_reference)
     draft.put(path, f"${{{kind}:{name}}}")
     if kind == "env" and not draft.environ.get(name):
         value = _prompt(f"{name} is not set here; its value, which is not written", None, str, hide_input=True)

@@ -323,8 +323,8 @@ def try_cluster(steps: Steps, configured: Configured) -> None:
         return
     with steps.trying("source: list topics") as step:
         names = sorted(name for name in cluster.topic_names() if not is_internal(name))
-        more = ", …" if len(names) > _SHOWN_TOPICS else ""
-        step.detail = f"{len(names)}: {', '.join(names[:_SHOWN_TOPICS])}{more}" if names else "none yet"
+        shown = [*names[:_SHOWN_TOPICS], *(["…"] if len(names) > _SHOWN_TOPICS else [])]
+        step.detail = f"{len(names)}: {', '.join(shown)}" if names else "none, or none that this user may see"
 
 
 def speaks_tls(servers: str, seconds: float = 2.0) -> bool | None:

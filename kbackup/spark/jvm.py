@@ -251,8 +251,8 @@ _HANG_UP = re.compile(rb"(EOFError|BrokenPipeError|Connection\w+Error)\b")
 
 
 def pass_on(reading: int, unheard: threading.Event) -> None:
-    """Write to stderr the lines that come from the pipe `reading`, until `unheard` is set, but for greetings and notes of
-    jars, and but for tracebacks of workers whose line to the JVM ended: it cancelled their task, and knows."""
+    """Write to stderr the lines that come from the pipe `reading`, until `unheard` is set, but for greetings and notes
+    of jars, and but for tracebacks of workers whose line to the JVM ended: it cancelled their task, and knows."""
     traceback: list[bytes] = []
     with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
         for line in chain(lines, [b""]):  # at the end, what is kept back

@@ -124,7 +124,8 @@ def test_refusals(
 
 
 def test_an_answer_that_fails_is_corrected(tried: list[str], typed: Callable[..., int]) -> None:
-    cluster = ("h:9092", "SSL", "/ca.pem")
+    Path("ca.pem").touch()
+    cluster = ("h:9092", "SSL", "nowhere.pem", "ca.pem")
     archive = ("s3://wrong", "http://minio:9000", "", "", "correct", "s3://right", "", "eu-1", "")
     selection = ("/(/", "orders, /x/", "", "", "")
     assert typed(*cluster, *archive, *selection, "none") == 0
@@ -134,7 +135,7 @@ def test_an_answer_that_fails_is_corrected(tried: list[str], typed: Callable[...
         "source": {
             "bootstrap": {"servers": "h:9092"},
             "security": {"protocol": "SSL"},
-            "ssl": {"ca": {"location": "/ca.pem"}},
+            "ssl": {"ca": {"location": "ca.pem"}},
         },
         "s3": {"endpoint_url": "http://minio:9000", "region": "eu-1"},
         "backup": {"topics": ["orders", "/x/"]},
