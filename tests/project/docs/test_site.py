@@ -43,9 +43,13 @@ class _Loaded(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.addresses: list[str] = []
+        self.fetching: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.addresses += [value or "" for name, value in attrs if (tag, name) in _LOADING]
+        # for these the generator's script fetches libraries, or facts about a repository
+        marks = {"mermaid", "glightbox", "pyodide"} & {*(dict(attrs).get("class") or "").split()}
+        self.fetching += [*marks, *(["source"] if ("data-md-component", "source") in attrs else [])]
 
 
 def test_pages_load_nothing_from_another_host(site: Path) -> None:
@@ -55,6 +59,7 @@ def test_pages_load_nothing_from_another_host(site: Path) -> None:
     assert "search.js" in "".join(path.name for path in site.iterdir())
     assert any("iframe-worker" in address for address in loaded.addresses)
     assert [address for address in loaded.addresses if re.match(r"(\w+:)?//", address)] == []
+    assert loaded.fetching == []
     for sheet in site.rglob("*.css"):
         assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheet.read_text("utf-8")) == [], sheet
 
