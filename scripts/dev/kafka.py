@@ -23,38 +23,29 @@ SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _LISTENERS = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 
+
+def _properties(text: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in text.split())
+
+
 # Small internal topics start faster; short intervals let tests see compaction and retention happen.
 # Retention is for topics that ask for it: records with timestamps of old would be gone within a second.
-DEFAULTS = {
-    "auto.create.topics.enable": "false",
-    "num.partitions": "1",
-    "default.replication.factor": "1",
-    "min.insync.replicas": "1",
-    "offsets.topic.num.partitions": "4",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.num.partitions": "4",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.num.partitions": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    # A killed node can come back only when the controller has given up its former life.
-    "broker.session.timeout.ms": "4000",
-    "broker.heartbeat.interval.ms": "500",
-    "group.initial.rebalance.delay.ms": "0",
-    "log.retention.ms": "-1",
-    "log.retention.check.interval.ms": "1000",
-    "log.initial.task.delay.ms": "1000",
-    "log.segment.delete.delay.ms": "1000",
-    "log.cleaner.backoff.ms": "500",
-    "log.cleaner.min.cleanable.ratio": "0.01",
-    "log.cleaner.dedupe.buffer.size": str(8 * MIB),
-    "message.max.bytes": str(25 * MIB),
-    "replica.fetch.max.bytes": str(26 * MIB),
-    "socket.request.max.bytes": str(128 * MIB),
-    "controlled.shutdown.enable": "true",
-    "delete.topic.enable": "true",
-}
+# A killed node can come back only when the controller has given up its former life (broker.session.timeout.ms).
+DEFAULTS = _properties(
+    f"""
+    auto.create.topics.enable=false  num.partitions=1  default.replication.factor=1  min.insync.replicas=1
+    offsets.topic.num.partitions=4  offsets.topic.replication.factor=1
+    transaction.state.log.num.partitions=4  transaction.state.log.replication.factor=1
+    transaction.state.log.min.isr=1  share.coordinator.state.topic.num.partitions=1
+    share.coordinator.state.topic.replication.factor=1  share.coordinator.state.topic.min.isr=1
+    broker.session.timeout.ms=4000  broker.heartbeat.interval.ms=500  group.initial.rebalance.delay.ms=0
+    log.retention.ms=-1  log.retention.check.interval.ms=1000  log.initial.task.delay.ms=1000
+    log.segment.delete.delay.ms=1000  log.cleaner.backoff.ms=500  log.cleaner.min.cleanable.ratio=0.01
+    log.cleaner.dedupe.buffer.size={8 * MIB}  message.max.bytes={25 * MIB}
+    replica.fetch.max.bytes={26 * MIB}  socket.request.max.bytes={128 * MIB}
+    controlled.shutdown.enable=true  delete.topic.enable=true
+    """
+)
 
 
 class Nodes(Server):
@@ -229,22 +220,15 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
     return path
 
 
-_MIRROR_DEFAULTS = {
-    "dedicated.mode.enable.internal.rest": "false",
-    "replication.factor": "1",
-    "checkpoints.topic.replication.factor": "1",
-    "heartbeats.topic.replication.factor": "1",
-    "offset-syncs.topic.replication.factor": "1",
-    "offset.storage.replication.factor": "1",
-    "status.storage.replication.factor": "1",
-    "config.storage.replication.factor": "1",
-    "offset.storage.partitions": "1",
-    "status.storage.partitions": "1",
-    "refresh.topics.interval.seconds": "1",
-    "sync.topic.configs.interval.seconds": "1",
-    "sync.topic.acls.interval.seconds": "1",
-    "offset.flush.interval.ms": "1000",
-}
+_MIRROR_DEFAULTS = _properties(
+    """
+    dedicated.mode.enable.internal.rest=false  replication.factor=1  checkpoints.topic.replication.factor=1
+    heartbeats.topic.replication.factor=1  offset-syncs.topic.replication.factor=1
+    offset.storage.replication.factor=1  status.storage.replication.factor=1  config.storage.replication.factor=1
+    offset.storage.partitions=1  status.storage.partitions=1  refresh.topics.interval.seconds=1
+    sync.topic.configs.interval.seconds=1  sync.topic.acls.interval.seconds=1  offset.flush.interval.ms=1000
+    """
+)
 
 
 class MirrorMaker(Server):

@@ -104,20 +104,18 @@ def _since(versions: str) -> int:
     return int(versions[:-1])
 
 
-def _source(table: Mapping[int, RecordSchema]) -> str:
-    """Return a table as JSON, with one line for each field of a record."""
-    return ",\n".join(
-        f'"{number}": {{"name": "{schema.name}", "newest": {schema.newest}, "fields": ['
-        + ",".join("\n  " + json.dumps(msgspec.to_builtins(field)) for field in schema.fields)
-        + "]}"
-        for number, schema in table.items()
-    )
-
-
 def main() -> None:
-    tables = read(kafka_jars())
+    """Write both tables as JSON, with one line for each field of a record."""
+    metadata, control = (
+        ",\n".join(
+            f'"{number}": {{"name": "{schema.name}", "newest": {schema.newest}, "fields": ['
+            + ",".join("\n  " + json.dumps(msgspec.to_builtins(field)) for field in schema.fields)
+            + "]}"
+            for number, schema in table.items()
+        )
+        for table in read(kafka_jars())
+    )
     path = Path(codec.__file__).with_name("records.json")
-    metadata, control = map(_source, tables)
     path.write_text(f'{{"metadata": {{\n{metadata}\n}}, "control": {{\n{control}\n}}}}\n')
 
 

@@ -71,54 +71,30 @@ def make_shot_archive(store: Store) -> None:
     store_drill(store, "drill-2026-10-23-00000003", restore_point=newest, comparison=comparison())
 
 
-ADDRESSES = {
-    "status": "/status",
-    "points": "/",
-    "point": "/points/9",
-    "point-first": "/points/3",
-    "topics": "/topics",
-    "topics-as-of": "/topics?point=5&sort=losses",
-    "topics-search": "/topics?q=orders",
-    "topic": "/topics/orders",
-    "topic-long": f"/topics/{LONG_TOPIC}",
-    "topic-odd": "/topics/odd",
-    "partition": "/topics/orders/1",
-    "partition-gaps": "/topics/compacted/0",
-    "records": "/topics/orders/1/records",
-    "records-whole": "/topics/odd/0/records?view=auto",
-    "records-hex": "/topics/odd/0/records?view=hex",
-    "records-lines-odd": "/topics/odd/0/records",
-    "record": "/topics/orders/1/records/300",
-    "record-odd": "/topics/odd/0/records/0",
-    "record-hex": "/topics/odd/0/records/4?view=hex",
-    "record-json": "/topics/odd/0/records/6",
-    "seek-end": "/topics/orders/1/records?time=2100-01-01T00:00:00Z",
-    "records-decoded": "/topics/orders/1/records?view=decoded",
-    "search": "/search",
-    "search-matches": "/search?text=customer-1&where=orders",
-    "search-none": "/search?text=nobody-has-this",
-    "search-odd": "/search?text=onerror",
-    "groups": "/groups",
-    "lag": "/groups/lag",
-    "group": "/group?name=billing",
-    "group-attack": f"/group?name={quote(ATTACK)}",
-    "group-long": f"/group?name={quote(LONG_GROUP)}",
-    "restore": "/restore",
-    "restore-range": f"/restore?point=9&range=orders:1:100-200&group={quote(ATTACK)}",
-    "restore-all": "/restore?point=9&topic=orders&topic=clicks",
-    "restore-moment": "/restore?to_time=2026-10-05T03:00:00Z&map_from=orders&map_to=orders-again",
-    "restore-error": "/restore?topic=nowhere&map_from=orders&map_to=orders-again",
-    "growth": "/growth",
-    "diff": "/diff?a=9&b=12",
-    "history": "/history",
-    "drills": "/drills",
-    "drill": "/drills/drill-2026-10-09-00000001/page",
-    "mirrors": "/mirrors",
-    "migration": "/migration",
-    "error-not-found": "/topics/nowhere",
-    "error-input": "/topics/orders/0/records?offset=abc",
-}
-
+_PAGES = f"""
+status /status  points /  point /points/9  point-first /points/3
+topics /topics  topics-as-of /topics?point=5&sort=losses  topics-search /topics?q=orders
+topic /topics/orders  topic-long /topics/{LONG_TOPIC}  topic-odd /topics/odd
+partition /topics/orders/1  partition-gaps /topics/compacted/0
+records /topics/orders/1/records  records-decoded /topics/orders/1/records?view=decoded
+records-whole /topics/odd/0/records?view=auto  records-hex /topics/odd/0/records?view=hex
+records-lines-odd /topics/odd/0/records  seek-end /topics/orders/1/records?time=2100-01-01T00:00:00Z
+record /topics/orders/1/records/300  record-odd /topics/odd/0/records/0
+record-hex /topics/odd/0/records/4?view=hex  record-json /topics/odd/0/records/6
+search /search  search-matches /search?text=customer-1&where=orders
+search-none /search?text=nobody-has-this  search-odd /search?text=onerror
+groups /groups  lag /groups/lag  group /group?name=billing
+group-attack /group?name={quote(ATTACK)}  group-long /group?name={quote(LONG_GROUP)}
+restore /restore  restore-range /restore?point=9&range=orders:1:100-200&group={quote(ATTACK)}
+restore-all /restore?point=9&topic=orders&topic=clicks
+restore-moment /restore?to_time=2026-10-05T03:00:00Z&map_from=orders&map_to=orders-again
+restore-error /restore?topic=nowhere&map_from=orders&map_to=orders-again
+growth /growth  diff /diff?a=9&b=12  history /history  mirrors /mirrors  migration /migration
+drills /drills  drill /drills/drill-2026-10-09-00000001/page
+error-not-found /topics/nowhere  error-input /topics/orders/0/records?offset=abc
+""".split()
+ADDRESSES = dict(zip(_PAGES[::2], _PAGES[1::2], strict=True))
+"""Pages by the names of their pictures."""
 
 SCREENS = {"wide": (1400, 900), "phone": (390, 844)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

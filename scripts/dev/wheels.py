@@ -56,14 +56,6 @@ def _pack_again(sdist: Path, moment: int) -> None:
     sdist.write_bytes(gzip.compress(packed.getvalue(), mtime=moment))
 
 
-def check_reproducible(wheel: Path, folder: Path) -> None:
-    """Build again into an empty folder: the files must be those beside `wheel`."""
-    build(folder)
-    for path in folder.glob("kafka_kbackup-*"):
-        same = path.read_bytes() == (wheel.parent / path.name).read_bytes()
-        _check("the second build", same, f"{path.name} has other bytes than in the first")
-
-
 def install(folder: Path, python: str, wheel: Path) -> None:
     """Make an environment for a Python, of the locked packages; the wheel asks for them as pip reads it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -130,7 +122,11 @@ def main(arguments: list[str]) -> None:
     print(tools.pythons_plan(), flush=True)
     with tempfile.TemporaryDirectory(prefix="kbackup-wheels-") as folder, ThreadPoolExecutor(2) as pool:
         wheel = build(Path(folder) / "dist")
-        check_reproducible(wheel, Path(folder) / "again")
+        again = Path(folder) / "again"
+        build(again)
+        for path in again.glob("kafka_kbackup-*"):
+            same = path.read_bytes() == (wheel.parent / path.name).read_bytes()
+            _check("the second build", same, f"{path.name} has other bytes than in the first")
         there = {version: path for version, path in tools.pythons().items() if path is not None}
         trials = [pool.submit(_try, *each, Path(folder) / f"python{each[0]}", wheel) for each in there.items()]
         for trial in trials:

@@ -28,7 +28,6 @@ Mode = Literal["zookeeper", "migration", "kraft"]
 """Modes of a broker: with ZooKeeper, with ZooKeeper and the migration switched on, or as a KRaft broker."""
 
 _LISTENERS = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "SASL": "SASL_PLAINTEXT"}
-_CONTROLLER = {"CONTROLLER": "PLAINTEXT"}
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _OLD_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 _NEW_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -317,11 +316,7 @@ class MigratingCluster(Nodes):
 
     def _broker_properties(self, node: int) -> dict[str, str]:
         addresses = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._ports[node].items())
-        with_quorum = {
-            "controller.quorum.bootstrap.servers": self.quorum,
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": protocol_map(_LISTENERS | _CONTROLLER),
-        }
+        with_quorum = self._with_quorum()
         by_mode: dict[Mode, dict[str, str]] = {
             "zookeeper": {},
             "migration": with_quorum | {"zookeeper.metadata.migration.enable": "true"},
@@ -345,6 +340,13 @@ class MigratingCluster(Nodes):
             **self._properties,
         }
 
+    def _with_quorum(self) -> dict[str, str]:
+        return {
+            "controller.quorum.bootstrap.servers": self.quorum,
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": protocol_map(_LISTENERS | {"CONTROLLER": "PLAINTEXT"}),
+        }
+
     def _controller_properties(self, node: int, migration: bool) -> dict[str, str]:
         listener = f"CONTROLLER://127.0.0.1:{self._controller_ports[node]}"
         with_zookeeper = {"zookeeper.connect": self.zookeeper_connect, "zookeeper.metadata.migration.enable": "true"}
@@ -353,11 +355,9 @@ class MigratingCluster(Nodes):
             **_SHARED,
             "process.roles": "controller",
             "node.id": str(node),
-            "controller.quorum.bootstrap.servers": self.quorum,
-            "controller.listener.names": "CONTROLLER",
+            **self._with_quorum(),
             "listeners": listener,
             "advertised.listeners": listener,
-            "listener.security.protocol.map": protocol_map(_LISTENERS | _CONTROLLER),
             "authorizer.class.name": _NEW_AUTHORIZER,
             "log.dirs": str(self.home(node) / "data"),
             **(with_zookeeper | _ZOOKEEPER if migration else {}),

@@ -55,7 +55,10 @@ def command_page(name: str, short: str, command: click.Command) -> Iterator[str]
     below = subcommands(command)
     for path, part in {name: command, **{f"{name} {key}": value for key, value in below.items()}}.items():
         if part is not command or not below:
-            yield from (f".B kbackup {_escaped(path)}", _usage(part), ".br")
+            arguments = [param for param in part.params if isinstance(param, click.Argument)]
+            metavars = [_escaped(param.make_metavar(click.Context(part))) for param in arguments]
+            usage = " ".join([r"[\fIOPTIONS\fR]", *(rf"\fI{metavar}\fR" for metavar in metavars)])
+            yield from (f".B kbackup {_escaped(path)}", usage, ".br")
     yield ".SH DESCRIPTION"
     yield from _paragraphs(command)
     if not below:
@@ -70,12 +73,6 @@ def command_page(name: str, short: str, command: click.Command) -> Iterator[str]
 
 def _head(name: str, short: str) -> Iterator[str]:
     yield from (".SH NAME", rf"{_escaped(name)} \- {_line(short.rstrip('.'))}")
-
-
-def _usage(command: click.Command) -> str:
-    arguments = [param for param in command.params if isinstance(param, click.Argument)]
-    metavars = [_escaped(param.make_metavar(click.Context(command))) for param in arguments]
-    return " ".join([r"[\fIOPTIONS\fR]", *(rf"\fI{metavar}\fR" for metavar in metavars)])
 
 
 def _paragraphs(command: click.Command) -> Iterator[str]:

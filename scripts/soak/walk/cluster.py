@@ -67,12 +67,8 @@ class Cluster:
             producer.commit_transaction(30)
         elif transaction is False:
             producer.abort_transaction(30)
-        if transaction is not None:
-            self._wait_for_markers(topic)
-
-    def _wait_for_markers(self, topic: str) -> None:
-        """Wait until the transaction's end can be read: the coordinator answers before it has written the markers."""
-        _wait(lambda: self.log_ends(topic) == log_ends(self.bootstrap, topic, "read_uncommitted"))
+        if transaction is not None:  # the coordinator answers before it has written the markers, which are read
+            _wait(lambda: self.log_ends(topic) == log_ends(self.bootstrap, topic, "read_uncommitted"))
 
     def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Put the group, which has no members, at offsets."""
