@@ -193,7 +193,15 @@ def _cells(rows: Sequence[Result]) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    options = _options(arguments)
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
+    add = parser.add_argument
+    add("--cases", type=_cases, default=_cases(_CASES), help=f"value sizes and records ({_CASES})")
+    add("--repeat", type=int, default=5, help="how often each loop runs; medians count (5)")
+    add("--tasks", type=int, default=2, help="tasks at a time, and processes of the bare loops (2)")
+    add("--only", type=_loops, dest="loops", default=list(LOOPS), metavar="LOOPS", help=f"of: {'+'.join(LOOPS)}")
+    add("--store", choices=("minio", "file"), default="minio", help="where archives go (minio)")
+    add("--json", type=Path, metavar="FILE", help="write all results to FILE")
+    options = parser.parse_args(arguments)
     results: list[Result] = []
     for size, records in options.cases.items():
         with Servers(options.store) as servers:
@@ -208,18 +216,6 @@ def main(arguments: list[str]) -> int:
                         options.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
     print(table(results))
     return 0
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
-    add = parser.add_argument
-    add("--cases", type=_cases, default=_cases(_CASES), help=f"value sizes and records ({_CASES})")
-    add("--repeat", type=int, default=5, help="how often each loop runs; medians count (5)")
-    add("--tasks", type=int, default=2, help="tasks at a time, and processes of the bare loops (2)")
-    add("--only", type=_loops, dest="loops", default=list(LOOPS), metavar="LOOPS", help=f"of: {'+'.join(LOOPS)}")
-    add("--store", choices=("minio", "file"), default="minio", help="where archives go (minio)")
-    add("--json", type=Path, metavar="FILE", help="write all results to FILE")
-    return parser.parse_args(arguments)
 
 
 def _cases(text: str) -> dict[int, int]:

@@ -48,28 +48,24 @@ def described_segments(ranges: Iterable[OffsetRange], record: int) -> Iterator[S
         count = segments_of(records * record)
         marks = [offsets.start + records * n // count for n in range(count + 1)] if count else []
         for first, end in pairwise(marks):
-            yield _segment(offsets, first, end, record)
-
-
-def _segment(offsets: OffsetRange, first: int, end: int, record: int) -> Segment:
-    size = (end - first) * record + 1
-    crc = hashlib.blake2b(f"{offsets}:{first}".encode(), digest_size=16).hexdigest()
-    return Segment(
-        topic=offsets.topic,
-        incarnation=1,
-        partition=offsets.partition,
-        first=first,
-        last=end - 1,
-        count=end - first,
-        bytes=size,
-        stored=size,
-        min_timestamp=_FIRST + first,
-        max_timestamp=_FIRST + end - 1,
-        largest=record,
-        crc=crc[:16],
-        index_crc=crc[16:],
-        key=layout.records_key(layout.topic_dir(offsets.topic), offsets.partition, first, "none"),
-    )
+            size = (end - first) * record + 1
+            crc = hashlib.blake2b(f"{offsets}:{first}".encode(), digest_size=16).hexdigest()
+            yield Segment(
+                topic=offsets.topic,
+                incarnation=1,
+                partition=offsets.partition,
+                first=first,
+                last=end - 1,
+                count=end - first,
+                bytes=size,
+                stored=size,
+                min_timestamp=_FIRST + first,
+                max_timestamp=_FIRST + end - 1,
+                largest=record,
+                crc=crc[:16],
+                index_crc=crc[16:],
+                key=layout.records_key(layout.topic_dir(offsets.topic), offsets.partition, first, "none"),
+            )
 
 
 def build(

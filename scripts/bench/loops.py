@@ -17,6 +17,7 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -211,18 +212,6 @@ def produce(spec: Spec, parent: Connection) -> None:
     serve(parent, work)
 
 
-class _Reporter:
-    """Report each phase as it begins."""
-
-    def __init__(self, parent: Connection) -> None:
-        self._parent = parent
-
-    def phase(self, name: str) -> None:
-        self._parent.send({"phase": name})
-
-    def progress(self, records: int, size: int, expected: int) -> None: ...
-
-
 def run_job(work: str, spec: Spec, parent: Connection) -> None:
     """Run kbackup's job `work`, on a session whose Python workers have begun."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
@@ -231,7 +220,8 @@ def run_job(work: str, spec: Spec, parent: Connection) -> None:
     parent.send({})
     parent.recv()
     store = open_store(spec["store"], S3Options(**spec["s3"]), key_class=layout.key_class)
-    cluster, topic, reporter = {"bootstrap.servers": spec["bootstrap"]}, spec["topic"], _Reporter(parent)
+    cluster, topic = {"bootstrap.servers": spec["bootstrap"]}, spec["topic"]
+    reporter: Any = SimpleNamespace(phase=lambda name: parent.send({"phase": name}), progress=lambda *_: None)
     if work == "backup":
         options = Backup(topics=(topic,), **spec["options"])
         report = backup(options, cluster, store, lambda: session, reporter)

@@ -145,16 +145,6 @@ STEPS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    sizes = [_measure(points, options) for points in options.points]
-    document = {"format": "kbackup-bench-requests", "version": 1, "sizes": sizes}
-    print("\n".join(table(document)))
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
-
-
-def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench.requests", description=__doc__)
     add = parser.add_argument
     add("--points", type=int, nargs="+", default=(10, 1_000, 10_000), help="restore points (10 1000 10000)")
@@ -163,7 +153,13 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     whole = f"larger archives have documents and segments of their newest restore points alone ({WHOLE})"
     add("--whole", type=int, default=WHOLE, help=whole)
     add("--json", type=Path, metavar="FILE")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    sizes = [_measure(points, options) for points in options.points]
+    document = {"format": "kbackup-bench-requests", "version": 1, "sizes": sizes}
+    print("\n".join(table(document)))
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
 
 
 def _measure(points: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -178,8 +174,15 @@ def _measure(points: int, options: argparse.Namespace) -> dict[str, Any]:
         identity = Cluster(broker.client(), "source").topics([TOPIC])[TOPIC].id
         build(made, points, SEGMENTS, PARTITIONS, partial(write_segment, made), identity, sparse=sparse)
         objects = copy(made, open_store(_archive(points), S3Options(**minio.options)))
-        _say(f"{points:,} restore points, {objects:,} objects")
-        environment = _environment(minio, broker, points)
+        print(f"{points:,} restore points, {objects:,} objects", file=sys.stderr, flush=True)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("KBACKUP_", "AWS_"))} | {
+            "KBACKUP_ARCHIVE": _archive(points),
+            "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": broker.bootstrap,
+            "KBACKUP_TARGET_BOOTSTRAP_SERVERS": broker.bootstrap,
+            "KBACKUP_BACKUP_TOPICS": TOPIC,
+            "KBACKUP_SPARK_MASTER": "local[2]",
+            **minio.env,
+        }
         opened, steps = list(_opened(minio, points, options.repeat)), {}
         end = each
         for step in STEPS:
@@ -218,20 +221,8 @@ def _run(step: Step, environment: Mapping[str, str], minio: CountedMinio, points
         raise SystemExit(f"kbackup {line} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     counted = minio.counts()
     counted.subtract(before)
-    _say(f"  {line}: {dict(counted)}, {seconds:.2f} s")
+    print(f"  {line}: {dict(counted)}, {seconds:.2f} s", file=sys.stderr, flush=True)
     return {"seconds": round(seconds, 2), **{name: number for name, number in counted.items() if number}}
-
-
-def _environment(minio: CountedMinio, broker: Broker, points: int) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("KBACKUP_", "AWS_"))}
-    return inherited | {
-        "KBACKUP_ARCHIVE": _archive(points),
-        "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": broker.bootstrap,
-        "KBACKUP_TARGET_BOOTSTRAP_SERVERS": broker.bootstrap,
-        "KBACKUP_BACKUP_TOPICS": TOPIC,
-        "KBACKUP_SPARK_MASTER": "local[2]",
-        **minio.env,
-    }
 
 
 def cache_folder(step: Step, folder: str) -> str:
@@ -274,10 +265,6 @@ def counts_cell(counted: Mapping[str, float]) -> str:
     kinds = {"GET": counted.get("GET", 0) + counted.get("HEAD", 0)}
     kinds |= {kind: counted.get(kind, 0) for kind in ("LIST", "PUT", "DELETE")}
     return ", ".join(f"{number:,.0f} {kind}" for kind, number in kinds.items() if number)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,11 @@ class Servers:
             {"key": key, "value": value}  # a batch takes no timestamps: the records get that of their sending
             for key, value, _ in shop_records(size, 0, min(count, max(4, _POOL_BYTES // size)))
         ]
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                raise KafkaException(error)
+
         producer = Producer(self.broker.client(**_FILLING, **{"message.max.bytes": max(1_000_000, 2 * size)}))
         for partition in range(partitions):
             remaining = count
@@ -137,18 +142,13 @@ class Servers:
                 batch = pool[: min(remaining, len(pool), _BATCH_RECORDS)]
                 while len(producer) and (len(producer) + len(batch)) * size > _QUEUE_BYTES:
                     producer.poll(0.01)
-                if producer.produce_batch(topic, batch, partition, on_delivery=_delivered) != len(batch):
+                if producer.produce_batch(topic, batch, partition, on_delivery=delivered) != len(batch):
                     raise SystemExit(f"librdkafka did not take the records of {topic}")
                 remaining -= len(batch)
                 pool = pool[len(batch) :] + pool[: len(batch)]
         if producer.flush(120):
             raise SystemExit(f"the broker did not take the records of {topic}")
         return topic
-
-
-def _delivered(error: KafkaError | None, _: Message) -> None:
-    if error is not None:
-        raise KafkaException(error)
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

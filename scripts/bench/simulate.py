@@ -312,7 +312,15 @@ objects in it). Requests: the driver's as counted, the executors' by the formula
 
 
 def main(arguments: list[str]) -> int:
-    options = _options(arguments)
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench.simulate", description=__doc__)
+    add = parser.add_argument
+    add("--partitions", type=int, nargs="+", default=[10_000, 100_000], help="sizes to try (10000 100000)")
+    add("--partition-bytes", type=float, default=1e10, help="bytes of a partition (1e10: 1 PB in 100,000)")
+    add("--record", type=int, default=1024, help="bytes of an encoded record (1024)")
+    add("--grown", type=float, default=0.01, help="what a night adds, as a share (0.01)")
+    add("--no-restore", action="store_false", dest="restore", help="leave out the restore, which takes most memory")
+    add("--worked", action="store_true", help="print the table of infra/docs/scale.md, and simulate nothing")
+    options = parser.parse_args(arguments)
     if options.worked:
         print("\n".join(worked_rows()))
         return 0
@@ -322,18 +330,6 @@ def main(arguments: list[str]) -> int:
         for run in simulate(partitions, size, options.record, options.grown, options.restore):
             print("\n".join(_report(run)), end="\n\n")
     return 0
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench.simulate", description=__doc__)
-    add = parser.add_argument
-    add("--partitions", type=int, nargs="+", default=[10_000, 100_000], help="sizes to try (10000 100000)")
-    add("--partition-bytes", type=float, default=1e10, help="bytes of a partition (1e10: 1 PB in 100,000)")
-    add("--record", type=int, default=1024, help="bytes of an encoded record (1024)")
-    add("--grown", type=float, default=0.01, help="what a night adds, as a share (0.01)")
-    add("--no-restore", action="store_false", dest="restore", help="leave out the restore, which takes most memory")
-    add("--worked", action="store_true", help="print the table of infra/docs/scale.md, and simulate nothing")
-    return parser.parse_args(arguments)
 
 
 def _report(run: Simulated) -> list[str]:

@@ -146,7 +146,11 @@ class WholeBench:
             before = self._servers.cpu()
             used = _run(command, env, Path(folder))
             after = self._servers.cpu()
-            steps = _steps(Path(folder, "stdout"))
+            try:
+                report = json.loads(Path(folder, "stdout").read_bytes())["seconds"]
+                steps = {name: float(seconds) for name, seconds in report.items()}
+            except (ValueError, KeyError, TypeError):
+                steps = {}  # the output of another tool
         if work == "restore":
             self._servers.delete_topic(target)
         return Round(
@@ -167,14 +171,6 @@ def _run(command: Sequence[str], env: Mapping[str, str], folder: Path) -> dict[s
     if used["code"]:
         raise SystemExit(f"{' '.join(command[:4])} … ended with {used['code']:.0f}:\n{errors.read_text()[-2000:]}")
     return used
-
-
-def _steps(stdout: Path) -> dict[str, float]:
-    """Return the seconds by step of kbackup's report; none for other output."""
-    try:
-        return {name: float(seconds) for name, seconds in json.loads(stdout.read_bytes())["seconds"].items()}
-    except (ValueError, KeyError, TypeError):
-        return {}
 
 
 _HEAD = (
@@ -238,7 +234,18 @@ _WARM_RECORDS = 4_000
 
 def main(arguments: list[str]) -> int:
     """Measure the rounds that the arguments ask for, and print the table."""
-    options = _options(arguments)
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench.whole", description=__doc__)
+    add = parser.add_argument
+    add("--cases", default=_CASES, help=f"value sizes and records ({_CASES})")
+    add("--repeat", type=int, default=3, help="rounds (3)")
+    add("--works", type=lambda text: tuple(text.split(",")), default=WORKS, help="backup,restore")
+    add("--set", action="append", metavar="NAME=VALUE,…", help="kbackup once more, with these variables; '' for none")
+    add("--against", type=Path, action="append", default=[], help="kbackup of another checkout")
+    add("--peer", nargs=2, action="append", default=[], metavar=("FILE", "PROGRAM"), help="another tool")
+    add("--steps", action="store_true", help="show the time of each of kbackup's steps too")
+    add("--json", type=Path, metavar="FILE", help="write all rounds to FILE")
+    options = parser.parse_args(arguments)
+    options.set = options.set or [""]
     rounds: list[Round] = []
     for case in options.cases.split(","):
         size, _, records = case.partition(":")
@@ -265,22 +272,6 @@ def _tools(options: argparse.Namespace) -> list[tuple[Tool, str]]:
         tools.append((kbackup(f"kbackup {value}".rstrip(), more=more), ""))
     tools += [(kbackup(tree.name, tree.resolve()), "") for tree in options.against]
     return [*tools, *((Tool.load(Path(file)), program) for file, program in options.peer)]
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench.whole", description=__doc__)
-    add = parser.add_argument
-    add("--cases", default=_CASES, help=f"value sizes and records ({_CASES})")
-    add("--repeat", type=int, default=3, help="rounds (3)")
-    add("--works", type=lambda text: tuple(text.split(",")), default=WORKS, help="backup,restore")
-    add("--set", action="append", metavar="NAME=VALUE,…", help="kbackup once more, with these variables; '' for none")
-    add("--against", type=Path, action="append", default=[], help="kbackup of another checkout")
-    add("--peer", nargs=2, action="append", default=[], metavar=("FILE", "PROGRAM"), help="another tool")
-    add("--steps", action="store_true", help="show the time of each of kbackup's steps too")
-    add("--json", type=Path, metavar="FILE", help="write all rounds to FILE")
-    options = parser.parse_args(arguments)
-    options.set = options.set or [""]
-    return options
 
 
 if __name__ == "__main__":

@@ -86,10 +86,6 @@ class Program:
     folder: str = ""
     tags: str = ""
 
-    @property
-    def module_version(self) -> str:
-        return f"{self.module}@{self.version}"
-
 
 MINIO = Program("minio", "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
 HELM = Program("helm", "helm.sh/helm/v4", "v4.0.5", "./cmd/helm")
@@ -102,14 +98,14 @@ def binary(program: Program) -> Path:
     """Its path; built on first use (on two cores helm takes a minute, MinIO three)."""
 
     def fill(folder: Path) -> None:
+        source = f"{program.module}@{program.version}"
         env = {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-        argv = [tools.go(), "install", f"-tags={program.tags}", program.module_version]
+        argv = [tools.go(), "install", f"-tags={program.tags}", source]
         if program.folder:
-            get = [tools.go(), "mod", "download", "-json", program.module_version]
-            source = json.loads(run(get, f"fetching {program.module_version}", _HINT))["Dir"]
-            within = ("-C", str(source), f"-tags={program.tags}", "-o", str(folder))
+            got = run([tools.go(), "mod", "download", "-json", source], f"fetching {source}", _HINT)
+            within = ("-C", json.loads(got)["Dir"], f"-tags={program.tags}", "-o", str(folder))
             argv = [tools.go(), "build", *within, program.folder]
-        run(argv, f"building {program.module_version}", _HINT, env)
+        run(argv, f"building {source}", _HINT, env)
 
     return entry(f"{program.name}-{program.version}", fill) / program.name
 

@@ -28,9 +28,8 @@ class MissingToolError(RuntimeError):
 def check_python() -> None:
     if sys.version_info < MIN_PYTHON:
         found = ".".join(map(str, sys.version_info[:3]))
-        raise MissingToolError(
-            f"python: {sys.executable} is {found}; install Python >= 3.11, or name one: make PYTHON=..."
-        )
+        hint = "install Python >= 3.11, or name one: make PYTHON=..."
+        raise MissingToolError(f"python: {sys.executable} is {found}; {hint}")
 
 
 def pythons() -> dict[str, str | None]:

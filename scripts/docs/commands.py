@@ -55,7 +55,12 @@ _SEVERAL = 3
 
 
 def commands_document() -> str:
-    shared = _rows_of_several()
+    rows_of: dict[str, Counter[str]] = {}
+    for command in all_commands().values():
+        for option in _own_options(command):
+            rows_of.setdefault(option.opts[-1], Counter())[_row(option)] += 1
+    most = {name: counts.most_common(1)[0] for name, counts in rows_of.items()}
+    shared = {name: row for name, (row, count) in sorted(most.items()) if count >= _SEVERAL}
     sections = [_HEAD, *(_section(name, command, shared) for name, command in all_commands().items())]
     for title, rows in (
         ("several commands", shared.values()),
@@ -64,16 +69,6 @@ def commands_document() -> str:
     ):
         sections.append(f"## Options of {title}\n{_table(rows)}")
     return "\n".join(sections)
-
-
-def _rows_of_several() -> dict[str, str]:
-    """Return the most frequent row of each option that several commands have, by the option's name."""
-    rows: dict[str, Counter[str]] = {}
-    for command in all_commands().values():
-        for option in _own_options(command):
-            rows.setdefault(option.opts[-1], Counter())[_row(option)] += 1
-    most = {name: counts.most_common(1)[0] for name, counts in rows.items()}
-    return {name: row for name, (row, count) in sorted(most.items()) if count >= _SEVERAL}
 
 
 def _section(name: str, command: click.Command, shared: dict[str, str]) -> str:

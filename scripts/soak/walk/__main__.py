@@ -25,13 +25,12 @@ from scripts.soak.walk.cluster import Cluster
 from scripts.soak.walk.steps import Commands, Walk, WrongError
 from tests.contract.proxy import Proxy
 
-ArchiveRoot = tuple[str, dict[str, Any], dict[str, str], Proxy | None]
 _HEADERS = 700
 """Bytes of MinIO's headers: most cuts of a bad network fall into them."""
 
 
 @contextmanager
-def _archive_root(folder: Path, minio: bool) -> Iterator[ArchiveRoot]:
+def _archive_root(folder: Path, minio: bool) -> Iterator[tuple[str, dict[str, Any], dict[str, str], Proxy | None]]:
     """Yield the address of archives, the options to open it, the environment of a process that opens it, and the
     network between."""
     if not minio:
