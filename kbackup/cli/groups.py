@@ -38,7 +38,7 @@ class _InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group("groups", cls=_InOrder)
+@click.group("groups", cls=_InOrder, epilog="Example: kbackup groups show")
 @common_options
 def command() -> None:
     """Show, plan, set and undo offsets of consumer groups."""

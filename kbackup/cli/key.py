@@ -16,7 +16,7 @@ from kbackup.store.crypt.kek import check_source, generate_key, load_kek
 from kbackup.util.text import plural
 
 
-@click.group("key")
+@click.group("key", epilog="Example: kbackup key generate /etc/kbackup/archive.key")
 @common_options
 def command() -> None:
     """Generate, list and rotate keys of encrypted archives."""

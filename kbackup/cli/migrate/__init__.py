@@ -30,6 +30,7 @@ controller_config_option = click.option(
     "migrate",
     cls=LazySubcommands,
     package=__package__,
+    epilog="Example: kbackup migrate preflight",
     subcommands=("preflight", "archive", "status", "verify", "rollback", "bootstrap"),  # as in the runbook
 )
 @common_options

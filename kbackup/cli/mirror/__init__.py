@@ -27,7 +27,9 @@ class _Mirror(LazySubcommands):
 
 
 # each subcommand is a module here
-@click.group("mirror", cls=_Mirror, package=__package__, subcommands=SUBCOMMANDS)
+@click.group(
+    *("mirror", _Mirror), package=__package__, subcommands=SUBCOMMANDS, epilog="Example: kbackup mirror mm2.properties"
+)
 def command() -> None:
     """Mirror topics, groups, configs and ACLs between clusters through an archive.
 
