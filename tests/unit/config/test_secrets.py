@@ -86,7 +86,8 @@ def test_secret_keys() -> None:
     }
 
 
-SETTINGS = {path: f"hush-{path}" for path in SECRETS if path not in JAVA} | BESIDE
+WEBHOOK = {"notify.url": "https://hooks.example.com/hush"}
+SETTINGS = {path: f"hush-{path}" for path in SECRETS if path not in JAVA} | BESIDE | WEBHOOK
 """Every secret is a text with "hush" in it."""
 
 
