@@ -47,7 +47,9 @@ def convert(key: Key, value: object, where: str) -> object:
         raise UsageError(
             f"{where}: {key.path}: {error.pattern!r} is no regular expression", f"mend it: {error}"
         ) from None
-    except (ValueError, msgspec.ValidationError):
+    except (ValueError, msgspec.ValidationError) as error:
+        if key.kind == "time" and str(error) != value:
+            raise UsageError(f"{where}: {key.path} {value!r} is not a time: {error}", f"give {key.expected}") from None
         value_text = "" if is_secret(key.path) else f" {shown(key.path, value)!r}"
         raise UsageError(
             f"{where}: {key.path}{value_text} is not {key.expected}", f"set {key.path}: {key.doc}"

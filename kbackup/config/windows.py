@@ -45,6 +45,7 @@ def _quantity(text: str, units: Mapping[str, float]) -> float:
 
 
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([Zz])|([+-]\d\d:\d\d))", re.ASCII)
+_LOCAL = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)(?:(:\d\d)(\.\d+)?)?", re.ASCII)
 _MILLISECONDS = re.compile(r"\d{1,19}", re.ASCII)
 _SECONDS = 10  # digits of an epoch time in seconds, from 2001 to 2286; in ms they are days of 1970
 _AGO = re.compile(r"(.+?)\s+ago")
@@ -103,16 +104,52 @@ def parse_time(text: str, now: int, *, up: bool = False) -> int:
         return max(0, round(now - min(parse_duration(ago[1]) * 1000, float(now))))
     if _MILLISECONDS.fullmatch(text):
         if len(text) == _SECONDS:
-            raise ValueError(f"{text} looks like seconds; milliseconds are expected")
+            raise ValueError(f"it looks like seconds; in milliseconds it is {text}000")
         return _representable(int(text))
     found = _RFC3339.fullmatch(text)
     if found is None:
-        raise ValueError(text)
+        raise ValueError(_why_not(text))
     date, clock, fraction, _, zone = found.groups()
     moment = datetime.fromisoformat(f"{date}T{clock}{zone or '+00:00'}") - _EPOCH
     whole = moment // timedelta(milliseconds=1)
     exact = whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or ""))
     return _representable(math.ceil(exact) if up else math.floor(exact))
+
+
+def _why_not(text: str) -> str:
+    """Return what a text lacks to be a time, or the text itself if it is like none."""
+    if local := _LOCAL.fullmatch(text):
+        return f"it has no zone; give {local[1]}T{local[2]}{local[3] or ':00'}Z for UTC, or --tz Europe/Berlin as well"
+    if zoned := re.fullmatch(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)", text, re.ASCII):
+        return f"it has no seconds; give {zoned[1]}T{zoned[2]}:00{zoned[3]}"
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII):
+        return f"it has no time of day; give {text}T00:00:00Z, or another one"
+    if clock := re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?", text, re.ASCII):
+        return f"it has no date; give {datetime.now(UTC):%Y-%m-%d}T{text}{'' if clock[2] else ':00'}Z, which is UTC"
+    if re.fullmatch("[a-zA-Z]+", text):
+        return "the only word is 'now'; give a date with a time, or '24h ago'"
+    return text
+
+
+def in_zone(text: str, zone: str) -> str:
+    """Return a time without a zone as that time in `zone`, such as "Europe/Berlin"; another text as it is.
+
+    `ValueError` for an unknown zone, and for a time that a change of clocks makes ambiguous."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        info = ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{zone} is not a time zone; give one such as Europe/Berlin or UTC") from None
+    found = _LOCAL.fullmatch(text.strip())
+    if found is None:
+        return text
+    date, minutes, seconds, fraction = found[1], found[2], found[3] or ":00", found[4] or ""
+    moment = datetime.fromisoformat(f"{date}T{minutes}{seconds}")
+    offsets = [moment.replace(tzinfo=info, fold=fold).isoformat()[19:] for fold in (0, 1)]
+    if offsets[0] != offsets[1]:
+        raise ValueError(f"clocks change in {zone} at {text}; add {offsets[0]} or {offsets[1]} to it")
+    return f"{date}T{minutes}{seconds}{fraction}{offsets[0]}"
 
 
 def moment_of(name: str, given: str | int | datetime | None, *, up: bool = False) -> int | None:

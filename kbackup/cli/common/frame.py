@@ -191,6 +191,7 @@ class FlagValues:
     error: KbackupError | None = None
     metrics: MetricsFile | None = None
     accept_rollback: bool = False
+    time_zone: str | None = None
     notifier: Notifier | None = None
 
 

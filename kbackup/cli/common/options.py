@@ -14,6 +14,7 @@ from kbackup.cli.common.frame import METRICS_FILE, FlagValues, Frame, load_confi
 from kbackup.cli.common.output import Reporter
 from kbackup.config import KEYS, Key, Setting, SettingOrigin, exposes_secret
 from kbackup.config.values import escape_references
+from kbackup.config.windows import in_zone
 from kbackup.errors import UsageError
 from kbackup.util.text import kbackup_command, shell_line
 
@@ -51,11 +52,24 @@ def record_key(key: Key, entry: str = "") -> Callback:
         elif key.kind == "table":
             settings.extend(Setting(f"{key.path}.{name}", text, origin) for name, text in map(_pair, value))
         else:
+            if key.kind == "time":
+                value = zoned(context, parameter, value)
             if key.kind == "list" and key.choices:  # words of a choice have no commas: a flag may give several of them
                 value = ",".join(value).split(",")
             settings.append(Setting(key.path, list(value) if key.kind == "list" else value, origin))
 
     return record
+
+
+def zoned(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return a time in the zone of `--tz`, which is read first. A callback of options that take a time."""
+    zone = context.ensure_object(FlagValues).time_zone
+    if value is None or zone is None:
+        return value
+    try:
+        return in_zone(value, zone)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -254,16 +268,28 @@ def point_option(
     )
 
 
+tz_option = hidden_value(
+    "--tz",
+    callback=store("time_zone"),
+    is_eager=True,
+    metavar="ZONE",
+    help="Time zone of times that are given without one, such as Europe/Berlin.",
+)
+
+
 def to_time_option(help: str = KEYS["restore.to_time"].doc) -> Callable[[F], F]:
-    """Return the option `--to-time`, whose value a command gets as text."""
-    return click.option("--to-time", "to_time", cls=AliasedOption, aliases=_TIME_ALIASES, metavar="TIME", help=help)
+    """Return the options `--to-time`, whose value a command gets as text, and `--tz`."""
+    attributes: dict[str, Any] = {"cls": AliasedOption, "aliases": _TIME_ALIASES, "callback": zoned}
+    return options(click.option("--to-time", "to_time", metavar="TIME", help=help, **attributes), tz_option)
 
 
 point_key_option = key_option("restore.restore_point", "-b", "--restore-point", aliases=_POINT_ALIASES)
 """`--restore-point`, into the configuration."""
 
-time_key_options = options(key_option("restore.to_time", aliases=_TIME_ALIASES), key_option("restore.from_time"))
-"""`--to-time` and `--from-time`, into the configuration."""
+time_key_options = options(
+    key_option("restore.to_time", aliases=_TIME_ALIASES), key_option("restore.from_time"), tz_option
+)
+"""`--to-time` and `--from-time`, into the configuration, in the zone of `--tz`."""
 
 
 # The options that commands share. None of them becomes a parameter of a command: their values go to `FlagValues`, and

@@ -19,7 +19,7 @@ from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import bucket_options, key_option, options, state_options
+from kbackup.cli.common.options import bucket_options, key_option, options, state_options, zoned
 from kbackup.cli.common.output import Reporter, json_line, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.config.windows import ADDRESSES, TopicAddress, moment_of
@@ -259,7 +259,7 @@ MM2 = "mm2"
 
 record_options = options(
     state_options,
-    click.option("--from-time", metavar="TIME", help="Records from this time on, inclusive."),
+    click.option("--from-time", metavar="TIME", callback=zoned, help="Records from this time on, inclusive."),
     click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."),
     click.option(
         "--output",

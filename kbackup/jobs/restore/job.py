@@ -30,6 +30,7 @@ from kbackup.jobs.restore.preflight import (
     check_segments,
     check_still_there,
     check_target,
+    warn_of_existing,
     warn_of_members,
 )
 from kbackup.jobs.restore.report import (
@@ -98,6 +99,8 @@ def restore(
             findings = PreflightFindings(create=[t.target for t in plan.topics if t.target not in existing])
         else:
             findings = check_target(cluster, brokers, plan, with_timestamps(content, records, spark, listener))
+            if plan.into_existing:
+                findings.warnings += warn_of_existing(target, cluster, records, plan)
         settings = compare_settings(store, plan, cluster)
         if dry_run:
             findings.warnings += warn_of_members(cluster, plan.groups)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
+from kbackup.archive import layout
 from kbackup.archive.query.content import ArchivedTopic, Content
 from kbackup.archive.restores.offset_map import by_partition
-from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, finished_restore
+from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import KbackupError, MismatchError, RefusedError
+from kbackup.formats.record import Row, rows
+from kbackup.jobs.replay import read_range
 from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.kafka.consume import RangeReader
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import kafka_command, plural
 
 _BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
@@ -193,6 +201,47 @@ def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
     if limit != _NO_LIMIT or both not in configs:
         return limit, own
     return int(configs[both]), own if own in configs else both
+
+
+_COMPARED = 20  # records of a partition, and partitions of a topic, that are compared
+_SILENCE = 30.0  # s
+
+
+def warn_of_existing(target: Properties, cluster: Cluster, store: Store, plan: RestorePlan) -> list[str]:
+    """Warnings of what the target topics hold to which the restore would append: how much, and whether they begin with
+    the records that are to be restored."""
+    ranges: dict[str, list[UnitRange]] = defaultdict(list)
+    for range_ in (range_ for unit in plan.units for range_ in unit):
+        ranges[range_.target].append(range_)
+    warnings = []
+    for topic in cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics}).values():
+        partitions = [TopicPartition(topic.name, p) for p in topic.partitions]
+        starts, ends = cluster.log_starts(partitions), cluster.log_ends(partitions, "read_committed")
+        held = sum(ends[tp] - starts[tp] for tp in partitions)
+        if not held:
+            continue
+        sampled = [r for r in ranges[topic.name] if ends[r.tp] > starts[r.tp]][:_COMPARED]
+        logs = [OffsetRange(*r.tp, starts[r.tp], min(ends[r.tp], starts[r.tp] + _COMPARED)) for r in sampled]
+        present: dict[TopicPartition, list[Row]] = defaultdict(list)
+        group = layout.reader_group("verify", plan.restore_id)
+        reader = RangeReader(target, "read_committed", group, _SILENCE, max(1, len(logs)), role="target")
+        with closing(reader):
+            for tp, block in reader.read(logs):
+                present[tp] += rows(block, str(tp))
+        samples = [(r, present[r.tp]) for r in sampled if present[r.tp]]
+        same = samples and all(_contents(each) == _contents(_first_rows(store, r, len(each))) for r, each in samples)
+        doubled = ", and begins with the same records: they would be in it twice" if same else ""
+        warnings.append(f"target topic {topic.name} holds up to {plural(held, 'record')} now{doubled}")
+    return warnings
+
+
+def _first_rows(store: Store, range_: UnitRange, count: int) -> list[Row]:
+    blocks = (step.block for step in read_range(store, range_) if step.block is not None)
+    return list(islice((row for block in blocks for row in rows(block, str(range_.source))), count))
+
+
+def _contents(records: Sequence[Row]) -> list[tuple[object, ...]]:
+    return [(row.key, row.value, row.headers) for row in records]
 
 
 def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:

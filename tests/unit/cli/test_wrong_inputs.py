@@ -92,10 +92,30 @@ WRONG: list[tuple[str, int, str, str]] = [
         help_of("expire"),
     ),
     ("cat orders --output xml", 2, "--output: 'xml' is not one of 'text', 'json', 'hex'", help_of("cat")),
-    ("info -a archive --to-time yesterday", 2, "--to-time yesterday is not a time", f"give {TIMES}"),
+    (
+        *("info -a archive --to-time yesterday", 2),
+        "--to-time yesterday is not a time: the only word is 'now'; give a date with a time, or '24h ago'",
+        f"give {TIMES}",
+    ),
+    (
+        *("restore -a archive --to-time 2026-01-31T14:05", 2),
+        "flag --to-time: restore.to_time '2026-01-31T14:05' is not a time: it has no zone; give 2026-01-31T14:05:00Z "
+        "for UTC, or --tz Europe/Berlin as well",
+        f"give {TIMES}",
+    ),
+    (
+        *("cat orders -a archive --to-time 2026-10-25T02:30:00 --tz Europe/Berlin", 2),
+        "--to-time: clocks change in Europe/Berlin at 2026-10-25T02:30:00; add +02:00 or +01:00 to it",
+        help_of("cat"),
+    ),
+    (
+        *("cat orders -a archive --to-time 2026-10-25T02:30:00 --tz Berlin", 2),
+        "--to-time: Berlin is not a time zone; give one such as Europe/Berlin or UTC",
+        help_of("cat"),
+    ),
     (
         *("info -a archive --to-time 1769860800", 2),
-        "--to-time 1769860800 is not a time: 1769860800 looks like seconds; milliseconds are expected",
+        "--to-time 1769860800 is not a time: it looks like seconds; in milliseconds it is 1769860800000",
         f"give {TIMES}",
     ),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from kbackup.config import (
     settings_in_effect,
 )
 from kbackup.config.clients import CONTROLLED
+from kbackup.config.windows import in_zone
 from kbackup.errors import UsageError
 from kbackup.store.options import S3Options
 
@@ -174,7 +176,7 @@ def test_the_former_path_of_a_key_works(text: str, environ: dict[str, str]) -> N
         ("[restore]\nreplication_factor = 40000", "40000 is not a number, 1 to 32767", ""),
         (
             "[restore]\nto_time = '2023-11-14T23:13:20'",
-            "restore.to_time '2023-11-14T23:13:20' is not a time such as 2026-01-31T12:00:00Z",
+            "restore.to_time '2023-11-14T23:13:20' is not a time: it has no zone; give 2023-11-14T23:13:20Z",
             "",
         ),
         ("[restore]\nfrom_time = 1700000000", "restore.from_time '1700000000' is not a time", ""),
@@ -424,6 +426,35 @@ def test_no_times(text: str) -> None:
     """Without a zone nobody knows which moment it is; ten digits are seconds."""
     with pytest.raises(ValueError):
         parse_time(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2026-01-31T14:05:00.5", "no zone; give 2026-01-31T14:05:00Z"),
+        ("2026-01-31 14:05+01:00", "no seconds; give 2026-01-31T14:05:00+01:00"),
+        ("2026-01-31", "no time of day; give 2026-01-31T00:00:00Z"),
+        ("14:05", "no date; give 20"),
+        ("1700000000", "in milliseconds it is 1700000000000"),
+        ("yesterday", "the only word is 'now'"),
+    ],
+)
+def test_what_a_time_lacks(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        parse_time(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "zoned"),
+    [
+        ("2026-01-31T14:05", "Europe/Berlin", "2026-01-31T14:05:00+01:00"),
+        ("2026-07-31 14:05:06.123456789", "Europe/Berlin", "2026-07-31T14:05:06.123456789+02:00"),
+        ("2026-01-31T14:05:00", "UTC", "2026-01-31T14:05:00+00:00"),
+        *((text, "Europe/Berlin", text) for text in ("now", "2h ago", "2026-01-31T14:05:00Z", "1700000000000", "x")),
+    ],
+)
+def test_a_time_in_a_zone(text: str, zone: str, zoned: str) -> None:
+    assert in_zone(text, zone) == zoned
 
 
 @given(
