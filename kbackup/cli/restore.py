@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing to the target."),
     count_option,
     click.option(
+        "--guide",
+        is_flag=True,
+        help="Ask what happened, print the commands that mend it, and run the dry run. For a terminal.",
+    ),
+    click.option(
         "--undo",
         is_flag=True,
         help="Put back the target's ACLs, configs and quotas from before --restore-id; restore nothing.",
@@ -59,7 +64,7 @@ if TYPE_CHECKING:
     spark=True,
     example="kbackup restore --restore-point 41 --topic orders --dry-run",
 )
-def command(frame: Frame, dry_run: bool, count: bool, undo: bool) -> int:
+def command(frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
     Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
@@ -68,6 +73,10 @@ def command(frame: Frame, dry_run: bool, count: bool, undo: bool) -> int:
 
     Ends with exit code 3 when a group or a setting could not be set, or when records of the restore point are lost.
     """
+    if guide:
+        from kbackup.cli.guide import run_guide
+
+        return run_guide(frame)
     if undo:
         return _undo_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter

@@ -275,7 +275,7 @@ def _beside(content: Content, ranges: Sequence[Range]) -> Iterator[str]:
             str(p.partition) for p in topic.partitions if p.segments and (topic.name, p.partition) not in selected
         ]
         if others:
-            yield f"{topic.name}: no record of partition {join_names(others, 10)} is restored, as --range names others"
+            yield f"{topic.name}: nothing of its partitions {join_names(others, 10)} is restored: --range names others"
 
 
 def _cut(

@@ -233,7 +233,7 @@ def test_where_the_window_ends_after_the_archive_that_is_said(store: FaultyStore
     later = "2026-01-02T00:00:00.001Z"
     words = ["restore point 2 was begun at 2026-01-02T00:00:00.000Z, before the window ends: it has no later records"]
     assert left_out(store, to_time=later) == words
-    beside = ["orders: no record of partition 1 is restored, as --range names others"]
+    beside = ["orders: nothing of its partitions 1 is restored: --range names others"]
     assert left_out(store, to_time=later, range=["orders:0:5-9"]) == words + beside
     shown = overview(store, "latest", ms_of(later)).choice
     assert shown is not None
