@@ -62,7 +62,7 @@ def list_command(frame: Frame, label: str | None) -> None:
     lease, let_go = holder(store), archive.state.let_go
     reporter.table(
         columns(
-            "number, committed at, age, topics 2, partitions 1, new records, bytes 4, stored 3, groups 1 optional, "
+            "number, committed at, age 4, topics 2, partitions 1, new records, bytes 4, stored 3, groups 1 optional, "
             "losses optional alarming, warnings 4 optional, damaged optional alarming, kept optional, labels optional"
         ),
         [

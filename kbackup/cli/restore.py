@@ -20,7 +20,7 @@ from kbackup.cli.common.options import (
     target_options,
     time_key_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, show_window
+from kbackup.cli.common.output import Reporter, ShownProgress, columns, show_window
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
@@ -138,7 +138,7 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
 
 def _show_report(report: RestoreReport, reporter: Reporter) -> None:
     reporter.table(
-        ("topic", "restored as", "partitions", "records"),
+        columns("topic, restored as, partitions 2, records"),
         [(t.source, t.target, t.partitions, t.records) for t in report.topics],
     )
     if report.groups:
@@ -179,7 +179,7 @@ def _show_changes(changes: Changes, reporter: Reporter) -> None:
 def _show_acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
     rows = [(a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern) for a in acls]
     if rows:
-        reporter.table((title, "host", "permission", "operation", "resource", "name", "pattern"), rows)
+        reporter.table(columns(f"{title}, host 1, permission 3, operation, resource 4, name, pattern 2"), rows)
         reporter.line()
 
 
