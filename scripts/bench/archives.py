@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, loss_row
-from kbackup.archive.catalog.state import Life, Point, State
+from kbackup.archive.catalog.state import Life, Point
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Metadata, PartitionState, TopicState
@@ -26,14 +26,12 @@ from kbackup.store.base import Store
 from kbackup.types import OffsetRange
 
 TOPIC = "events"
-RECORDS = 100
-"""Of each segment."""
+RECORDS = 100  # of each segment
 _AT = "2026-01-01T00:00:00.000Z"
 _LOSS_EVERY = 500
 _THREADS = 16
 _FIRST = 1_700_000_000_000  # ms since the epoch
-NEWEST = 50
-"""So many restore points of a sparse archive have documents and segments."""
+NEWEST = 50  # restore points of a sparse archive that have documents and segments
 
 
 def segments_of(size: float) -> int:
@@ -122,18 +120,18 @@ def _commit_rows(
     column = pa.array([number for number, added in points for _ in added], pa.int64())
     life = Life(TOPIC, 1, topic_id, points[0][0], None, False)
     losses = [loss_row(number, 1, loss) for number, _ in points for loss in _losses(number)]
-
-    def operation(state: State) -> State:
-        return replace(
+    writing.commit(
+        lambda state: replace(
             state,
             next_point=points[-1][0] + 1,
             points=state.points.append(rows),
             segments=state.segments.append(table.append_column(SEGMENTS.field("point"), column)),
             incarnations=state.incarnations.append([life._asdict()]),
             losses=state.losses.append(losses),
-        )
-
-    writing.commit(operation, "backup", f"{len(points)} restore points")
+        ),
+        "backup",
+        f"{len(points)} restore points",
+    )
 
 
 def _row(run: str, number: int, partitions: int, added: Sequence[Segment]) -> dict[str, Any]:

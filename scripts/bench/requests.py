@@ -97,7 +97,6 @@ def produce(broker: Broker, topic: str, partitions: int, offsets: range) -> None
 
 
 SEGMENTS, PARTITIONS = 5, 10
-EVERY = WHOLE = 1_000
 _BUCKET = "requests"
 
 
@@ -149,9 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--points", type=int, nargs="+", default=(10, 1_000, 10_000), help="restore points (10 1000 10000)")
     add("--repeat", type=int, default=5, help="times that the archive is opened; the median counts (5)")
-    add("--every", type=int, default=EVERY, help=f"what looks at every object runs up to so many points ({EVERY})")
-    whole = f"larger archives have documents and segments of their newest restore points alone ({WHOLE})"
-    add("--whole", type=int, default=WHOLE, help=whole)
+    add("--every", type=int, default=1_000, help="what looks at every object runs up to so many points (1000)")
+    whole = "larger archives have documents and segments of their newest restore points alone (1000)"
+    add("--whole", type=int, default=1_000, help=whole)
     add("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     sizes = [_measure(points, options) for points in options.points]

@@ -115,13 +115,10 @@ class Cluster:
     task: float = 0.1
     launch: float = 100.0
 
-    @property
-    def slots(self) -> int:
-        return self.executors * self.cores
-
     def bound(self, size: float, tasks: int) -> float:
         """Return seconds by one formula: bytes and tasks spread evenly, or as fast as the driver hands tasks out."""
-        return self.start + max((size / self.rate + tasks * self.task) / self.slots, tasks / self.launch)
+        slots = self.executors * self.cores
+        return self.start + max((size / self.rate + tasks * self.task) / slots, tasks / self.launch)
 
 
 CASES = ((1_000, 1e12), (10_000, 1e14), (100_000, 1e15))

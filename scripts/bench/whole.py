@@ -228,8 +228,7 @@ def _row(rounds: Sequence[Round]) -> list[str]:
 
 _CASES = "540:1000000,540:4000000,540:16000000,140:8000000"
 
-_WARM_RECORDS = 4_000
-"""Records of the first round, which brings programs into the system's caches and does not count."""
+_WARM_RECORDS = 4_000  # of the first round, which brings programs into the system's caches and does not count
 
 
 def main(arguments: list[str]) -> int:

@@ -67,12 +67,8 @@ def _resolve(label: str, folder: Path) -> None:
         if label == "delta":
             module.write_text(_delta_module())
         argv = [
-            tools.java(),
-            f"-Dkbackup.ivy.cache={scratch}",
-            *("-cp", f"{spark.parent}/jars/*", "org.apache.ivy.Main"),
-            *("-settings", str(_HERE / "ivysettings.xml")),
-            *("-ivy", str(module)),
-            *("-confs", "default"),
+            *(tools.java(), f"-Dkbackup.ivy.cache={scratch}", "-cp", f"{spark.parent}/jars/*", "org.apache.ivy.Main"),
+            *("-settings", str(_HERE / "ivysettings.xml"), "-ivy", str(module), "-confs", "default"),
             *("-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"),
         ]
         cache.run(argv, f"resolving the {label} jars", "check that the Maven repository can be reached")

@@ -16,8 +16,7 @@ import sys
 
 MIN_PYTHON = (3, 11)
 MIN_JAVA = 17
-PYTHONS = ("3.11", "3.12", "3.13")
-"""The Pythons that the wheel is installed for, where they are on the machine."""
+PYTHONS = ("3.11", "3.12", "3.13")  # that the wheel is installed for, where they are on the machine
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -36,17 +36,10 @@ This page is written from the code of the commands.
 
 
 _LIKE = {
-    "find": "cat",
-    "groups plan": "groups show",
-    "groups apply": "groups plan",
-    "verify": "restore",
-    "drill": "restore",
-    "export": "backup",
-    "mirror run": "backup",
-    "migrate archive": "backup",
-    "diff": "backup",
-    "migrate rollback": "migrate status",
-    "repair": "adopt",
+    **dict.fromkeys(("export", "mirror run", "migrate archive", "diff"), "backup"),
+    **dict.fromkeys(("verify", "drill"), "restore"),
+    **{"find": "cat", "groups plan": "groups show", "groups apply": "groups plan"},
+    **{"migrate rollback": "migrate status", "repair": "adopt"},
 }
 """Commands that name the options which they share with another command, and don't explain them again."""
 

@@ -50,27 +50,15 @@ from kbackup.jobs.settings.write import SettingsBefore, SettingsUndone
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
 
+_KINDS: tuple[type[Document], ...] = (
+    *(models.ArchiveInfo, models.Manifest, models.Groups, models.Metadata, documents.Catalog, documents.Latest),
+    *(documents.Derived, RestorePlan, RestoreReport, GroupsBefore, SettingsBefore, DrillReport, Verification),
+    *(ExportInfo, Reached, Seen, ExportedPoint, FlowState, FlowStatus),
+)
+_FORMATS = {field.default: kind for kind in _KINDS for field in msgspec.structs.fields(kind) if field.name == "format"}
 DOCUMENTS: dict[str, type[Document]] = {
-    "archive": models.ArchiveInfo,
     "lock": models.Lease,
-    "catalog": documents.Catalog,
-    "latest": documents.Latest,
-    "derived": documents.Derived,
-    "manifest": models.Manifest,
-    "groups": models.Groups,
-    "metadata": models.Metadata,
-    "restore_plan": RestorePlan,
-    "restore_report": RestoreReport,
-    "groups_before": GroupsBefore,
-    "settings_before": SettingsBefore,
-    "drill_report": DrillReport,
-    "verification": Verification,
-    "export": ExportInfo,
-    "export_reached": Reached,
-    "export_seen": Seen,
-    "export_point": ExportedPoint,
-    "flow": FlowState,
-    "flow_status": FlowStatus,
+    **{name.removeprefix("kbackup-").replace("-", "_"): kind for name, kind in _FORMATS.items()},
 }
 """Name of the schema: model."""
 
@@ -106,8 +94,9 @@ def _files(schemas: dict[str, dict[str, Any]], indent: int) -> dict[str, str]:
 
 
 def model(title: str, /, *bases: Any, about: str = "", **fields: Any) -> Any:
-    """Return the TypedDict of a document that is composed of several values."""
-    own = {field: kind for base in bases for field, kind in base.__annotations__.items()} | fields
+    """Return the TypedDict of a document that is composed of several values; bases are models or fields by name."""
+    every = [base if isinstance(base, dict) else base.__annotations__ for base in bases]
+    own = {field: kind for base in every for field, kind in base.items()} | fields
     made: Any = TypedDict(title, own)  # type: ignore[misc]
     made.__doc__ = about or None
     return made
@@ -124,11 +113,8 @@ def named(kind: Any) -> Any:
 LeaseFields = model("LeaseFields", command=str, host=str, pid=int, acquired_at=str, expires_at=str)
 ListOutput = model(
     "ListOutput",
-    archive=str,
-    archive_id=str,
-    restore_points=list[PointOverview],
-    let_go=int,
-    held_by=LeaseFields | None,
+    {"archive": str, "archive_id": str, "restore_points": list[PointOverview], "let_go": int},
+    {"held_by": LeaseFields | None},
 )
 InfoTopicOutput = model(
     "InfoTopicOutput", archive=str, restore_point=int | None, topic=TopicOverview, choice=NotRequired[Choice]
@@ -146,36 +132,20 @@ SegmentsOutput = model("SegmentsOutput", _Listing, segments=several(SegmentRow))
 Header = model("Header", key=Any, value=Any)
 RecordOutput = model(
     "RecordOutput",
-    topic=str,
-    partition=int,
-    offset=int,
-    timestamp=int | None,
-    timestamp_type=Literal["CreateTime", "NoTimestampType", "LogAppendTime"],
-    key=Any,
-    value=Any,
-    headers=several(Header),
-    key_schema=NotRequired[Any],
-    value_schema=NotRequired[Any],
-    key_error=NotRequired[str],
-    value_error=NotRequired[str],
+    {"topic": str, "partition": int, "offset": int, "timestamp": int | None},
+    {"timestamp_type": Literal["CreateTime", "NoTimestampType", "LogAppendTime"], "key": Any, "value": Any},
+    {"headers": several(Header), "key_schema": NotRequired[Any], "value_schema": NotRequired[Any]},
+    {"key_error": NotRequired[str], "value_error": NotRequired[str]},
     about="""A line of `cat` and `find`. Bytes that are not UTF-8 are {"base64": "…"}; a decoded part is its JSON.""",
 )
 UiOutput = model("UiOutput", url=str, archive=str)
 GroupOutput = model("GroupOutput", archive=str, restore_point=int | None, captured_at=str | None, group=GroupOverview)
 HalfFields = model(
     "HalfFields",
-    archive=NotRequired[str],
-    flow=NotRequired[str],
-    restore_point=int | None,
-    restore_points=NotRequired[int],
-    rounds=int,
-    retries=int,
-    records=int,
-    bytes=int,
-    stored_bytes=NotRequired[int],
-    losses=NotRequired[dict[str, int]],
-    is_loss=NotRequired[bool],
-    seconds=NotRequired[float],
+    {"archive": NotRequired[str], "flow": NotRequired[str], "restore_point": int | None},
+    {"restore_points": NotRequired[int], "rounds": int, "retries": int, "records": int, "bytes": int},
+    {"stored_bytes": NotRequired[int], "losses": NotRequired[dict[str, int]], "is_loss": NotRequired[bool]},
+    {"seconds": NotRequired[float]},
     about="""The report of a half: `FollowReport` of one that takes, `ApplyReport` of one that applies.""",
 )
 HalvesOutput = model("HalvesOutput", halves=named(HalfFields))
@@ -186,37 +156,22 @@ ClaimFields = model("ClaimFields", witness=Witness, says=str, allows=list[State]
 UnreadFields = model("UnreadFields", why=str, hint=str)
 StateOutput = model(
     "StateOutput",
-    state=State,
-    certain=bool,
-    possible=list[State],
-    way_back=bool,
-    zookeeper_brokers=int | None,
-    records_behind=int | None,
-    waits_for=list[str],
-    witnesses=several(ClaimFields),
-    disagreements=list[str],
-    not_looked_at=several(UnreadFields),
-    next_step=str,
-    at=NotRequired[str],
+    {"state": State, "certain": bool, "possible": list[State], "way_back": bool, "zookeeper_brokers": int | None},
+    {"records_behind": int | None, "waits_for": list[str], "witnesses": several(ClaimFields)},
+    {"disagreements": list[str], "not_looked_at": several(UnreadFields), "next_step": str, "at": NotRequired[str]},
 )
 RollbackOutput = model(
     "RollbackOutput",
-    state=StateOutput,
-    controllers=dict[str, Sign],
-    deleted=list[ZnodeContent],
-    steps=list[RollbackStep],
-    guards=list[DeletionGuard],
+    {"state": StateOutput, "controllers": dict[str, Sign], "deleted": list[ZnodeContent]},
+    {"steps": list[RollbackStep], "guards": list[DeletionGuard]},
 )
 HistoryFields = model("HistoryFields", catalog=int, kind=str, run=str, by=str, at=str, summary=str)
 HistoryOutput = model("HistoryOutput", archive=str, history=several(HistoryFields))
 ExportOutput = model("ExportOutput", exports=list[ExportReport])
 UnlockOutput = model(
     "UnlockOutput",
-    archive=str,
-    state=Literal["none", "released", "dead", "alive"],
-    lease=LeaseFields | None,
-    broken=bool,
-    free_at=str | None,
+    {"archive": str, "state": Literal["none", "released", "dead", "alive"], "lease": LeaseFields | None},
+    {"broken": bool, "free_at": str | None},
 )
 KeyFileOutput = model("KeyFileOutput", file=str, key=str)
 KeysOutput = model("KeysOutput", archive=str, files=list[HeldKeys], skipped=list[str], conflicts=list[str])

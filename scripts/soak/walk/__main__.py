@@ -25,8 +25,7 @@ from scripts.soak.walk.cluster import Cluster
 from scripts.soak.walk.steps import Commands, Walk, WrongError
 from tests.contract.proxy import Proxy
 
-_HEADERS = 700
-"""Bytes of MinIO's headers: most cuts of a bad network fall into them."""
+_HEADERS = 700  # bytes of MinIO's headers: most cuts of a bad network fall into them
 
 
 @contextmanager
