@@ -9,7 +9,7 @@ from kbackup import errors
 if TYPE_CHECKING:
     from kbackup.library import ArchiveReader, RestorePoint, backup, open_archive, restore, status, to_dict, verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ArchiveReader",
     "RestorePoint",

@@ -10,6 +10,7 @@ import pytest
 from setuptools import Distribution
 from setuptools.command.build_py import build_py
 
+from kbackup import __version__
 from kbackup.cli import COMMANDS
 from tests.project.docs.documents import DOCUMENTS
 
@@ -66,10 +67,12 @@ def test_licences_are_in_it(distribution: Distribution) -> None:
 DISTRIBUTION = "kafka-kbackup"  # on the package index `kbackup` is another project
 
 
-def test_name_of_the_distribution() -> None:
+def test_name_and_version_of_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["name"] == DISTRIBUTION
     assert [*project["scripts"]] == ["kbackup"]
+    released = re.findall(r"^## ([0-9.]+) - 20\d\d-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert __version__ == project["version"] == released[0]
 
 
 _INSTALLED = re.compile(r"([\w.-]*kbackup)\[|(?<![\w-])install '?([\w.-]*kbackup)\b(?!:)")
