@@ -171,7 +171,8 @@ class ArchiveReader:
         self._point, self._at = str(restore_point), at
         self._archive = open_archive_or_folder(store)
         if self._archive is not None:
-            self._archive.find_point(self._point)  # an unknown one is named here
+            found = self._archive.find_point(self._point)
+            self._point = self._point if at is not None else str(found.number)
 
     def __repr__(self) -> str:
         return f"<kbackup archive {self.url}>"
@@ -259,7 +260,10 @@ class ArchiveReader:
         bounds = [bound for bound in (upto, self._at) if bound is not None]
         window = Window(from_time=moment_of("from_time", from_time, up=True), to_time=min(bounds, default=None))
         window = window.at_offsets(from_offset, to_offset)
-        found = browse.catalogue(self._store, self._point, topic, self._at)
+        if self._archive is None:
+            found = browse.catalogue(self._store, topic=topic, at=self._at)
+        else:
+            found = browse.catalogue_in(self._archive, self._point, topic, self._at)
         held = [found.partition(topic, partition)] if partition is not None else found.topics[0].partitions
         store = readable(self._store, self.id)
         for unit in plan_reads((s for p in held for s in p.segments), lambda segment: window):

@@ -18,7 +18,7 @@ from kbackup.errors import NoArchiveError, UsageError
 from kbackup.library import configured
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
-from tests.support.archives import make_archive
+from tests.support.archives import grow, make_archive
 
 AT = "2026-01-01T12:00:00Z"
 """Between the two restore points."""
@@ -123,6 +123,16 @@ def test_wrong_arguments(archive: kbackup.ArchiveReader, call: Any, words: str) 
     with pytest.raises(UsageError) as raised:
         call(archive)
     assert words in raised.value.message
+
+
+def test_an_opened_archive_does_not_change(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "archive"))
+    make_archive(store)
+    opened = kbackup.open_archive(store.url, config={})
+    grow(store, 3, 12, 20)
+    both = opened, kbackup.open_archive(store.url, config={})
+    counts = [sum(batch.num_rows for batch in each.records("orders", 1)) for each in both]
+    assert (counts, [len(each.restore_points) for each in both]) == ([12, 20], [2, 3])
 
 
 def test_no_archive(tmp_path: Path) -> None:

@@ -63,16 +63,22 @@ def catalogue(store: Store, point_name: str = "latest", topic: str | None = None
         if at is not None:
             content = java_as_restored(content, at)
         return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
+    return catalogue_in(archive, point_name, topic, at)
+
+
+def catalogue_in(archive: Archive, point_name: str, topic: str | None = None, at: int | None = None) -> Catalogue:
+    """Return the catalogue, as `catalogue` does, of an archive that is open."""
     if at is None:
         return catalogue_of(archive, archive.restore_point(point_name), topic)
+    url = archive.store.url
     view, topics = view_as_restored(archive, point_name, at, topic)
     if topic is not None:
-        _chosen([t.name for t in topics], topic, f"{store.url} as of {time_text(at)}")
+        _chosen([t.name for t in topics], topic, f"{url} as of {time_text(at)}")
         topics = [t for t in topics if t.name == topic]
         view = replace(view, excluded={name: text for name, text in view.excluded.items() if name == topic})
     content = content_as_restored(archive, view, topics, at)
     manifest = archive.restore_point(content.restore_point)
-    return Catalogue(store.url, manifest.number, manifest.committed_at, content.topics, content.choice)
+    return Catalogue(url, manifest.number, manifest.committed_at, content.topics, content.choice)
 
 
 def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:
