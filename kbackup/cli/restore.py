@@ -81,6 +81,7 @@ def command(frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool) -
         return _undo_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter
     counted = count or bool(config.restore.where)
+    shown_warnings: set[str] = set()
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
         store = archive_store(frame)
         show_connecting(frame, "target")
@@ -89,19 +90,23 @@ def command(frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool) -
         report = run_restore(
             *(config, store, session, shown, dry_run),
             count=count,
-            show_plan=lambda plan, warnings: _show_plan(plan, warnings, dry_run, reporter, counted),
+            show_plan=lambda plan, warnings: shown_warnings.update(
+                _show_plan(plan, warnings, dry_run, reporter, counted)
+            ),
             show_settings=lambda settings: _show_settings(settings, reporter),
         )
     if not dry_run:
         count_restore(report)
-        _show_report(report, reporter)
+        new = [warning for warning in report.warnings if warning not in shown_warnings]
+        _show_report(report, new, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
 def _show_plan(
     plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter, counted: bool = False
-) -> None:
+) -> list[str]:
+    """Show a plan and its warnings, and return these."""
     origin = f"restore point {plan.restore_point}" if plan.restore_point else "a folder of the Java tool"
     reporter.note(f"restore {plan.restore_id}: {origin} into cluster {plan.target_cluster_id}")
     if dry_run:
@@ -118,8 +123,10 @@ def _show_plan(
         show_window(plan.choice, reporter)
     shown = [*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings]
     reporter.warning(*shown)
-    if dry_run and (shown or (plan.choice is not None and plan.choice.left_out)):
+    shown += plan.choice.left_out if plan.choice is not None else ()
+    if dry_run and shown:
         reporter.note("no warning stops the restore; what would stop it is an error, with exit code 1 or 2")
+    return shown
 
 
 def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
@@ -136,7 +143,7 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
     reporter.note(f"to restore: {own_command(drop='--dry-run')}")
 
 
-def _show_report(report: RestoreReport, reporter: Reporter) -> None:
+def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter) -> None:
     reporter.table(
         columns("topic, restored as, partitions 2, records"),
         [(t.source, t.target, t.partitions, t.records) for t in report.topics],
@@ -144,7 +151,7 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
     if report.groups:
         reporter.line()
         show_results(report.groups, reporter)
-    reporter.warning(*report.warnings, *report.missing)
+    reporter.warning(*warnings, *report.missing)
     if any(missing.startswith("loss: ") for missing in report.missing):
         reporter.note("the archive lacks these records; to see in which restore points: kbackup list")
     applied = sum(g.status == "applied" for g in report.groups)

@@ -477,7 +477,8 @@ def show_window(choice: Choice, reporter: Reporter) -> None:
     if choice.ranges:
         reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
     if choice.skipped:
-        reporter.note(f"  without offsets {', '.join(choice.skipped)}, the end of each range kept")
+        kept = ", the end of each range kept" if any("-" in each.rpartition(":")[2] for each in choice.skipped) else ""
+        reporter.note(f"  without offsets {', '.join(choice.skipped)}{kept}")
     if choice.where:
         reporter.note(f"  only records with {choice.where}")
     reporter.note(*(f"  {note}" for note in choice.notes))
