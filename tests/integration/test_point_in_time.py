@@ -280,3 +280,46 @@ def test_compacted_stamped_and_odd_records_and_transactions(zoo: Zoo, kbackup: K
     assert (report["choice"]["as_of"], report["choice"]["groups_as_of"]) == (None, None)
     (anew,) = report["choice"]["left_out"]
     assert f"topic {zoo.topic('reborn')} was " in anew
+
+
+@pytest.mark.parametrize("first", [500, 360])
+def test_skipped_records_and_the_group_on_one(history: History, kbackup: Kbackup, first: int) -> None:
+    """The group stands on offset 500 of partition 0: it goes to the next record, or stays on its own."""
+    topic, prefix = history.topic("events"), f"skip{first}-{secrets.token_hex(3)}-"
+    skips = [f"--skip={topic}:0:{first}", f"--skip={topic}:1:5-9"]
+    names = [f"--map={topic}={prefix}{topic}", f"--map-group={history.group}={prefix}{history.group}"]
+    report = kbackup.restore(history.archive, "-t", topic, *skips, *names, KEEP)
+    expected = _cut(
+        history.held["events"], lambda p, r: not ((p == 0 and r.offset == first) or (p == 1 and 5 <= r.offset < 9))
+    )
+    restored = read_topic(history.broker.bootstrap, f"{prefix}{topic}")
+    assert_restored(expected, restored)
+    assert report["records"] == sum(map(len, expected.values())) == sum(map(len, history.held["events"].values())) - 5
+    assert report["choice"]["skipped"] == [f"{topic}:0:{first}", f"{topic}:1:5-9"]
+    due = next(n for n, r in enumerate(expected[0]) if r.offset >= 500)
+    stands = positions(history.broker.bootstrap, f"{prefix}{history.group}")
+    assert stands[f"{prefix}{topic}", 0].offset == restored[0][due].offset
+
+
+def test_an_expression_selects_records_and_the_dry_run_counts_them(history: History, kbackup: Kbackup) -> None:
+    topic, name = history.topic("events"), f"where-{secrets.token_hex(3)}"
+    expression = '.value | tostring | startswith("value 1")'
+    where = ["-t", topic, "--where", expression, f"--map={topic}={name}", "--no-groups"]
+    expected = _cut(history.held["events"], lambda p, r: (r.value or b"").startswith(b"value 1"))
+    records = sum(map(len, expected.values()))
+    assert records
+    assert kbackup.restore(history.archive, *where, KEEP, "--dry-run")["records"] == records
+    assert kbackup.restore(history.archive, *where, KEEP, "--restore-id", name)["records"] == records
+    assert_restored(expected, read_topic(history.broker.bootstrap, name))
+    same = kbackup.run("verify", "--archive", history.archive.url, "--against", "target", "--restore-id", name)
+    assert same["findings"] == []
+
+
+def test_a_window_in_time_is_counted_exactly(history: History, kbackup: Kbackup) -> None:
+    topic = history.topic("events")
+    until = ["-t", topic, f"--to-time={history.moment}", "--map-regex=^=count-", "--no-groups", KEEP, "--dry-run"]
+    most, exact = (kbackup.restore(history.archive, *until, *count)["records"] for count in ((), ("--count",)))
+    rows = _cut(history.held["events"], lambda p, r: _in_time(r, 0, history.moment))
+    assert most > exact == sum(map(len, rows.values()))
+    shown = kbackup.run("info", topic, "-a", history.archive.url, f"--to-time={history.moment}", "--count")
+    assert shown["topic"]["sums"]["records"] == exact

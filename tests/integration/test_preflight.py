@@ -128,6 +128,12 @@ def test_into_existing_appends_and_places_groups_on_the_new_records(
     assert f"topic {topic_name} is not empty" in message
     assert read_topic(zoo.broker.bootstrap, topic_name) == first
 
+    (warning,) = kbackup.restore(zoo.archive, *arguments, "--into-existing", "--dry-run")["warnings"]
+    assert warning.startswith(f"target topic {topic_name} holds up to ")
+    assert warning.endswith("and begins with the same records: they would be in it twice")
+    skip = f"--skip={source}:0:{zoo.held('trimmed', 3)[0][0].offset}"
+    (warning,) = kbackup.restore(zoo.archive, *arguments, "--into-existing", "--dry-run", skip)["warnings"]
+    assert "same records" not in warning
     kbackup.restore(zoo.archive, *arguments, "--into-existing")
     both = read_topic(zoo.broker.bootstrap, topic_name)
     assert {p: records[: len(first[p])] for p, records in both.items()} == first
