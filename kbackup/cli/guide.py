@@ -15,6 +15,7 @@ from kbackup.cli.common.frame import FlagValues, Frame
 from kbackup.config.windows import in_zone, moment_of, parse_address
 from kbackup.errors import UsageError
 from kbackup.util.text import kbackup_command
+from kbackup.util.times import time_text
 
 Words = tuple[str, ...]
 
@@ -67,8 +68,8 @@ def _time(answer: str) -> str:
         text = in_zone(answer, zone) if zone is not None else answer
     except ValueError as error:
         raise UsageError(str(error)) from None
-    moment_of("the time", text)
-    return text
+    moment = moment_of("the answer", text)
+    return time_text(moment) if moment is not None else text  # "2h ago" would be another one in the next command
 
 
 def _point(answer: str) -> str:
@@ -173,7 +174,7 @@ def run_guide(frame: Frame) -> int:
         )
     for number, each in enumerate(CASES, start=1):
         click.echo(f"  {number}  {each.title}")
-    number = click.prompt("What happened?", type=click.IntRange(1, len(CASES)))
+    number = click.prompt("What happened?", type=click.IntRange(1, len(CASES)), prompt_suffix=" ")
     case = CASES[number - 1]
     first, second = map(_ask, (case.first, case.second))
     word = re.sub("[^A-Za-z0-9]+", "-", first).strip("-") or "restore"
@@ -182,7 +183,7 @@ def run_guide(frame: Frame) -> int:
     click.echo("\nStop producers and consumers first. Then, one line after the other:\n")
     for step in steps:
         click.echo(f"  # {step.why}\n  {kbackup_command(*step.words, *common)}\n")
-    click.echo(f"{case.after}. Now the first one runs:\n")
+    click.echo(f"{case.after[:1].upper()}{case.after[1:]}. Now the first one runs:\n")
     command = [sys.executable, "-m", "kbackup", *steps[0].words, *common]
     return subprocess.run(command, check=False).returncode  # noqa: S603 (kbackup itself, with checked answers)
 

@@ -63,6 +63,12 @@ def test_answers_that_are_none(number: int, question: str, answer: str) -> None:
         getattr(CASES[number], question).check(answer)
 
 
+def test_a_time_is_the_same_in_each_command() -> None:
+    with click.Context(cli, obj=FlagValues(time_zone="Europe/Berlin")):
+        assert CASES[1].second.check("2026-01-31T14:05") == "2026-01-31T13:05:00.000Z"
+        assert CASES[1].second.check("2h ago").endswith("Z")
+
+
 def test_without_a_terminal_the_guide_fails(kbackup: Kbackup, root: str) -> None:
     printed = kbackup("restore", root, "--guide", code=2)
     assert "--guide asks questions, and stdin is no terminal" in printed.err
