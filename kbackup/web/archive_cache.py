@@ -181,6 +181,7 @@ class Section(NamedTuple):
 
 
 SECTIONS = (
+    Section("status", "Status", "a"),
     Section("points", "Restore points", "r", java=True),
     Section("topics", "Topics", "t", java=True),
     Section("groups", "Groups", "g", java=True),

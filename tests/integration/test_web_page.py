@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlencode
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Dialog, FloatRect, Locator, Page, expect, sync_playwright
 
 from kbackup.store.base import Store
@@ -34,6 +36,7 @@ FLAGS = [
 ]
 PHONE = {"width": 390, "height": 844}
 PATIENCE = 30.0
+Scheme = Literal["light", "dark"]
 VIOLATION = "document.addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
 
 
@@ -145,6 +148,8 @@ EVERY_PAGE = [
     *("/drills", "/growth", "/mirrors", "/migration", "/diff", "/diff?a=1&b=7"),
 ]
 
+MISSING_PAGES = ["/topics/nowhere", "/nowhere", "/restore?topic=nowhere", "/topics/orders/0/records?offset=abc"]
+
 
 @pytest.mark.parametrize(
     "how",
@@ -159,6 +164,23 @@ def test_every_page_on_every_screen(browser: Browser, page_url: str, how: dict[s
             assert answer.ok, address
             assert no_wider_than_the_screen(page), address
             assert page.locator("main h1").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_barrier(browser: Browser, page_url: str, scheme: Scheme) -> None:
+    """By the rules of axe-core, for people who see little, see no colours, or hear the page."""
+    found: list[str] = []
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 1400, "height": 900})
+    for address in (*EVERY_PAGE, *MISSING_PAGES):
+        page.goto(page_url + address)
+        found += [
+            f"{address}: {finding['id']}: {node['html'][:200]}: {node['failureSummary']}"
+            for finding in Axe().run(page).response["violations"]
+            if finding["impact"] in ("serious", "critical")
+            for node in finding["nodes"]
+        ]
+    page.close()
+    assert found == []
 
 
 def box(locator: Locator) -> FloatRect:

@@ -24,6 +24,8 @@ router = APIRouter(default_response_class=HTMLResponse)
 
 RENAMED = 50
 """Number of topics and of groups that the page lists, each with a field of its new name."""
+TICKED = 30
+"""Number of topics that the page offers to tick; with more of them, names are entered."""
 OFFERED = 500
 """Number of names that an input field offers."""
 
@@ -86,7 +88,8 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         by_time = form.to_time.strip() and request.point_name == "latest"
         settings = form.settings("latest" if by_time else request.snapshot.number or "latest")
         plan, warnings = _plan(request, settings)
-        settings = {"archive": request.cache.store.url, **settings}
+        # an id, so that the same command resumes the restore after an interruption
+        settings = {"archive": request.cache.store.url, **settings, "restore.restore_id": plan.restore_id}
         commands = [request.restore_command(settings, "--dry-run"), request.restore_command(settings)]
     except (UsageError, RefusedError) as refused:
         plan, error = None, refused
@@ -102,6 +105,7 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         topics=_offered(request.snapshot.topics),
         groups=_offered(request.snapshot.by_group),
         most=RENAMED,
+        ticked=TICKED,
     )
     response.status_code = 200 if error is None else 400
     return response

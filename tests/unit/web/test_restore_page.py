@@ -149,6 +149,19 @@ def test_relative_times_become_absolute(rich: Store) -> None:
     assert config.restore.restore_point == "latest"
 
 
+def test_topics_to_tick_and_an_id_to_resume_by(rich: Store) -> None:
+    client = visit(rich)
+    html = client.get("/restore?topic=orders").text
+    ticks = {
+        a["value"]: "checked" in a for tag, a in tags(html) if a.get("type") == "checkbox" and a["name"] == "topic"
+    }
+    assert {"orders": True, "clicks": False}.items() <= ticks.items()
+    assert html.index('id="plan"') < html.index("What it restores") < html.index("<pre")
+    ids = {parsed_command(command).restore.restore_id for command in commands(client, "/restore?topic=orders")}
+    assert len(ids) == 1, ids
+    assert None not in ids
+
+
 def test_a_plan_takes_few_requests(rich: Store) -> None:
     """The documents of the restore point alone: the catalog and its tables are in memory."""
     store = FaultyStore(rich)
