@@ -20,7 +20,7 @@ from kbackup.cli.common.options import (
     target_options,
     time_key_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, columns, show_window
+from kbackup.cli.common.output import Column, Reporter, ShownProgress, columns, show_window
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
@@ -132,12 +132,17 @@ def _show_plan(
 def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
     records = "records" if plan.exact else "records, at most"
     reporter.table(
-        ("topic", "becomes", "as of", "partitions", records, "bytes" if counted else "bytes, at most"),
+        [
+            *columns("topic, becomes, as of 1, partitions 2"),
+            *(records, Column("bytes" if counted else "bytes, at most", 3)),
+        ],
         [(t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes)) for t in plan.topics],
     )
     if plan.groups:
         reporter.line()
-        reporter.table(("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups])
+        reporter.table(
+            columns("group, becomes, partitions 1"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
+        )
     most = "" if plan.exact else "at most "
     reporter.line(f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}")
     reporter.note(f"to restore: {own_command(drop='--dry-run')}")
