@@ -20,8 +20,7 @@ from kbackup.archive.identity import ANOTHER_COPY
 from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Document, dump, file_sum, load
 from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
-from kbackup.archive.restores.flow_map import DOCUMENT, MAP_SCHEMA, FlowState
-from kbackup.archive.restores.offset_map import MapPartName, decode, previous_of
+from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, FlowState, MapPartName, decode, previous_of
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment, in_order, with_checked_key
 from kbackup.archive.verify import catalog

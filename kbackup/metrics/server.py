@@ -57,34 +57,25 @@ class MetricsFile:
         if is_other or not os.access(file.parent, os.W_OK | os.X_OK):
             raise UsageError(f"can't write the metrics file {path}", "name a file in a folder that can be written")
         self._path, self._command = path, command
-        self._former = _former(path)
+        try:
+            families = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):  # there is none, or it is not one of ours
+            families = []
+        self._former = [sample for family in families for sample in family.samples]
 
     def write(self, snapshot: MetricsSnapshot) -> None:
         """Written beside it and renamed; `OSError` if that fails."""
-        write_to_textfile(self._path, _registry(_with_former(self._former, samples(snapshot), self._command)))
-
-
-def _former(path: str) -> Samples:
-    """Read the samples of an earlier file; none if it does not exist or is not one of ours."""
-    try:
-        families = list(text_string_to_metric_families(Path(path).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
-
-
-def _with_former(former: Samples, new: Samples, command: str) -> Samples:
-    merged = dict(new)
-    for (name, labels), value in former.items():
-        metric = METRICS.get(name)
-        if metric is None or dict(labels).get("command") != command:
-            continue
-        if metric.kind == "counter":
-            if (name, labels) in merged or "topic" not in metric.labels:  # a topic that vanished has no series
-                merged[name, labels] = merged.get((name, labels), 0) + value
-        elif metric.stays:
-            merged.setdefault((name, labels), value)
-    return merged
+        merged = samples(snapshot)
+        for former in self._former:
+            metric, key = METRICS.get(former.name), (former.name, tuple(sorted(former.labels.items())))
+            if metric is None or former.labels.get("command") != self._command:
+                continue
+            if metric.kind == "counter":
+                if key in merged or "topic" not in metric.labels:  # a topic that vanished has no series
+                    merged[key] = merged.get(key, 0) + former.value
+            elif metric.stays:
+                merged.setdefault(key, former.value)
+        write_to_textfile(self._path, _registry(merged))
 
 
 def _registry(samples: Samples) -> CollectorRegistry:

@@ -15,7 +15,7 @@ from kbackup.archive.catalog import documents
 from kbackup.archive.models import Document
 from kbackup.archive.query.groups import GroupOverview, GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview, PointOverview, TopicOverview
-from kbackup.archive.restores.flow_map import FlowState
+from kbackup.archive.restores.offset_map import FlowState
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.window import Choice
 from kbackup.archive.verify.findings import Verification

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kbackup.archive.restores.flow_map import SLOTS, slot_of
+from kbackup.archive.restores.offset_map import SLOTS, slot_of
 from kbackup.jobs.backup.job import backup
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewPartitions
 from kbackup.archive import layout
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.flow_map import read_flow
+from kbackup.archive.restores.offset_map import read_flow
 from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.common import RETRIED

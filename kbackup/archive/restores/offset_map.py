@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -15,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kbackup.archive import layout
+from kbackup.archive.models import Document, load
 from kbackup.archive.segments.table import read_bounded
-from kbackup.errors import CorruptError
+from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
 
@@ -274,3 +277,332 @@ def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
             "take the right one from a bucket version: this one was copied from elsewhere",
         )
     return table
+
+
+# The offset map of a flow: parts, each written before its transaction commits, and the tables that they are folded
+# into.
+#
+# mirrors/<source>/<target>/map/<slot>/<number>-<attempt>.parquet is a part, `folded-<number>-<attempt>.parquet` a table
+# of everything up to the part of that name. The numbers of a slot's parts rise from 1; of several parts of one number
+# one at most is committed.
+
+
+MAP_SCHEMA = map_schema("partition", "incarnation")
+"""Runs: record `source + i` of `incarnation` is at `target + i` of the remote `topic` and `partition`, for
+0 <= i < `count`."""
+
+_FILE = re.compile(r"^(folded-)?([0-9]{10,})-([0-9a-f]+)\.parquet\Z")
+
+
+class MappedPartition(NamedTuple):
+    """A remote partition, and the incarnation of the source's topic that its records come from."""
+
+    remote: TopicPartition
+    incarnation: int
+
+
+class FlowMapPartName(NamedTuple):
+    """Written as `<number>-<attempt>` in the note that is committed with a transaction."""
+
+    number: int
+    attempt: str
+
+    def __str__(self) -> str:
+        return f"{self.number:010d}-{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> FlowMapPartName | None:
+        number, _, attempt = text.partition("-")
+        return cls(int(number), attempt) if number.isdecimal() and attempt else None
+
+
+def flow_runs_table(runs: Mapping[MappedPartition, Runs]) -> pa.Table:
+    """Return runs as a table (`MAP_SCHEMA`), in order of partition and incarnation."""
+    rows = {(*remote, incarnation): columns for (remote, incarnation), columns in sorted(runs.items())}
+    return runs_table(rows, MAP_SCHEMA)
+
+
+def by_incarnation(table: pa.Table) -> Iterator[tuple[MappedPartition, Runs]]:
+    """Yield the runs of each partition and incarnation, which stand together in a table."""
+    for (topic, partition, incarnation), runs in split_runs(table):
+        yield MappedPartition(TopicPartition(topic, partition), incarnation), runs
+
+
+def folder(source: str, target: str, slot: int) -> str:
+    return layout.mirror_key(source, target, f"map/{slot:04d}/")
+
+
+def write_flow_map_part(
+    store: Store, directory: str, name: FlowMapPartName, runs: pa.Table, previous: FlowMapPartName | None
+) -> None:
+    """Write a part. `previous` is the last committed part of the slot, None for its first one."""
+    key = f"{directory}{name}.parquet"
+    metadata = {PREVIOUS: str(previous or "").encode()}
+    store.put_new(key, encode(runs.replace_schema_metadata(metadata), key))
+
+
+# Bound the runs of a partition: the newest stay exact, older ones are joined so that no answer becomes greater.
+#
+# Every round leaves a transaction marker in the target, so runs grow with rounds. A stretch of neighbouring runs
+# becomes one run with as many records, or two where the source has holes in it. An answer within a stretch may then
+# lie before the exact one, by at most the markers and holes that the stretch has. An answer never lies behind the
+# exact one. What a stretch spans is at most 1/`SHARE` of its distance to the newest record, so that runs grow with
+# the logarithm of the distance. The first run of each stretch is exact.
+
+
+EXACT = 1024
+"""Runs that are never joined: the newest of a partition."""
+
+SLACK = 512
+"""Runs beyond `EXACT` that make joining worthwhile."""
+
+SHARE = 64
+
+
+def thin(runs: Runs) -> Runs:
+    """Return the runs, joined where there are many."""
+    source, target, count = runs
+    older = len(source) - EXACT
+    if older <= SLACK:
+        return runs
+    head = int(source[-1] + count[-1])
+    rows: list[tuple[int, int, int]] = []
+    stretch: list[tuple[int, int, int]] = []
+    for row in zip(*(column[:older].tolist() for column in runs), strict=True):
+        end = row[0] + row[2]
+        if stretch and (end - stretch[0][0]) * SHARE > head - end:
+            rows += _join(stretch)
+            stretch = []
+        stretch.append(row)
+    rows += _join(stretch)
+    joined = np.array(rows, np.int64).T
+    source, target, count = (np.concatenate([old, new[older:]]) for old, new in zip(joined, runs, strict=True))
+    return source, target, count
+
+
+def _join(stretch: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return the first run as it is, and everything after it as late in the source and as early in the target as can
+    be: so many records as lie before a source offset at least, so far is the answer from the first run's end."""
+    source, target, count = stretch[0]
+    records = sum(c for _, _, c in stretch)
+    holes = stretch[-1][0] + stretch[-1][2] - source - records
+    if not holes:
+        return [(source, target, records)]
+    return [(source, target, count), (source + count + holes, target + count, records - count)]
+
+
+# Slots of a flow: a remote partition always belongs to the same one, whoever applies it.
+
+
+SLOTS = 16
+"""Of a new flow. More of them are more transactions in a small round, fewer are fewer tasks of a large one."""
+
+DOCUMENT = "flow.json"
+
+
+class FlowState(Document, frozen=True, kw_only=True):
+    """mirrors/<source>/<target>/flow.json: what never changes of a flow, written before its first record is applied.
+
+    `slots` is the number of slots. `target_cluster_id` is the cluster that the records went to."""
+
+    format: Literal["kbackup-flow"] = "kbackup-flow"
+    source: str
+    target: str
+    archive_id: str
+    target_cluster_id: str
+    slots: int
+    created_at: str
+
+
+def slot_of(remote: TopicPartition, slots: int) -> int:
+    """Return the slot of a remote partition."""
+    return zlib.crc32(f"{remote.topic}/{remote.partition}".encode()) % slots
+
+
+def read_flow(store: Store, source: str, target: str) -> FlowState | None:
+    """Return the state of a flow, None for one that never began."""
+    key = layout.mirror_key(source, target, DOCUMENT)
+    try:
+        return load(FlowState, store.get(key), key)
+    except NotFoundError:
+        return None
+
+
+FOLD = 16
+"""Parts after the folded table that make a new one due."""
+
+_THREADS = 8
+_ATTEMPTS = 3
+_EMPTY = np.empty(0, np.int64)
+
+
+@dataclass
+class SlotMap:
+    """The offset map of one slot in memory: the newest folded table and the committed parts after it. `head` is the
+    last part that is in it, `folded` the last that the newest folded table contains."""
+
+    store: Store
+    directory: str
+    head: FlowMapPartName | None = None
+    folded: FlowMapPartName | None = None
+    _runs: dict[MappedPartition, list[Runs]] = field(default_factory=dict)
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def runs(self, key: MappedPartition) -> Runs:
+        """Return the runs of a partition's incarnation, in order of source offset."""
+        pieces = self._runs.get(key)
+        if not pieces:
+            return _EMPTY, _EMPTY, _EMPTY
+        if len(pieces) > 1:
+            source, target, count = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+            self._runs[key] = pieces = [(source, target, count)]
+        return pieces[0]
+
+    @property
+    def incarnations(self) -> list[MappedPartition]:
+        return sorted(self._runs)
+
+    def add(self, name: FlowMapPartName, previous: FlowMapPartName | None, table: pa.Table) -> bool:
+        """Add a committed part. False, and nothing is added, where it does not follow the head."""
+        if previous != self.head:
+            return False
+        self._append(table)
+        self.head = name
+        return True
+
+    def _append(self, table: pa.Table) -> None:
+        for key, (source, target, count) in by_incarnation(table):
+            pieces = self._runs.get(key)
+            following = int(pieces[-1][0][-1] + pieces[-1][2][-1]) if pieces else 0
+            if int(target[0]) < self._ends.get(key.remote, 0) or int(source[0]) < following:
+                # the remote topic was made anew: nothing of what was applied before is in it
+                self._runs = {known: runs for known, runs in self._runs.items() if known.remote != key.remote}
+            self._runs.setdefault(key, []).append((source, target, count))
+            self._ends[key.remote] = int(target[-1] + count[-1])
+
+    def _list(self) -> tuple[list[FlowMapPartName], list[FlowMapPartName]]:
+        """Return the names of the parts and of the folded tables, in order."""
+        parts: list[FlowMapPartName] = []
+        folded: list[FlowMapPartName] = []
+        for entry in self.store.list(self.directory):
+            if match := _FILE.match(entry.key.removeprefix(self.directory)):
+                (folded if match[1] else parts).append(FlowMapPartName(int(match[2]), match[3]))
+        return sorted(parts), sorted(folded)
+
+    def _read(self, file: FlowMapPartName | str) -> tuple[pa.Table, FlowMapPartName | None]:
+        """Return the runs of a file, and the part before it."""
+        key = f"{self.directory}{file}.parquet"
+        table = decode(self.store.get(key), key, MAP_SCHEMA)
+        return table.replace_schema_metadata(None), FlowMapPartName.parse(previous_name(table))
+
+    def _read_after_head(
+        self, parts: list[FlowMapPartName]
+    ) -> dict[FlowMapPartName, tuple[pa.Table, FlowMapPartName | None]]:
+        known = self.head.number if self.head else 0
+        later = [name for name in parts if name.number > known]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return dict(zip(later, pool.map(self._read, later), strict=True))
+
+    def followers(self) -> list[tuple[FlowMapPartName, pa.Table]]:
+        """Return the parts that follow the head. At most one is committed; only the target knows which."""
+        read = self._read_after_head(self._list()[0])
+        return [(name, table) for name, (table, previous) in read.items() if previous == self.head]
+
+    def load(self, head: FlowMapPartName | None) -> pa.Table:
+        """Go on to the part `head`, which is committed; None: to the last part that another one follows. Returns the
+        runs of the parts that were added, without the runs of a folded table."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._load(head)
+            except NotFoundError as error:  # folded and deleted meanwhile
+                if attempt + 1 == _ATTEMPTS:
+                    raise CorruptError(
+                        f"the offset map under {self.directory} lacks a part that was committed ({error.message})",
+                        "take it from a bucket version or another copy of the archive",
+                    ) from error
+        raise AssertionError
+
+    def _load(self, head: FlowMapPartName | None) -> pa.Table:
+        parts, folded = self._list()
+        if folded and folded[-1].number > (self.head.number if self.head else 0):
+            self._runs, self._ends = {}, {}
+            self._append(self._read(f"folded-{folded[-1]}")[0])
+            self.head = self.folded = folded[-1]
+        read = self._read_after_head(parts)
+        name = head or max((previous for _, previous in read.values() if previous is not None), default=None)
+        chain: list[FlowMapPartName] = []
+        while name is not None and name.number > (self.head.number if self.head else 0):
+            if name not in read:
+                raise NotFoundError(f"part {name} is missing")
+            chain.insert(0, name)
+            name = read[name][1]
+        for name in chain:
+            table, previous = read[name]
+            if not self.add(name, previous, table):
+                raise CorruptError(
+                    f"the part {name} of the offset map under {self.directory} follows {previous or 'no part'}, not "
+                    f"{self.head or 'no part'}",
+                    "take the missing parts from a bucket version or another copy of the archive",
+                )
+        return pa.concat_tables([MAP_SCHEMA.empty_table(), *(read[name][0] for name in chain)])
+
+    @property
+    def merge_due(self) -> bool:
+        return self.head is not None and self.head.number - (self.folded.number if self.folded else 0) >= FOLD
+
+    def merge_map_parts(self) -> None:
+        """Write a table of everything, and delete what the table before it stands for already."""
+        runs = {mapped: thin(self.runs(mapped)) for mapped in self._runs}
+        self._runs = {mapped: [thinned] for mapped, thinned in runs.items()}
+        key = f"{self.directory}folded-{self.head}.parquet"
+        self.store.put(
+            key, encode(flow_runs_table(runs), key)
+        )  # two writers' tables of one name say the same: either stays
+        if self.folded is not None:
+            before = self.folded.number
+            parts, folded = self._list()
+            old = [str(name) for name in parts if name.number <= before]
+            old += [f"folded-{name}" for name in folded if name.number < before]
+            self.store.delete([f"{self.directory}{name}.parquet" for name in old])
+        self.folded = self.head
+
+
+@dataclass
+class FlowMap:
+    """The offset map of the flow `source->target` with `slots` slots, 0 for a flow that never began. It reads a slot's
+    files when a partition of that slot is asked for.
+
+    `heads` names the last committed part of each slot, as the notes of the applied positions do. Without them a slot
+    ends at the last part that another one follows: whether the very last one was committed is known in the target.
+    """
+
+    store: Store
+    source: str
+    target: str
+    slots: int
+    heads: Mapping[int, FlowMapPartName] | None = None
+    _loaded: dict[int, SlotMap] = field(default_factory=dict)
+
+    def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap:
+        """Return the map of one remote partition, for source offsets of `incarnation`. `next` is the target offset
+        after the last record of that incarnation, 0 if there is none."""
+        if not self.slots:
+            return OffsetMap(_EMPTY, _EMPTY, _EMPTY, 0)
+        source, target, count = self.slot(slot_of(remote, self.slots)).runs(MappedPartition(remote, incarnation))
+        return OffsetMap(source, target, count, int(target[-1] + count[-1]) if len(target) else 0)
+
+    def slot(self, number: int) -> SlotMap:
+        """Return the map of a slot, read from the store at the first call."""
+        if number not in self._loaded:
+            slot = SlotMap(self.store, folder(self.source, self.target, number))
+            if self.heads is None or number in self.heads:
+                slot.load(None if self.heads is None else self.heads[number])
+            self._loaded[number] = slot
+        return self._loaded[number]
+
+
+def open_map(store: Store, source: str, target: str, heads: Mapping[int, FlowMapPartName] | None = None) -> FlowMap:
+    """Return the offset map of a flow from its files in `store`: the store of the state, usually the archive's. `heads`
+    (`jobs.mirror.apply.pending.heads_of`) let the map have the newest part of each slot as well."""
+    flow = read_flow(store, source, target)
+    return FlowMap(store, source, target, flow.slots if flow is not None else 0, heads)

@@ -131,9 +131,8 @@ class ApplyRoundReporter(RoundReporter):
             self._notify_loss(incidents, report)
         for deleted in applied.deleted:
             self._reporter.warning(f"{name}: {deleted.message}")
-        for (
-            subject
-        ) in report.refused:  # each refusal once, until it ends; a round reports only the subjects that it set
+        # each refusal once, until it ends; a round reports only the subjects that it set
+        for subject in report.refused:
             refused = frozenset(report.refusals(subject))
             for text in sorted(refused - self._refused.get(subject, frozenset())):
                 self._reporter.warning(f"{name}: {text}")
@@ -272,17 +271,11 @@ def command(
         frame.reporter.warning(warning)
     if dry_run:
         return show_dry_runs(frame, properties, flows, take=not apply, apply=not take)
-    return _run(frame, properties, flows, once=once, take=not apply, apply=not take)
-
-
-def _run(
-    frame: Frame, properties: MirrorProperties, flows: tuple[Flow, ...], *, once: bool, take: bool, apply: bool
-) -> int:
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
         spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))
-        last = stack.enter_context(closing(Stop())) if take and apply else stop
-        halves = Building(frame, properties, spark, stop, last, stack).halves(flows, take=take, apply=apply)
+        last = stack.enter_context(closing(Stop())) if not (take or apply) else stop
+        halves = Building(frame, properties, spark, stop, last, stack).halves(flows, take=not apply, apply=not take)
         runs: dict[str, Callable[[], FollowReport | ApplyReport]] = {
             name: counted.of_archive(half.archive)(half.run) for name, half in halves.items()
         }

@@ -17,7 +17,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, Groups, Manifest, Metadata
+from kbackup.archive.models import Capture, Groups, Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import Draft, WritingRun, open_or_create, put_manifest
 from kbackup.archive.secrets import as_archived
@@ -175,11 +175,15 @@ def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> Boot
     and the next producer id of a restore point. `RefusedError` if the restore point has no secrets."""
     point = archive.find_point(backup)
     metadata = archive.metadata(point.number)
-    _check_whole(metadata, point.number)
+    if metadata.scram_users is None:
+        raise RefusedError(f"restore point {point.number} has no SCRAM users: they were not captured", _WHOLE)
+    if without := [u.user for u in metadata.scram_users if None in (u.salt, u.stored_key, u.server_key)]:
+        users = join_names(without, _SOME)
+        raise RefusedError(f"restore point {point.number} has no secrets of SCRAM user {users}", _WHOLE)
     now = datetime.now(UTC).timestamp() * 1000
     tokens = metadata.delegation_tokens or ()
     valid = [token for token in tokens if token.expires_at > now]
-    records = [*map(scram_record, metadata.scram_users or ())]
+    records = [*map(scram_record, metadata.scram_users)]
     records += [record for quota in metadata.client_quotas or () for record in quota_records(quota)]
     if metadata.next_producer_id is not None:
         records.append(producer_id_record(metadata.next_producer_id))
@@ -200,21 +204,13 @@ def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> Boot
     return BootstrapReport(
         restore_point=point.number,
         file=str(path),
-        scram_users=len(metadata.scram_users or ()),
+        scram_users=len(metadata.scram_users),
         client_quotas=len(metadata.client_quotas or ()),
         delegation_tokens=len(valid),
         next_producer_id=metadata.next_producer_id,
         expired=tuple(token.id for token in tokens if token.expires_at <= now),
         live=tuple(word for word, entities in live.items() if entities),
     )
-
-
-def _check_whole(metadata: Metadata, number: int) -> None:
-    if metadata.scram_users is None:
-        raise RefusedError(f"restore point {number} has no SCRAM users: they were not captured", _WHOLE)
-    without = [u.user for u in metadata.scram_users if None in (u.salt, u.stored_key, u.server_key)]
-    if without:
-        raise RefusedError(f"restore point {number} has no secrets of SCRAM user {join_names(without, _SOME)}", _WHOLE)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -45,15 +45,13 @@ class InternalNames:
     @property
     def heartbeats(self) -> InternalTopic:
         """Return the topic of this flow's own heartbeats."""
-        flow = self.flow
-        key = "heartbeats.topic.replication.factor"
-        return InternalTopic(flow.policy.heartbeats_topic(), flow.heartbeats_replication_factor, key)
+        name, factor = self.flow.policy.heartbeats_topic(), self.flow.heartbeats_replication_factor
+        return InternalTopic(name, factor, "heartbeats.topic.replication.factor")
 
     @property
     def checkpoints(self) -> InternalTopic:
-        flow = self.flow
-        key = "checkpoints.topic.replication.factor"
-        return InternalTopic(flow.policy.checkpoints_topic(flow.source), flow.checkpoints_replication_factor, key)
+        name, factor = self.flow.policy.checkpoints_topic(self.flow.source), self.flow.checkpoints_replication_factor
+        return InternalTopic(name, factor, "checkpoints.topic.replication.factor")
 
     @property
     def offset_syncs(self) -> InternalTopic:
@@ -61,8 +59,8 @@ class InternalNames:
         source."""
         flow, in_source = self.flow, self.syncs_in_source
         name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
-        key = "offset-syncs.topic.replication.factor"
-        return InternalTopic(name, flow.offset_syncs_replication_factor, key, in_source)
+        factor = flow.offset_syncs_replication_factor
+        return InternalTopic(name, factor, "offset-syncs.topic.replication.factor", in_source)
 
     def written(self) -> list[InternalTopic]:
         """Return the topics that the flow writes. They are created where they are missing.
@@ -178,7 +176,16 @@ class InternalTopics:
         """Return the names; where offset syncs go to the source, this checks that the source can be reached."""
         flow = self.flow
         in_source = flow.emit_offset_syncs and flow.offset_syncs_location == "source"
-        return InternalNames(flow, in_source and self._reaches_source())
+        if in_source:
+            try:
+                self._source_cluster().connect()
+            except (UnreachableError, UsageError) as error:
+                in_source = False
+                self.warnings.append(
+                    f"flow {flow.name}: offset syncs go to {flow.target}, not to {flow.source} as "
+                    f"offset-syncs.topic.location says: {error.message}"
+                )
+        return InternalNames(flow, in_source)
 
     @functools.cached_property
     def sync_journal(self) -> SyncJournal:
@@ -206,17 +213,6 @@ class InternalTopics:
         if topic.in_source not in self._writers:
             self._writers[topic.in_source] = RecordWriter(*self.properties(topic))
         return self._writers[topic.in_source]
-
-    def _reaches_source(self) -> bool:
-        try:
-            self._source_cluster().connect()
-        except (UnreachableError, UsageError) as error:
-            self.warnings.append(
-                f"flow {self.flow.name}: offset syncs go to {self.flow.target}, not to {self.flow.source} as "
-                f"offset-syncs.topic.location says: {error.message}"
-            )
-            return False
-        return True
 
     def _source_cluster(self) -> Cluster:
         return Cluster(self.flow.client("source"), "source")
@@ -278,8 +274,7 @@ class HeartbeatClock:
 
     def check(self) -> None:
         """Raise the error of the newest heartbeat, where it failed."""
-        error = self._error
-        if error is not None:
+        if (error := self._error) is not None:
             raise error
 
     def _run(self) -> None:
@@ -292,11 +287,10 @@ class HeartbeatClock:
                 now = int(time.time() * 1000)
                 try:
                     self._writer.write(self._topic, [Heartbeat(flow.source, flow.target, now)], timestamp=now)
-                except KbackupError as error:
-                    self._error = None if self._stop.is_set() else error
-                else:
                     self._error = None
                     self.count += 1
+                except KbackupError as error:
+                    self._error = None if self._stop.is_set() else error
         except Exception as error:  # noqa: BLE001 (`check` raises it in the thread that can act on it)
             self._error = error
         finally:

@@ -13,8 +13,7 @@ from typing import Protocol
 
 from kbackup.archive.query.content import group_offsets
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import FlowMap, open_map, slot_of
-from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.archive.restores.offset_map import FlowMap, OffsetMap, open_map, slot_of
 from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.mirror.apply.pending import Recovery, heads_of, read_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow

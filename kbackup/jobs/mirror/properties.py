@@ -177,7 +177,7 @@ def cluster_client(sections: Sections, pair: FlowClusters, side: Side) -> tuple[
     where = f"{sections.file}: {alias}"
     java = _java_properties(sections, pair, side, "consumer." if side == "source" else "producer.")
     if java.get("auto.offset.reset") in ("earliest", "latest"):
-        del java["auto.offset.reset"]  # `starts_at_end`
+        del java["auto.offset.reset"]  # `Flow.starts_at_end`
     if "bootstrap.servers" not in java:
         return None, []
     properties, notes = _translated(java, where)
@@ -187,11 +187,6 @@ def cluster_client(sections: Sections, pair: FlowClusters, side: Side) -> tuple[
         admin, more = _translated(_java_properties(sections, pair, side, "admin."), where)
         properties, notes = with_admin(properties, admin), [*notes, *more]
     return properties, notes
-
-
-def starts_at_end(sections: Sections, pair: FlowClusters) -> bool:
-    """Return whether a flow mirrors only records that come after its first round of a topic."""
-    return _java_properties(sections, pair, "source", "consumer.").get("auto.offset.reset") == "latest"
 
 
 def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[str]]:
@@ -250,12 +245,16 @@ class FlowKey(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
-def _clock(name: str, *, enabled: bool, seconds: int) -> dict[str, FlowKey]:
-    return {
-        f"{name}.enabled": FlowKey("flag", str(enabled).lower()),
-        f"{name}.interval.seconds": FlowKey("number", str(seconds), None),
-    }
-
+CLOCKS = {
+    "emit.heartbeats": ("true", "1"),
+    "emit.checkpoints": ("true", "60"),
+    "refresh.topics": ("true", "600"),
+    "refresh.groups": ("true", "600"),
+    "sync.topic.configs": ("true", "600"),
+    "sync.topic.acls": ("true", "600"),
+    "sync.group.offsets": ("false", "60"),
+}
+"""By the name of a `Clock` of `Flow`: the defaults of its keys `.enabled` and `.interval.seconds`."""
 
 FLOW_KEYS = {
     "enabled": FlowKey("flag", "false"),
@@ -276,13 +275,8 @@ FLOW_KEYS = {
     "offset.lag.max": FlowKey("number", "100", 0),
     "offset-syncs.topic.location": FlowKey("text", "target", choices=("source", "target")),
     "emit.offset-syncs.enabled": FlowKey("flag", "true"),
-    **_clock("emit.heartbeats", enabled=True, seconds=1),
-    **_clock("emit.checkpoints", enabled=True, seconds=60),
-    **_clock("refresh.topics", enabled=True, seconds=600),
-    **_clock("refresh.groups", enabled=True, seconds=600),
-    **_clock("sync.topic.configs", enabled=True, seconds=600),
-    **_clock("sync.topic.acls", enabled=True, seconds=600),
-    **_clock("sync.group.offsets", enabled=False, seconds=60),
+    **{f"{name}.enabled": FlowKey("flag", enabled) for name, (enabled, _) in CLOCKS.items()},
+    **{f"{name}.interval.seconds": FlowKey("number", seconds, None) for name, (_, seconds) in CLOCKS.items()},
 }
 """MirrorMaker 2's, with its defaults; but `offset-syncs.topic.location`, whose default there is `source`."""
 
@@ -307,11 +301,7 @@ REFUSED = {
         f"{topic}.topic.retention.ms": "remove the key, and set retention.ms of the topic itself"
         for topic in ("heartbeats", "checkpoints", "offset.syncs", "offset-syncs")
     },
-    **{
-        name.removesuffix(".enabled"): f"write {name}"
-        for name, key in FLOW_KEYS.items()
-        if name.endswith(".enabled") and f"{name.removesuffix('enabled')}interval.seconds" in FLOW_KEYS
-    },
+    **{name: f"write {name}.enabled" for name in CLOCKS},
 }
 """Keys of the first design that MirrorMaker 2 does not have, with what to write instead."""
 
@@ -347,7 +337,9 @@ class FlowReader:
         """Return the flow, and notes on its client properties."""
         source, notes = cluster_client(self.sections, self.pair, "source")
         target, more = cluster_client(self.sections, self.pair, "target")
+        consumer = _java_properties(self.sections, self.pair, "source", "consumer.")
         choices: Any = self.text  # each is checked against the choices of its key
+        clocks: Any = {name.replace(".", "_"): self.clock(name) for name in CLOCKS}
         flow = Flow(
             source=self.pair.source,
             target=self.pair.target,
@@ -364,19 +356,14 @@ class FlowReader:
             checkpoints_replication_factor=self.number("checkpoints.topic.replication.factor"),
             offset_syncs_replication_factor=self.number("offset-syncs.topic.replication.factor"),
             heartbeats_replicated=self.flag("heartbeats.replication.enabled"),
-            emit_heartbeats=self.clock("emit.heartbeats"),
-            emit_checkpoints=self.clock("emit.checkpoints"),
             emit_offset_syncs=self.flag("emit.offset-syncs.enabled"),
             offset_syncs_location=choices("offset-syncs.topic.location"),
             offset_lag_max=self.number("offset.lag.max"),
-            refresh_topics=self.clock("refresh.topics"),
-            refresh_groups=self.clock("refresh.groups"),
-            sync_topic_configs=self.clock("sync.topic.configs"),
-            sync_topic_acls=self.clock("sync.topic.acls"),
-            sync_group_offsets=self.clock("sync.group.offsets"),
             checkpoint_rule=choices("kbackup.checkpoints"),
             on_recreate=choices("kbackup.on.recreate"),
-            starts_at_end=starts_at_end(self.sections, self.pair),
+            # only records that come after the flow's first round of a topic
+            starts_at_end=consumer.get("auto.offset.reset") == "latest",
+            **clocks,
         )
         return flow, [*notes, *more]
 
@@ -467,9 +454,8 @@ def review(sections: Sections) -> tuple[list[str], list[str]]:
     by_prefix = {"": sections.top}
     by_prefix |= {f"{alias}.": section for alias, section in sections.by_cluster.items()}
     by_prefix |= {f"{pair}.": section for pair, section in sections.by_flow.items()}
-    for prefix, name, value in (
-        (p, name, value) for p, section in by_prefix.items() for name, value in section.items()
-    ):
+    keys = ((prefix, *item) for prefix, section in by_prefix.items() for item in section.items())
+    for prefix, name, value in keys:
         where = f"{sections.file}: {prefix}{name}"
         _check_refused(name, value, where)
         if name == "use.defaults.from" and value.strip() == "source":

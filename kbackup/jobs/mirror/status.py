@@ -7,7 +7,7 @@ page and `expire` know of a flow; no cluster is asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -112,19 +112,19 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
     """Return the status of a process that starts. It takes over from the flow's last one, `before`, what is applied,
     and the incidents."""
     at = now()
-    same = before if before is not None and before.archive_id == archive_id else None
-    return FlowStatus(
+    status = FlowStatus(
         source=flow.source,
         target=flow.target,
         archive_id=archive_id,
         tool=f"kbackup {__version__}",
         started_at=at,
         written_at=at,
-        restore_point=same.restore_point if same is not None else 0,
-        restore_point_at=same.restore_point_at if same is not None else "",
-        topics=same.topics if same is not None else (),
         incidents=before.incidents if before is not None else (),
     )
+    if before is None or before.archive_id != archive_id:
+        return status
+    applied = {name: getattr(before, name) for name in ("restore_point", "restore_point_at", "topics")}
+    return _replace(status, **applied)
 
 
 def planned(before: FlowStatus, topics: Sequence[RemoteTopic]) -> FlowStatus:
@@ -294,21 +294,11 @@ def _overview(archive: Archive, status: FlowStatus, at: datetime) -> FlowOvervie
         seconds_behind=lag.seconds,
         silent_seconds=max(0.0, round(silent, 3)),
         topics=tuple(
-            MirroredTopic(
-                topic=topic.source,
-                remote=topic.remote,
-                incarnation=topic.incarnation,
-                applied=topic.applied,
-                records_behind=lag.topics[topic.remote],
-                held_back=topic.held_back,
-            )
-            for topic in status.topics
+            MirroredTopic(t.source, t.remote, t.incarnation, t.applied, lag.topics[t.remote], t.held_back)
+            for t in status.topics
         ),
     )
 
 
-_SAME = (
-    *("source", "target", "restore_point", "restore_point_at", "written_at", "started_at", "rounds", "records"),
-    *("bytes", "round_at", "round_records", "round_bytes", "round_seconds", "incidents", "refusals", "error"),
-)
+_SAME = {each.name for each in fields(FlowOverview)} & {*FlowStatus.__struct_fields__} - {"topics"}
 """Fields of an overview that the flow's status has."""

@@ -72,13 +72,14 @@ def _open(endpoint: Endpoint, host: str, port: int, context: ssl.SSLContext | No
 
 
 class BrokerConnection:
-    """Made by `connect`. `features` has the levels of finalized features by name; None if the broker returns none."""
+    """Made by `connect`. `versions` has the oldest and the newest version of each request that the broker knows, by
+    apiKey. `features` has the levels of finalized features by name; None if the broker returns none."""
 
     def __init__(self, stream: socket.socket, client_id: str) -> None:
         self._stream = stream
         self._client_id = client_id
         self._sent = 0
-        self._versions: dict[int, tuple[int, int]] = {}
+        self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] | None = None
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class BrokerConnection:
         """Return the response to a request, in the newest version that both sides know, at most `newest`.
 
         `RefusedRequestError` if the response holds an error for the whole, or the broker doesn't know the request."""
-        low, high = self._versions.get(request.API_KEY, (0, -1))
+        low, high = self.versions.get(request.API_KEY, (0, -1))
         version = min(high, request.max_version if newest is None else newest)
         if version < low:
             raise RefusedRequestError(KafkaError.UNSUPPORTED_VERSION, "the brokers are too old for it")
@@ -104,13 +105,9 @@ class BrokerConnection:
             response = self._exchange(ApiVersionsRequest(), 0)
         if response.error_code:
             raise RefusedRequestError(response.error_code)
-        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         if response.finalized_features_epoch >= 0:
             self.features = {f.name: f.max_version_level for f in response.finalized_features or ()}
-
-    def newest_version(self, api_key: int) -> int:
-        """Return the newest version of a request that the broker knows; -1 if it doesn't know the request."""
-        return self._versions.get(api_key, (0, -1))[1]
 
     def log_in(self, endpoint: Endpoint) -> None:
         if endpoint.login is None:

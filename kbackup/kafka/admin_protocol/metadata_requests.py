@@ -6,7 +6,7 @@ Loading this module takes a third of a second, for kafka-python: import it where
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -122,8 +122,8 @@ class AdminSession:
             return brokers
 
     def fetch_version(self) -> int:
-        """Return the newest version of Fetch that the broker knows. It identifies the release."""
-        return self.broker.newest_version(_FETCH)
+        """Return the newest version of Fetch that the broker knows, -1 for none. It identifies the release."""
+        return self.broker.versions.get(_FETCH, (0, -1))[1]
 
     @_asking("listing reassignments")
     def reassignments(self) -> list[str]:
@@ -157,8 +157,7 @@ class AdminSession:
         return self._set_configs(_CLIENT_METRICS, name, values, f"setting client metrics {name}")
 
     def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
-        refused: dict[Acl, str] = {}
-        for batch in _batches(rules):
+        def request(batch: Sequence[Acl]) -> Any:
             creations = [
                 admin.CreateAclsRequest.AclCreation(
                     **_numbers(rule, "resource_type", "resource_pattern_type"),
@@ -168,13 +167,14 @@ class AdminSession:
                 )
                 for rule in batch
             ]
-            refused |= self._change(batch, admin.CreateAclsRequest(creations=creations), "creating an ACL", "results")
-        return refused
+            return admin.CreateAclsRequest(creations=creations)
+
+        return self._change_acls(rules, request, "creating an ACL", "results")
 
     def delete_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         """Delete exactly these; one that is not there counts as deleted."""
-        refused: dict[Acl, str] = {}
-        for batch in _batches(rules):
+
+        def request(batch: Sequence[Acl]) -> Any:
             filters = [
                 admin.DeleteAclsRequest.DeleteAclsFilter(
                     **_numbers(rule, "resource_type_filter", "pattern_type_filter"),
@@ -184,9 +184,17 @@ class AdminSession:
                 )
                 for rule in batch
             ]
-            refused |= self._change(
-                batch, admin.DeleteAclsRequest(filters=filters), "deleting an ACL", "filter_results"
-            )
+            return admin.DeleteAclsRequest(filters=filters)
+
+        return self._change_acls(rules, request, "deleting an ACL", "filter_results")
+
+    def _change_acls(
+        self, rules: Sequence[Acl], request: Callable[[Sequence[Acl]], Any], doing: str, answers: str
+    ) -> dict[Acl, str]:
+        refused: dict[Acl, str] = {}
+        for at in range(0, len(rules), ACLS_AT_ONCE):
+            batch = rules[at : at + ACLS_AT_ONCE]
+            refused |= self._change(batch, request(batch), doing, answers)
         return refused
 
     def _configs(self, kind: int, names: list[str]) -> list[Any]:
@@ -228,10 +236,6 @@ class AdminSession:
                 refused_item = RefusedRequestError(answer.error_code, answer.error_message or "")
                 refusals[item] = self.connection.error(refused_item.kafka_error(), doing).message
         return refusals
-
-
-def _batches(rules: Sequence[Acl]) -> Iterator[Sequence[Acl]]:
-    return (rules[at : at + ACLS_AT_ONCE] for at in range(0, len(rules), ACLS_AT_ONCE))
 
 
 def _numbers(rule: Acl, resource: str, pattern: str) -> dict[str, int]:

@@ -80,12 +80,10 @@ class MetadataImage:
     open_transaction: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
     topics: dict[str, str] = field(default_factory=dict)  # names by id
-    partitions: dict[str, dict[int, Fields]] = field(
-        default_factory=dict
-    )  # by topic id, by partition: fields of a PartitionRecord
-    configs: dict[tuple[int, str], dict[str, str]] = field(
-        default_factory=dict
-    )  # by the type and the name of the resource
+    # by topic id, by partition: fields of a PartitionRecord
+    partitions: dict[str, dict[int, Fields]] = field(default_factory=dict)
+    # by the type and the name of the resource
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     # by the entity: pairs of a type and a name, which is None for the default
     quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
     acls: dict[str, Fields] = field(default_factory=dict)  # by id

@@ -39,7 +39,7 @@ from kbackup.archive.query.content import content_of
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores import offset_map
-from kbackup.archive.restores.flow_map import (
+from kbackup.archive.restores.offset_map import (
     EXACT,
     FOLD,
     SHARE,
@@ -47,12 +47,12 @@ from kbackup.archive.restores.flow_map import (
     SLOTS,
     FlowMapPartName,
     FlowState,
+    flow_runs_table,
     folder,
-    runs_table,
     slot_of,
-    write_map_part,
+    write_flow_map_part,
 )
-from kbackup.archive.restores.flow_map import MAP_SCHEMA as FLOW_MAP
+from kbackup.archive.restores.offset_map import MAP_SCHEMA as FLOW_MAP
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError
@@ -107,7 +107,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store_report(made, drill_reports.report(comparison=drill_reports.comparison(ok=False)), "<!doctype html>")
     verified = verify(made, "all", True, no_session, Silent())
     record_verification(made, verified, "2026-01-03T00:00:00.000Z", partial=False)
-    write_map_part(made, folder("A", "B", 3), FlowMapPartName(1, "aa"), runs_table({}), None)
+    write_flow_map_part(made, folder("A", "B", 3), FlowMapPartName(1, "aa"), flow_runs_table({}), None)
     committed_at = datetime.fromisoformat(archive.restore_point("latest").committed_at)
     age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kbackup.archive.catalog.sweep import find_orphans
 from kbackup.archive.layout import mirror_key
 from kbackup.archive.models import dump
-from kbackup.archive.restores import flow_map as module
-from kbackup.archive.restores.flow_map import (
+from kbackup.archive.restores import offset_map as module
+from kbackup.archive.restores.offset_map import (
     EXACT,
     FOLD,
     SHARE,
@@ -22,15 +22,16 @@ from kbackup.archive.restores.flow_map import (
     FlowMapPartName,
     FlowState,
     MappedPartition,
+    OffsetMap,
+    Runs,
     SlotMap,
+    flow_runs_table,
     folder,
     open_map,
-    runs_table,
     slot_of,
     thin,
-    write_map_part,
+    write_flow_map_part,
 )
-from kbackup.archive.restores.offset_map import OffsetMap, Runs
 from kbackup.archive.verify.catalog import note_orphans
 from kbackup.archive.verify.findings import Findings
 from kbackup.errors import CorruptError
@@ -57,7 +58,7 @@ def store() -> Store:
 
 def runs(*rows: tuple[int, int, int], key: MappedPartition = KEY) -> pa.Table:
     columns = np.array(rows, np.int64).reshape(-1, 3).T
-    return runs_table({key: (columns[0], columns[1], columns[2])})
+    return flow_runs_table({key: (columns[0], columns[1], columns[2])})
 
 
 def write(
@@ -69,7 +70,7 @@ def write(
     key: MappedPartition = KEY,
 ) -> FlowMapPartName:
     name = FlowMapPartName(number, attempt)
-    write_map_part(store, FOLDER, name, runs(*rows, key=key), previous)
+    write_flow_map_part(store, FOLDER, name, runs(*rows, key=key), previous)
     return name
 
 

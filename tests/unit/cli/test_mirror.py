@@ -16,8 +16,7 @@ import pytest
 from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import FlowMapPartName
-from kbackup.archive.restores.offset_map import OffsetMap
+from kbackup.archive.restores.offset_map import FlowMapPartName, OffsetMap
 from kbackup.cli import main
 from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.frame import FlagValues, Frame, load_config

@@ -13,7 +13,7 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.models import Manifest, dump
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import DOCUMENT, MAP_SCHEMA, SLOTS, FlowMap, FlowState, read_flow, slot_of
+from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import AlreadyExistsError, MismatchError
 from kbackup.jobs.mirror.apply.pending import (

@@ -14,8 +14,15 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import MAP_SCHEMA, FlowMapPartName, SlotMap, by_incarnation, slot_of
-from kbackup.archive.restores.offset_map import Runs, runs_table
+from kbackup.archive.restores.offset_map import (
+    MAP_SCHEMA,
+    FlowMapPartName,
+    Runs,
+    SlotMap,
+    by_incarnation,
+    runs_table,
+    slot_of,
+)
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.table import (
     SCHEMA,
@@ -96,7 +103,7 @@ class Applied:
     """Everything up to restore point `point` is committed in the target, but for what is held back.
 
     `positions` has all remote partitions of the flow, not only those of this round. `runs` are what the round added to
-    the offset map (`flow_map.MAP_SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
+    the offset map (`offset_map.MAP_SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
     the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why the
     target has no room for its records: they wait.
     """

@@ -16,8 +16,14 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.restores.flow_map import FlowMapPartName, MappedPartition, folder, runs_table, write_map_part
-from kbackup.archive.restores.offset_map import Cut
+from kbackup.archive.restores.offset_map import (
+    Cut,
+    FlowMapPartName,
+    MappedPartition,
+    flow_runs_table,
+    folder,
+    write_flow_map_part,
+)
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply.pending import Noted, PositionNote
@@ -117,10 +123,10 @@ class SlotLedger:
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part, without runs for positions that no records led to, and return the progress to commit."""
         name = FlowMapPartName(self.head.number + 1 if self.head else 1, self.attempt)
-        table = runs_table(
+        table = flow_runs_table(
             {MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count) for tp, r in runs.items()}
         )
-        write_map_part(self.state, self.directory, name, table, self.head)
+        write_flow_map_part(self.state, self.directory, name, table, self.head)
         noted = {
             tp: Noted(each, PositionNote(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, "")))
             for tp, each in positions.items()

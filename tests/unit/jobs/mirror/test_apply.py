@@ -14,19 +14,19 @@ import pytest
 from kbackup.archive.catalog.state import LogStart
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import (
+from kbackup.archive.restores.offset_map import (
     SLOTS,
     FlowMap,
     FlowMapPartName,
     FlowState,
     MappedPartition,
     SlotMap,
+    by_partition,
+    flow_runs_table,
     folder,
-    runs_table,
     slot_of,
-    write_map_part,
+    write_flow_map_part,
 )
-from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror import apply
@@ -79,7 +79,9 @@ def make_session(store: Store, heads: dict[int, FlowMapPartName] | None = None) 
 def write_part(store: Store, number: int, previous: FlowMapPartName | None, *row: int) -> FlowMapPartName:
     name = FlowMapPartName(number, "aa")
     columns = cast(Any, tuple(np.array([value], np.int64) for value in row))
-    write_map_part(store, folder("A", "B", SLOT), name, runs_table({MappedPartition(REMOTE, 1): columns}), previous)
+    write_flow_map_part(
+        store, folder("A", "B", SLOT), name, flow_runs_table({MappedPartition(REMOTE, 1): columns}), previous
+    )
     return name
 
 
@@ -382,7 +384,7 @@ class Recover:
             MappedPartition(tp, 1): cast(Any, tuple(np.array([value], np.int64) for value in row))
             for tp, row in rows.items()
         }
-        write_map_part(self.slot.store, FOLDER, name, runs_table(columns), previous)
+        write_flow_map_part(self.slot.store, FOLDER, name, flow_runs_table(columns), previous)
         return name
 
     def __call__(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map import MAP_SCHEMA
+from kbackup.archive.restores.offset_map import MAP_SCHEMA
 from kbackup.errors import CorruptError
 from kbackup.jobs.mirror import metering
 from kbackup.jobs.mirror.apply.pending import Applied, DeletedRemote, Lost, PartitionApplied, Recreated
