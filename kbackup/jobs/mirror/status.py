@@ -278,27 +278,25 @@ def flows_of(archive: Archive, state: Store, at: datetime | None = None) -> list
     """Return the flows of an archive that have begun, at a time (default: now). `state` is where they keep theirs, as a
     rule the archive's store. A flow of another archive that shares `state` is left out."""
     at = at or datetime.now(UTC)
-    statuses = [status for status in read_status(state) if status.archive_id == archive.info.id]
-    return [_overview(archive, status, at) for status in statuses]
-
-
-def _overview(archive: Archive, status: FlowStatus, at: datetime) -> FlowOverview:
-    lag = flow_lag(archive.state, status, at)
-    silent = (at - datetime.fromisoformat(status.written_at)).total_seconds()
-    return FlowOverview(
-        **{name: getattr(status, name) for name in _SAME},
-        flow=status.name,
-        newest_restore_point=lag.newest,
-        newest_restore_point_at=lag.newest_at,
-        records_behind=lag.records,
-        seconds_behind=lag.seconds,
-        silent_seconds=max(0.0, round(silent, 3)),
-        topics=tuple(
-            MirroredTopic(t.source, t.remote, t.incarnation, t.applied, lag.topics[t.remote], t.held_back)
-            for t in status.topics
-        ),
-    )
-
-
-_SAME = {each.name for each in fields(FlowOverview)} & {*FlowStatus.__struct_fields__} - {"topics"}
-"""Fields of an overview that the flow's status has."""
+    same = {each.name for each in fields(FlowOverview)} & {*FlowStatus.__struct_fields__} - {"topics"}
+    flows: list[FlowOverview] = []
+    for status in read_status(state):
+        if status.archive_id != archive.info.id:
+            continue
+        lag = flow_lag(archive.state, status, at)
+        silent = (at - datetime.fromisoformat(status.written_at)).total_seconds()
+        overview = FlowOverview(
+            **{name: getattr(status, name) for name in same},
+            flow=status.name,
+            newest_restore_point=lag.newest,
+            newest_restore_point_at=lag.newest_at,
+            records_behind=lag.records,
+            seconds_behind=lag.seconds,
+            silent_seconds=max(0.0, round(silent, 3)),
+            topics=tuple(
+                MirroredTopic(t.source, t.remote, t.incarnation, t.applied, lag.topics[t.remote], t.held_back)
+                for t in status.topics
+            ),
+        )
+        flows.append(overview)
+    return flows
