@@ -153,7 +153,7 @@ def with_timestamps(content: Content, store: Store, spark: Spark, listener: Prog
 # Count the records in windows by reading them.
 
 
-class Counted(NamedTuple):
+class CountedRecords(NamedTuple):
     """The records of a partition in its window, in one of its segments."""
 
     source: TopicPartition
@@ -161,22 +161,22 @@ class Counted(NamedTuple):
     bytes: int
 
 
-def count_range(store: Store, range_: UnitRange) -> Counted:
+def count_range(store: Store, range_: UnitRange) -> CountedRecords:
     blocks = [(len(step.block), step.block.nbytes) for step in read_range(store, range_) if step.block is not None]
-    return Counted(range_.source, sum(n for n, _ in blocks), sum(size for _, size in blocks))
+    return CountedRecords(range_.source, sum(n for n, _ in blocks), sum(size for _, size in blocks))
 
 
 @dataclass(frozen=True)
 class CountRecords:
     store: Store
 
-    def __call__(self, task: Sequence[UnitRange], progress: ProgressSender) -> Iterator[Counted]:
+    def __call__(self, task: Sequence[UnitRange], progress: ProgressSender) -> Iterator[CountedRecords]:
         for range_ in task:
             yield (counted := count_range(self.store, range_))
             progress.add(counted.records, counted.bytes)
 
 
-def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[Counted]]) -> Content:
+def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[CountedRecords]]) -> Content:
     """`content` with exact counts of the records in its windows. `count` gets one range for each segment."""
     ranges = [
         UnitRange(topic=t.name, partition=p.partition, target=t.name, segments=(s,), window=p.window)
@@ -200,7 +200,9 @@ def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[Co
     return replace(content, topics=tuple(map(counted_topic, content.topics)))
 
 
-def count_by_tasks(ranges: list[UnitRange], store: Store, spark: Spark, listener: ProgressListener) -> list[Counted]:
+def count_by_tasks(
+    ranges: list[UnitRange], store: Store, spark: Spark, listener: ProgressListener
+) -> list[CountedRecords]:
     tasks = pack(ranges, lambda r: r.segments[0].bytes, _TASK_BYTES, max(1, len(ranges)))
     return run_counted(spark, tasks, CountRecords(store), listener, sum(r.segments[0].count for r in ranges))
 
