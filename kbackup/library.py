@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.seen import SeenCatalog
+from kbackup.archive.catalog.commit import SeenCatalog
 from kbackup.archive.identity import check_archive_id
 from kbackup.archive.query import browse, overview
 from kbackup.archive.query.content import group_offsets

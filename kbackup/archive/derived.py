@@ -93,7 +93,11 @@ def derived_files(archive: Archive, before: State | None = None) -> dict[str, by
         names = {(t.name, t.incarnation) for t in topics}
         known_topics = [t for key, t in archive.manifest(point).incarnations().items() if key in names]
         files = dict(files.items() - _group_files(archive, known_topics, before).items())
-    spare = _spare_stems(state)
+    table = state.segments.read([*PLACE.names, "key"])
+    spare = {  # names of segments, where they are not the usual ones
+        ((row["topic"], row["incarnation"], row["partition"]), row["first"]): layout.stem_of(row["key"])
+        for row in table.filter(pc.match_substring_regex(table["key"], layout.SPARE_NAME)).to_pylist()
+    }
     for place in partitions:
         topic, incarnation, number = place
         entries = [
@@ -133,16 +137,6 @@ def _group_topics(
         point = archive.state.point(last.get(key, 0))
         if point is not None and (topic := archive.manifest(point).incarnations().get(key)) is not None:
             yield topic
-
-
-def _spare_stems(state: State) -> dict[tuple[IncarnationPartition, int], str]:
-    """Return, by partition and first offset, the names of the segments that have a spare name."""
-    table = state.segments.read([*PLACE.names, "key"])
-    table = table.filter(pc.match_substring_regex(table["key"], layout.SPARE_NAME))
-    return {
-        ((row["topic"], row["incarnation"], row["partition"]), row["first"]): layout.stem_of(row["key"])
-        for row in table.to_pylist()
-    }
 
 
 def _group_files(archive: Archive, topics: Iterable[TopicState], state: State) -> dict[str, bytes]:

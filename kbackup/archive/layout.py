@@ -34,7 +34,6 @@ MANIFEST = "manifest.json"
 GROUPS = "groups.json"
 METADATA = "metadata.json"
 
-
 PLAN = "plan.json"
 OFFSETS = "offsets.parquet"
 REPORT = "report.json"

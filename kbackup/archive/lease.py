@@ -313,7 +313,17 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
                 "wait: a lease that is not renewed runs out by itself; --force takes it from a run that goes on, which "
                 "then stops with exit code 11 and without a restore point",
             )
-        lease = _replacement(seen, owner, seconds)
+        moment, alive = datetime.now(UTC), seen.state == "alive"
+        until = min(datetime.fromisoformat(seen.lease.expires_at), moment + timedelta(seconds=seconds))
+        lease = Lease(  # of a new owner, by which the old holder notices that its lease is lost
+            owner=owner,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            command=COMMAND,
+            acquired_at=rfc3339(moment),
+            expires_at=rfc3339(until if alive else moment),
+            released=not alive,
+        )
         try:
             store.replace(layout.LOCK, dump(lease), seen.etag)
         except (PreconditionError, NotFoundError):
@@ -340,19 +350,3 @@ def _reread(store: Store, seen: SeenLease) -> SeenLease:
             "run 'kbackup unlock' again to see the new holder; no lease was broken",
         )
     return now
-
-
-def _replacement(seen: SeenLease, owner: str, seconds: float) -> Lease:
-    """Return the lease of a new owner, by which the old holder notices that its lease is lost."""
-    moment = datetime.now(UTC)
-    alive = seen.state == "alive"
-    until = min(datetime.fromisoformat(seen.lease.expires_at), moment + timedelta(seconds=seconds))
-    return Lease(
-        owner=owner,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        command=COMMAND,
-        acquired_at=rfc3339(moment),
-        expires_at=rfc3339(until if alive else moment),
-        released=not alive,
-    )

@@ -60,7 +60,6 @@ _HINT = (
 USE_NEWER = "use the kbackup that wrote it, or a newer one"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-
 _NO_ID = "matching regex"
 """In errors about an archive's id of another form, which no later version has under the same number."""
 _CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
@@ -97,7 +96,6 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 _HEAD = msgspec.json.Decoder(_Head)
-
 
 _decoders: dict[type[Document], msgspec.json.Decoder[Any]] = {}
 _decoders_lock = threading.Lock()

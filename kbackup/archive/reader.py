@@ -84,25 +84,22 @@ class Archive:
         row = self.state.point(point) if isinstance(point, int) else point
         assert row is not None  # noqa: S101 (callers name restore points of this archive)
         if row.number not in self._manifests:
-            manifest = self._manifests[row.number] = self._read_manifest(row)
+            key = row.documents[0]
+            manifest = load(Manifest, self._document(key), key)
+            if manifest.archive_id != self.info.id:
+                raise CorruptError(
+                    f"file {key} belongs to archive {manifest.archive_id}, {layout.ARCHIVE} to {self.info.id}",
+                    "take the right one from a bucket version: this one was copied from elsewhere",
+                )
+            if manifest.checksum != row.manifest or manifest.number != row.number:
+                raise CorruptError(f"file {key} is not the manifest that the catalog names", REPAIR)
+            self._manifests[row.number] = manifest
             self._captures |= {capture.number: capture for capture in manifest.captures}
         return self._manifests[row.number]
 
     def manifests(self, points: Sequence[Point]) -> list[Manifest]:
         """Return the manifests of `points`, read side by side."""
         return in_threads(self.manifest, points)
-
-    def _read_manifest(self, point: Point) -> Manifest:
-        key = point.documents[0]
-        manifest = load(Manifest, self._document(key), key)
-        if manifest.archive_id != self.info.id:
-            raise CorruptError(
-                f"file {key} belongs to archive {manifest.archive_id}, {layout.ARCHIVE} to {self.info.id}",
-                "take the right one from a bucket version: this one was copied from elsewhere",
-            )
-        if manifest.checksum != point.manifest or manifest.number != point.number:
-            raise CorruptError(f"file {key} is not the manifest that the catalog names", REPAIR)
-        return manifest
 
     def _document(self, key: str) -> bytes:
         try:

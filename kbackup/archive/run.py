@@ -40,8 +40,7 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.secrets import as_archived
 from kbackup.archive.segments.table import Segment, in_order, to_batch
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError, NotFoundError, StoreError
-from kbackup.store.base import Store, encryption_of
-from kbackup.store.probe import check_conditional_writes
+from kbackup.store.base import Store, check_conditional_writes, encryption_of
 from kbackup.store.wrappers import GuardedStore
 from kbackup.util.times import now
 

@@ -16,6 +16,7 @@ from kbackup.formats.block import rising
 from kbackup.formats.layout import MAGIC_BYTE, MIN_RECORD, Buffer, check_magic, corrupt
 from kbackup.types import Bytes, Int64Array
 
+ENTRY = 24  # bytes of an index entry
 _REBUILD = "the index can be rebuilt from the segment files alone"
 _LENGTH = Struct(">i")
 _OFFSET = Struct(">q")

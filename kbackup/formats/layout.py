@@ -147,9 +147,18 @@ def layout(block: RecordBlock, name: str, base: int) -> Layout:
     """Return the block's fields; `CorruptError` unless every record's encoding fills its index entry exactly. `base` is
     the position of the block's first byte in the file `name`."""
     file = _File(name, base)
-    _require_index(block, file)
+    # the index covers the data without a gap and its offsets increase
+    if not len(block.positions) == len(block.lengths) == len(block.offsets):
+        raise corrupt(name, base, "index columns of different lengths")
     data, start = block.data, block.positions
     stop = start + block.lengths
+    due = np.concatenate(([0], stop))
+    possible = (block.lengths >= MIN_RECORD) & (block.lengths <= block.nbytes)
+    file.require(possible, start, f"a record of less than {MIN_RECORD} bytes or more than there are")
+    file.require(start == due[:-1], due, "the index leaves a gap or overlaps")
+    if due[-1] != block.nbytes:
+        raise corrupt(name, base + min(int(due[-1]), block.nbytes), "the index ends elsewhere than the records")
+    file.require(rising(block.offsets), start, "record offsets do not increase")
     head = heads(data, start)
     file.require(head["offset"] == block.offsets, start, "another record offset than in the index")
     types = head["type"].astype(np.int32)
@@ -171,22 +180,6 @@ def layout(block: RecordBlock, name: str, base: int) -> Layout:
     starts = np.concatenate(([0], np.cumsum(counts)))
     header_keys, header_values = _headers(data, at, stop, counts, starts, file)
     return Layout(types, timestamps, keys, values, starts, header_keys, header_values)
-
-
-def _require_index(block: RecordBlock, file: _File) -> None:
-    """The index covers the data without a gap and its offsets increase."""
-    if not len(block.positions) == len(block.lengths) == len(block.offsets):
-        raise corrupt(file.name, file.base, "index columns of different lengths")
-    start, stop, offsets = block.positions, block.positions + block.lengths, block.offsets
-    due = np.concatenate(([0], stop))
-    possible = (block.lengths >= MIN_RECORD) & (block.lengths <= block.nbytes)
-    file.require(possible, start, f"a record of less than {MIN_RECORD} bytes or more than there are")
-    file.require(start == due[:-1], due, "the index leaves a gap or overlaps")
-    if due[-1] != block.nbytes:
-        raise corrupt(
-            file.name, file.base + min(int(due[-1]), block.nbytes), "the index ends elsewhere than the records"
-        )
-    file.require(rising(offsets), start, "record offsets do not increase")
 
 
 def _headers(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
@@ -34,28 +36,24 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _EMPTY = 1  # bytes of a records file without records: the magic
 
 
-@dataclass(frozen=True)
-class ConvertWork:
+def _convert(
+    store: JavaFolder, copy: bool, task: Sequence[ToScan], progress: ProgressSender
+) -> Iterator[Whole | Damaged]:
     """A task: some segments of the folder, read back and (with `copy`) copied to their place in the archive."""
-
-    store: JavaFolder
-    copy: bool
-
-    def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
-        for item in task:
-            try:
-                segment, index, _, end = read_unlisted(self.store, item.target, item.key)
-            except (CorruptError, NotFoundError) as error:
-                yield item.damaged(error)
-                continue
-            to = item.target
-            key = layout.records_key(to.directory, to.partition, segment.first, to.compression)
-            moved = replace(segment, key=key)
-            if self.copy:
-                _copy(self.store, item.key, moved, index)
-            progress.add(segment.count, segment.bytes)
-            warnings = tuple(flaw.message for flaw in self.store.flaws_of(item.key))
-            yield Whole(moved, "whole", vouched=False, end=end, warnings=warnings)
+    for item in task:
+        try:
+            segment, index, _, end = read_unlisted(store, item.target, item.key)
+        except (CorruptError, NotFoundError) as error:
+            yield item.damaged(error)
+            continue
+        to = item.target
+        key = layout.records_key(to.directory, to.partition, segment.first, to.compression)
+        moved = replace(segment, key=key)
+        if copy:
+            _copy(store, item.key, moved, index)
+        progress.add(segment.count, segment.bytes)
+        warnings = tuple(flaw.message for flaw in store.flaws_of(item.key))
+        yield Whole(moved, "whole", vouched=False, end=end, warnings=warnings)
 
 
 def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
@@ -97,12 +95,9 @@ def adopt(store: Store, confirm: bool, lease_seconds: float, spark: Spark, liste
 def _check_address(store: Store) -> None:
     """Check that the address has a folder and no archive with restore points. An interrupted adoption has left an
     archive without one: the next adoption continues."""
-    try:
-        archive = open_archive(store)
-    except NoArchiveError:
-        archive = None
-    if archive is not None and archive.restore_points:
-        raise RefusedError(f"{store.url} is an archive already", "see 'kbackup list'")
+    with suppress(NoArchiveError):
+        if open_archive(store).restore_points:
+            raise RefusedError(f"{store.url} is an archive already", "see 'kbackup list'")
     places = ((e.key, layout.parse_topic_key(e.key)) for e in store.list(layout.TOPICS))
     lost = next((key for key, place in places if place and layout.parse_partition_index(place[1]) is not None), None)
     if lost is not None:
@@ -125,7 +120,7 @@ def _adopt(
         open_or_create(store)
         writing = begin_writing(store, lease, "adopt")
     with phases.step("read segments"):
-        scanned += read_back(items, ConvertWork(folder, writing is not None), spark, listener)
+        scanned += read_back(items, partial(_convert, folder, writing is not None), spark, listener)
     warnings += [text for each in scanned if isinstance(each, Whole) for text in each.warnings]
     chosen = arrange(scanned)
     if writing is not None:
@@ -153,7 +148,6 @@ def _commit(
     chosen: Arranged,
     warnings: Sequence[str],
 ) -> None:
-    """Commit the one restore point of the folder."""
     places = set(partitions)
     groups = groups_of_files(folder, sizes, {place[:2] for place in places}, root="")
     topics = topic_states(writing.next_point, places, chosen.segments, {}, {}, groups)

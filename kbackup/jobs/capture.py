@@ -19,7 +19,6 @@ from kbackup.kafka.groups.admin import OTHER
 from kbackup.kafka.security import SecurityAdmin, Untold
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
-    Acl,
     BrokerConfig,
     GroupConfig,
     MetadataPartName,
@@ -100,7 +99,6 @@ class LiveTopic:
 # Settings are ACLs, SCRAM users, dynamic configs, client quotas, delegation tokens, client metrics, features and
 # registrations. Settings that can't be read don't end a backup: the restore point names them, with the reason.
 
-
 T = TypeVar("T")
 
 NEVER = (NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),)
@@ -120,7 +118,12 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
         return () if answer.reason == "not there" else None
 
     with cluster.admin_session() as session:
-        rules, strange = _acls(security, session)
+        acls = security.acls()
+        if not isinstance(acls, Untold) and acls[1]:
+            # confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them
+            all_kinds = _asked(session, lambda s: s.acls())
+            acls = acls if isinstance(all_kinds, Untold) else all_kinds
+        rules, strange = (acls, []) if isinstance(acls, Untold) else acls
         of_groups = security.group_configs(groups)
         return Reading(
             source="brokers",
@@ -148,16 +151,6 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
 
 def _asked(session: AdminSession | Untold, ask: Callable[[AdminSession], T | Untold]) -> T | Untold:
     return session if isinstance(session, Untold) else ask(session)
-
-
-def _acls(security: SecurityAdmin, session: AdminSession | Untold) -> tuple[list[Acl] | Untold, list[str]]:
-    """Return every ACL, and the ones of a kind that is not known. confluent-kafka knows no ACLs of delegation tokens
-    and users: kafka-python reads them."""
-    acls = security.acls()
-    if not isinstance(acls, Untold) and acls[1]:
-        all_kinds = _asked(session, lambda s: s.acls())
-        acls = acls if isinstance(all_kinds, Untold) else all_kinds
-    return (acls, []) if isinstance(acls, Untold) else acls
 
 
 def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> list[BrokerConfig] | Untold:
@@ -188,7 +181,6 @@ def settings_warnings(metadata: Metadata) -> list[str]:
 
 
 # Asking the source cluster what a restore point needs to know of it.
-
 
 _SYNTAX = "check the name; regular expressions go between slashes"
 _WITH_OFFSETS = "streams"  # the one kind beside classic and consumer groups that commits offsets
@@ -222,7 +214,14 @@ def groups(
         return selection.matches(group) and not layout.is_own_group(group)
 
     listed, failed = cluster.groups.listed()
-    absent = _absent(selection, {*(g.group for g in listed), *failed}, before, later)
+    names = {*(g.group for g in listed), *failed}
+    unmatched = selection.unmatched("group", names)
+    if unmatched and not later:
+        known = {*names, *(g.group for g in before.groups)} if before is not None else names
+        carried = set(before.not_carried) if before is not None else set()  # also entries of a selection
+        new = Selection(tuple(e for e in selection.include if e not in carried), selection.exclude)
+        check_selection(new, "group", known, "in the source cluster", _SYNTAX)
+    absent = dict.fromkeys(unmatched, "the source cluster has no such group")
     chosen = {g.group: g for g in listed if selected(g.group)}
     committed, refused = cluster.groups.committed(sorted(chosen))
     not_carried = (
@@ -237,17 +236,6 @@ def groups(
             kind = _WITH_OFFSETS if kind == OTHER else kind
             captured.append(Group(group=name, type=kind, state=chosen[name].state, offsets=ours))
     return Groups(captured_at=now(), groups=tuple(captured), not_carried=not_carried)
-
-
-def _absent(selection: Selection, names: set[str], before: Groups | None, later: bool) -> dict[str, str]:
-    """Return the entries of `selection` that match none of `names`, each with the reason."""
-    absent = selection.unmatched("group", names)
-    if absent and not later:
-        known = {*names, *(g.group for g in before.groups)} if before is not None else names
-        carried = set(before.not_carried) if before is not None else set()  # also entries of a selection
-        new = Selection(tuple(e for e in selection.include if e not in carried), selection.exclude)
-        check_selection(new, "group", known, "in the source cluster", _SYNTAX)
-    return dict.fromkeys(absent, "the source cluster has no such group")
 
 
 def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:

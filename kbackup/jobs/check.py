@@ -34,8 +34,7 @@ from kbackup.metadata.entities import Reading, source_name
 from kbackup.spark.tasks import ProgressSender, Spark, run_tasks
 from kbackup.spark.workers import check_protection, is_local
 from kbackup.store import open_store
-from kbackup.store.base import Store, encryption_of
-from kbackup.store.probe import check_conditional_writes
+from kbackup.store.base import Store, check_conditional_writes, encryption_of
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import plural, words_of
 

@@ -16,7 +16,7 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import begin_copy, check_lineage, follow_source, only_point
 from kbackup.archive.catalog.copies import promote as promote_state
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.state import Point
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, load
 from kbackup.archive.reader import Archive, open_archive
@@ -25,9 +25,8 @@ from kbackup.archive.segments.table import SCHEMA, Segment, from_batches, with_c
 from kbackup.archive.verify.catalog import index_size
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
 from kbackup.metrics.registry import Phases, ProgressListener
-from kbackup.store.base import Store, check_apart
+from kbackup.store.base import Store, check_apart, check_conditional_writes
 from kbackup.store.crypt import read_chunks, size_of, stored
-from kbackup.store.probe import check_conditional_writes
 from kbackup.util.system import in_threads
 
 THREADS = 8
@@ -229,7 +228,6 @@ def promote(store: Store) -> PromoteReport:
 # Objects are copied as they are stored. The destination is a whole archive at each moment: segments and documents
 # come first, then one commit takes over the source's state.
 
-
 SEGMENTS_AT_ONCE = 10_000
 """So many segments are compared and sent at a time."""
 
@@ -251,15 +249,6 @@ class CopyReport:
     found: int
     beside: int
     seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class _Sent:
-    """Segments' objects, their stored bytes, and those that were there already."""
-
-    objects: int = 0
-    bytes: int = 0
-    present: int = 0
 
 
 def copy_archive(
@@ -289,7 +278,11 @@ def copy_archive(
         with phases.step("compare"):
             check_keys(source, target)
             copy_keys(source, target)
-            _check_history(open_archive(target), archive.state, ours, target.url)
+            there = open_archive(target)
+            check_lineage(there.state, archive.state, target.url)
+            numbers = {p.number for p in there.restore_points}
+            if point is not None and there.state.next_point > 1 and numbers != {p.number for p in ours.restore_points}:
+                raise RefusedError(f"{target.url} has other restore points already", "copy to an empty address")
             level: IsolationLevel = min(ours.isolation_levels, default="read_committed")
             writing = begin_writing(target, lease, "copy", level)
             began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
@@ -304,7 +297,7 @@ def copy_archive(
             segments = from_batches(after.segments.read(SCHEMA.names).to_batches())
             due = [with_checked_key(segment) for segment in segments if segment.key not in known]
         with phases.step("copy"):
-            sent = _copy_segments(source, writing.store, due, listener)
+            sent, sent_bytes, found = _copy_segments(source, writing.store, due, listener)
             points = {(p.number, p.manifest) for p in before.restore_points}
             new = [p for p in after.restore_points if (p.number, p.manifest) not in points]
             _copy_documents(archive, writing.store, new)
@@ -320,50 +313,37 @@ def copy_archive(
         restore_points=tuple(p.number for p in new),
         dropped=tuple(p.number for p in before.restore_points if after.point(p.number) is None),
         newest=after.newest.number if after.newest is not None else None,
-        objects=sent.objects,
-        bytes=sent.bytes,
-        found=sent.present,
+        objects=sent,
+        bytes=sent_bytes,
+        found=found,
         beside=beside,
         seconds=phases.seconds,
     )
 
 
-def _check_history(there: Archive, source: State, ours: State, url: str) -> None:
-    """Raise `RefusedError` if `there` can't become `ours`, which is `source` or a restore point of it."""
-    check_lineage(there.state, source, url)
-    numbers = {p.number for p in there.restore_points}
-    if ours is not source and there.state.next_point > 1 and numbers != {p.number for p in ours.restore_points}:
-        raise RefusedError(f"{url} has other restore points already", "copy to an empty address")
-
-
-def _copy_segments(source: Store, target: Store, segments: Sequence[Segment], listener: ProgressListener) -> _Sent:
-    """Send the objects of segments that are not at `target`. Progress counts the records of each segment once."""
-    sent = _Sent()
+def _copy_segments(
+    source: Store, target: Store, segments: Sequence[Segment], listener: ProgressListener
+) -> tuple[int, int, int]:
+    """Send the objects of segments that are not at `target`; return their number, their stored bytes, and how many were
+    there already. Progress counts the records of each segment once."""
     expected = sum(s.count for s in segments)
-    records = plain = 0
+    objects = sent = present = records = plain = 0
     for at in range(0, len(segments), SEGMENTS_AT_ONCE):
         due = {each: s for s in segments[at : at + SEGMENTS_AT_ONCE] for each in objects_of(s)}
         lacking = missing(target, list(due))
-        sent.present += len(due) - len(lacking)
+        present += len(due) - len(lacking)
         with ThreadPoolExecutor(THREADS) as pool:
             for each, size in zip(lacking, pool.map(partial(send, source, target), lacking), strict=True):
-                sent.objects, sent.bytes = sent.objects + 1, sent.bytes + size
+                objects, sent = objects + 1, sent + size
                 if each.key == due[each].key:
                     records, plain = records + due[each].count, plain + due[each].bytes
                     listener.progress(records, plain, expected)
-    return sent
+    return objects, sent, present
 
 
 def _copy_documents(archive: Archive, target: Store, points: Sequence[Point]) -> None:
     """Copy the documents of restore points, each checked against the reference to it."""
-
-    def check(point: Point) -> None:
-        for capture in archive.manifest(point).captures:
-            archive.read_document(capture.groups)
-            archive.read_document(capture.metadata)
-
-    def send_document(key: str) -> None:
-        put_same(target, key, stored(archive.store).get(key))
-
-    in_threads(check, points, THREADS)
-    in_threads(send_document, dict.fromkeys(key for point in points for key in point.documents), THREADS)
+    captures = [capture for manifest in archive.manifests(points) for capture in manifest.captures]
+    in_threads(archive.read_document, dict.fromkeys(ref for c in captures for ref in (c.groups, c.metadata)), THREADS)
+    keys = dict.fromkeys(key for point in points for key in point.documents)
+    in_threads(lambda key: put_same(target, key, stored(archive.store).get(key)), keys, THREADS)

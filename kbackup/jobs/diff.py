@@ -21,7 +21,7 @@ from kbackup.jobs.metadata import differing, merge, pairs
 from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.metadata.entities import LABELS, Acl, DelegationToken, MetadataPartName, reason_for
+from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, reason_for
 from kbackup.util.times import now, time_text
 
 Set = Literal["appeared", "gone", "changed"]
@@ -240,11 +240,6 @@ def _view(
     )
 
 
-def _token_words(token: DelegationToken) -> str:
-    expires = time_text(token.expires_at)
-    return f"expires {expires}, renewed by {', '.join(token.renewers) or token.owner}"
-
-
 def _owner(broker: int | None) -> str:
     return "all brokers" if broker is None else f"broker {broker}"
 
@@ -257,7 +252,12 @@ _SETTINGS: dict[str, tuple[MetadataPartName, Callable[[Any], Values]]] = {
         "client_quotas",
         lambda q: {(entity_words(q.entity), name): f"{value:.15g}" for name, value in q.quotas.items()},
     ),
-    "tokens": ("delegation_tokens", lambda t: {(t.owner, t.id): _token_words(t)}),
+    "tokens": (
+        "delegation_tokens",
+        lambda t: {
+            (t.owner, t.id): f"expires {time_text(t.expires_at)}, renewed by {', '.join(t.renewers) or t.owner}"
+        },
+    ),
     "client_metrics": ("client_metrics", lambda m: {(m.name, name): value for name, value in m.configs.items()}),
     "features": ("features", lambda f: {("cluster", f.name): str(f.level)}),
 }

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -290,19 +291,13 @@ def _ids_of_archive(job: RepairJob, documents: Documents) -> Iterator[str]:
 # Reading segments back: in this process where they are few, else on Spark.
 
 
-@dataclass(frozen=True)
-class ScanWork:
+def _scan_each(store: Store, mend: bool, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
     """A task: some records objects, each read whole; with `mend` a damaged index is written anew."""
-
-    store: Store
-    mend: bool
-
-    def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
-        for item in task:
-            found = scan(self.store, item, self.mend)
-            if isinstance(found, Whole):
-                progress.add(found.segment.count, found.segment.bytes)
-            yield found
+    for item in task:
+        found = scan(store, item, mend)
+        if isinstance(found, Whole):
+            progress.add(found.segment.count, found.segment.bytes)
+        yield found
 
 
 def read_back(
@@ -322,7 +317,7 @@ def read_back(
 
 
 def _scan_segments(job: RepairJob, items: Sequence[ToScan]) -> list[Whole | Damaged]:
-    scanned = read_back(items, ScanWork(job.plain, job.confirm), job.spark, job.listener)
+    scanned = read_back(items, partial(_scan_each, job.plain, job.confirm), job.spark, job.listener)
     job.mended += [
         Mended(layout.index_key_of(each.segment.key), "rebuilt")
         for each in scanned

@@ -21,15 +21,14 @@ from kbackup.archive.catalog.sweep import (
     last_expiration,
 )
 from kbackup.archive.derived import refresh_under_lease
-from kbackup.archive.models import Manifest, TopicState
+from kbackup.archive.models import TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
-from kbackup.formats.torn import ENTRY
+from kbackup.formats.index import ENTRY
 from kbackup.jobs.mirror.status import flow_holds
 from kbackup.metrics.registry import Phases, ProgressListener
-from kbackup.store.base import Store
-from kbackup.store.probe import store_time
+from kbackup.store.base import Store, store_time
 from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.times import rfc3339, time_text
 
@@ -196,7 +195,12 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> 
     after = expire_points(state, expired_points)
     cutoff, spared, starts = None, frozenset[Incarnation](), dict[IncarnationPartition, int]()
     if expiry.older_than is not None:
-        cutoff = _cutoff(newest, expiry.older_than)
+        # back from the newest capture of a topic: an archive whose backups have stopped keeps its records. A time in
+        # the future counts as now
+        captured = {topic.captured for topic in newest.topics}
+        started = [c.started_at for c in newest.captures if c.number in captured]
+        at = min(datetime.fromisoformat(max(started, default=newest.started_at)), datetime.now(UTC))
+        cutoff = int((at - expiry.older_than).timestamp() * 1000)
         spared = frozenset(_spared(archive, after))
         starts = old_starts(after, cutoff, spared, holds)
         without = old_starts(after, cutoff, spared) if holds else {}
@@ -222,15 +226,6 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> 
         name if after.highest[name] == number else f"{name} (incarnation {number})" for name, number in sorted(spared)
     )
     return ExpirationPlan(expired_points, starts, state, after, fates, cutoff, spared_names, tuple(sorted(mirrors)))
-
-
-def _cutoff(newest: Manifest, older_than: timedelta) -> int:
-    """Return ms since the epoch, counted back from the start of the newest capture of a topic: an archive whose backups
-    have stopped keeps its records. A time in the future counts as now."""
-    captured = {topic.captured for topic in newest.topics}
-    started = [c.started_at for c in newest.captures if c.number in captured]
-    at = min(datetime.fromisoformat(max(started, default=newest.started_at)), datetime.now(UTC))
-    return int((at - older_than).timestamp() * 1000)
 
 
 def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:

@@ -139,7 +139,6 @@ def _header_column(messages: list[Message]) -> pa.Array[Any]:
 #
 # Header names with NUL bytes are cut at the first one by confluent-kafka, which does not tell.
 
-
 _FULL_WAIT, _FLUSH = 0.02, 0.001  # s
 
 
@@ -199,7 +198,10 @@ class MessageOutlet:
         self.moved += int(zero.sum())
         stamps = np.where(zero, 1, stamps).tolist()
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        headers = _headers(batch.column("headers"))
+        column: Any = batch.column("headers")
+        headers: Iterable[list[tuple[str, str | bytes | None]]] = repeat([], len(batch))
+        if len(column.flatten()):
+            headers = [[(h["key"], h["value"]) for h in some] for some in column.to_pylist()]
         produce = self._producer.produce
         topic, partition = tp
         for i, (key, value, stamp, some) in enumerate(zip(keys, values, stamps, headers, strict=True)):
@@ -279,10 +281,3 @@ class MessageOutlet:
             except KafkaException as said:
                 error = said.args[0] if said.args[0].fatal() else error
             raise KafkaException(error) from raised
-
-
-def _headers(column: Any) -> Iterable[list[tuple[str, str | bytes | None]]]:
-    """Header lists, one a record; the same empty one for all when no record has any."""
-    if len(column.flatten()) == 0:
-        return repeat([], len(column))
-    return [[(h["key"], h["value"]) for h in some] for some in column.to_pylist()]

@@ -35,7 +35,6 @@ _PAUSE = 0.3  # s, before it is asked again
 _NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
 OFFSETS_SECONDS = 60.0  # s, for progress to be read, or to be added to a transaction
 
-
 TUNING: dict[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",

@@ -86,7 +86,6 @@ _NOT_CHECKED = {CALLBACK, "plugin.library.paths"}
 
 _TEXT = 512  # bytes for librdkafka's words
 
-
 Kind = Literal["unknown name", "invalid value"]
 _KINDS: dict[int, Kind] = {-2: "unknown name", -1: "invalid value"}
 """By `rd_kafka_conf_res_t`."""

@@ -93,11 +93,6 @@ def acl_of(binding: AclBinding) -> Acl:
     )
 
 
-def binding_of(acl: Acl) -> AclBinding:
-    resource, *others = astuple(acl)
-    return AclBinding("broker" if resource == _CLUSTER else resource, *others)
-
-
 def _word(kind: Any) -> str:
     return str(kind.name).lower()
 
@@ -207,7 +202,10 @@ class SecurityAdmin:
         """Make each; '' or why it was refused."""
         refused: dict[Acl, str] = {}
         for at in range(0, len(rules), ACLS_AT_ONCE):
-            bindings = {binding_of(rule): rule for rule in rules[at : at + ACLS_AT_ONCE]}
+            bindings = {
+                AclBinding("broker" if rule.resource == _CLUSTER else rule.resource, *astuple(rule)[1:]): rule
+                for rule in rules[at : at + ACLS_AT_ONCE]
+            }
             futures = self._admin.create_acls(list(bindings), request_timeout=TIMEOUT)
             for binding, future in futures.items():
                 rule = bindings[binding]
@@ -242,7 +240,6 @@ class SecurityAdmin:
         return self._admin.describe_configs(resources, request_timeout=TIMEOUT)
 
     def _ask(self, future: Future[Any], doing: str) -> Any:
-        """Return the answer, or `Untold`."""
         try:
             return future.result(timeout=TIMEOUT * 2)
         except KafkaException as raised:

@@ -199,7 +199,6 @@ def is_encrypted(value: str) -> bool:
 
 # The parts of a cluster's metadata: their names, the identity of their entities, and the order of their sources.
 
-
 _DEFAULT = "<default>"  # as Kafka's tools call the default entity
 
 SCRAM_SECRETS = "secrets of SCRAM users"

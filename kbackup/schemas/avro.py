@@ -55,7 +55,6 @@ def plain(value: object) -> Json:
 
 # Avro, by fastavro.
 
-
 _DECIMAL = "kbackup-decimal"
 """Stands for fastavro's type, whose time is quadratic in the bytes of a number, with one context for all threads."""
 _WHOLE = ""

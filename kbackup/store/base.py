@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 import re
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
-from kbackup.errors import CorruptError, KbackupError, StoreError, UsageError
+from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, PreconditionError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from kbackup.types import Bytes
@@ -287,3 +288,45 @@ def check_apart(destination: Store, archive: Store) -> None:
         return
     at_url = "" if destination.url == archive.url else f" at {archive.url}"
     raise UsageError(f"destination {destination.url} {relation}{at_url}", "name a destination outside the archive")
+
+
+# Try a store with a small object: its clock, and whether it honours conditional writes, which some S3 servers ignore
+# silently.
+
+
+def check_conditional_writes(store: Store, folder: str) -> None:
+    """Create, replace and remove a small object under `folder`; `StoreError` if a condition is ignored."""
+
+    def must_refuse(condition: str, refusal: type[StoreError], write: Callable[[], str]) -> None:
+        try:
+            write()
+        except refusal:
+            return
+        raise StoreError(
+            f"{store.url} ignores conditional writes ({condition})",
+            "use a store that honours them: two writers could overwrite each other's objects",
+        )
+
+    key = f"{folder}/probe-{secrets.token_hex(8)}"
+    first = store.put_new(key, b"1")
+    try:
+        must_refuse("If-None-Match", AlreadyExistsError, lambda: store.put_new(key, b"333"))
+        store.replace(key, b"22", first)
+        must_refuse("If-Match", PreconditionError, lambda: store.replace(key, b"4444", first))
+    finally:
+        failed = store.delete([key])
+    if failed:
+        raise failed[0].error
+
+
+def store_time(store: Store, folder: str) -> float:
+    """Return the time of the store's clock, in seconds since the epoch: that of an object written now.
+
+    As a listing has it, like the times that it is compared with: S3's other answers leave fractions of seconds out.
+    """
+    key = f"{folder}/clock-{secrets.token_hex(8)}"
+    try:
+        store.put_new(key, b"1")
+        return next(entry.modified for entry in store.list(key) if entry.key == key)
+    finally:
+        store.delete([key])

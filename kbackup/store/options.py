@@ -82,10 +82,6 @@ class S3Options:
             raise UsageError("an access key id and a secret access key only work together", "set both or none")
         if self.sse_kms_key_id and self.sse != "aws:kms":
             raise UsageError("a KMS key id alone encrypts nothing", "set s3.sse to aws:kms")
-        self._check_lock()
-        self._check_endpoint()
-
-    def _check_lock(self) -> None:
         if self.object_lock_days < 0 or bool(self.object_lock_mode) != bool(self.object_lock_days):
             raise UsageError(
                 "object lock takes a mode and a number of days",
@@ -96,13 +92,10 @@ class S3Options:
                 "object lock takes checksums: stores want one with what they lock", "set s3.checksum to crc64nvme"
             )
 
-    def _check_endpoint(self) -> None:
-        if not self.endpoint_url:
-            return
         parts = urlsplit(self.endpoint_url)
         if parts.username is not None or parts.password is not None:
             raise UsageError(
                 "the endpoint URL holds credentials", "give them as access key id and secret access key instead"
             )
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if self.endpoint_url and (parts.scheme not in {"http", "https"} or not parts.hostname):
             raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host:port")

@@ -79,11 +79,5 @@ class LinearRegex:
     @property
     def _linear(self) -> str:
         """The same in RE2's syntax."""
-        return _ESCAPE.sub(_as_re2, self.pattern)
-
-
-def _as_re2(escape: re.Match[str]) -> str:
-    sign = escape[1]
-    if len(sign) > 1:
-        return rf"\x{{{sign[1:]}}}"
-    return r"\z" if sign == "Z" else escape[0]
+        rewritten = {"Z": r"\z"}
+        return _ESCAPE.sub(lambda e: rf"\x{{{e[1][1:]}}}" if len(e[1]) > 1 else rewritten.get(e[1], e[0]), self.pattern)

@@ -67,22 +67,18 @@ class BufferPool:
         try:
             memory = self._free.pop()
         except IndexError:
-            memory = self._make()
+            memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                # the first touch of 16 MiB took 2 ms instead of 10; a system without huge pages refuses
+                with suppress(OSError):
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+            with self._lock:
+                self.allocated += 1
         # Views of an array over foreign memory refer to that array, not to the memory: when it dies, all have.
         lease: Bytes = np.frombuffer(memory, np.uint8)
         # The callback may run in any thread, and in the midst of `take` (a garbage collection): it takes no lock.
         weakref.finalize(lease, self._free.append, memory).atexit = False
         return lease
-
-    def _make(self) -> mmap.mmap:
-        memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            # the first touch of 16 MiB took 2 ms instead of 10; a system without huge pages refuses
-            with suppress(OSError):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        with self._lock:
-            self.allocated += 1
-        return memory
 
 
 # Folders of the user on this machine, and files in them that no other user can have written.
@@ -155,7 +151,6 @@ def write_own(path: Path, data: bytes) -> None:
 
 
 # The C library's treatment of freed memory.
-
 
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 

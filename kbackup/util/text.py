@@ -39,7 +39,6 @@ def shorten(text: str, width: int) -> str:
 
 # Numbers and lists of names in messages, and the form of ids.
 
-
 ArchiveId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
 """The id of an archive. Users' key commands get it: no other text may reach their scripts."""
 SomeArchiveId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]

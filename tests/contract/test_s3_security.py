@@ -27,11 +27,10 @@ from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.base import Buffer
+from kbackup.store.base import Buffer, check_conditional_writes
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key, load_kek
 from kbackup.store.crypt.keyring import Keyring, rotate
-from kbackup.store.probe import check_conditional_writes
 from kbackup.store.s3.bucket import client_of
 from scripts.dev.s3 import MinioWithKms, MotoServer, S3Server
 from tests.contract.conftest import PART, options_of, upload

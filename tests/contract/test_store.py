@@ -18,8 +18,7 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store import Store
-from kbackup.store.base import CHUNK, Buffer, Upload, view_of
-from kbackup.store.probe import check_conditional_writes
+from kbackup.store.base import CHUNK, Buffer, Upload, check_conditional_writes, view_of
 from kbackup.util.system import BufferPool
 from tests.contract.conftest import PART, Location, data_of, fill, race
 

@@ -14,7 +14,7 @@ from typing import Any
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_points
-from kbackup.archive.catalog.state import Life, LogStart, LostRange, State
+from kbackup.archive.catalog.state import LogStart, LostRange, State
 from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
 from kbackup.errors import RefusedError
@@ -154,9 +154,14 @@ def with_retained(source: State, copy: State) -> State:
     holes = _expired_unseen(source, copy)
     known = {loss.identity for loss in [*copied.lost, *holes]}
     ours = set(copy.segments.columns("key")[0])
-    lives = {
-        key: _merged_life(copy.lives.get(key), source.lives.get(key), copy) for key in {*copy.lives, *source.lives}
-    }
+    lives = dict(source.lives)
+    for key, life in copy.lives.items():
+        if key in lives:
+            firsts = [each.first for each in (life, lives[key]) if each.first is not None]
+            lives[key] = lives[key]._replace(first=min(firsts, default=None))
+        else:  # what only the copy has ended after its newest restore point
+            goes_on = life.first is not None and life.last is None
+            lives[key] = life._replace(last=copy.next_point - 1) if goes_on else life
     state = replace(
         copied,
         points=copied.points.append(kept),
@@ -171,18 +176,6 @@ def with_retained(source: State, copy: State) -> State:
     last = state.last_points()
     retired = (life._replace(retired=life.first is not None and key not in last) for key, life in sorted(lives.items()))
     return replace(state, incarnations=state.incarnations.replace(drop_superseded(retired)))
-
-
-def _merged_life(ours: Life | None, source_life: Life | None, copy: State) -> Life:
-    """Merge an incarnation of the copy and of its source. One that only the copy has ended after the copy's newest
-    restore point."""
-    if ours is not None and source_life is not None:
-        firsts = [life.first for life in (ours, source_life) if life.first is not None]
-        return source_life._replace(first=min(firsts, default=None))
-    life = ours or source_life
-    assert life is not None  # noqa: S101 (one of them has it)
-    ended = source_life is None and life.first is not None and life.last is None
-    return life._replace(last=copy.next_point - 1) if ended else life
 
 
 def _expired_unseen(source: State, copy: State) -> list[LostRange]:

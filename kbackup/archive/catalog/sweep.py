@@ -112,7 +112,6 @@ def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
 
 
 def _ends(state: State, manifest: Manifest | None) -> Ends:
-    """Return the ends of the partitions of living incarnations."""
     ends = {place: p.end for place, p in manifest.partitions().items()} if manifest is not None else {}
     for place, start in state.starts.items():
         ends[place] = max(start.start, ends.get(place, 0))

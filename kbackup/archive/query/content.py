@@ -230,7 +230,6 @@ def group_offsets(
 # Records are chosen by their own timestamps, from every run: one that came late stands in a much later segment. What
 # has no timestamp of its own, topics and groups, is as of the newest restore point that was captured by then.
 
-
 NO_POINTS = "a folder of the Java tool has no restore points: topics and groups are as they stand there"
 
 

@@ -83,7 +83,6 @@ class Pattern:
 
 _Task = tuple[TopicPartition, SegmentRanges, int, int]  # records of a segment, by number from and to (exclusive)
 
-
 Matches = Callable[[TopicPartition, RecordBlock], npt.NDArray[np.bool_]]
 """bool[n]: which records of a partition's are looked for. It is asked by many threads."""
 

@@ -141,7 +141,6 @@ def point_overview(point: Point, state: State, damaged: int = 0) -> PointOvervie
 #
 # Otherwise the end of the archive would be taken for the end of the window.
 
-
 _NAMED = 10  # so many topics or partitions are named: a follower may hold back thousands.
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import FAR, Committed, far_numbers, read_catalog, state_of
-from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
+from kbackup.archive.catalog.documents import Catalog, Derived, Latest
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import table_refs
 from kbackup.archive.catalog.tables import Chunk, Rows, read_ref
@@ -105,16 +106,13 @@ def _damaged_past(
 ) -> tuple[str, ...]:
     """Return keys of catalogs after the last sweep and before `newest` that can't be read, and of tables that only
     they have."""
-
-    def is_damaged(ref: TableRef) -> bool:
-        return unless_damaged(lambda: read_ref(store, ref)) is None
-
     nearby = range(max(newest.swept, newest.number - FAR) + 1, newest.number)
     older = sorted({*nearby, *(n for n in numbers if newest.swept < n < newest.number)})
     catalogs = dict(zip(older, in_threads(read, older), strict=True))
     refs = {ref for catalog in catalogs.values() if catalog is not None for ref in table_refs(catalog)}
     only = list(refs - set(table_refs(newest)))
-    bad = [ref.key for ref, damaged in zip(only, in_threads(is_damaged, only), strict=True) if damaged]
+    read_back = in_threads(lambda ref: unless_damaged(partial(read_ref, store, ref)), only)
+    bad = [ref.key for ref, data in zip(only, read_back, strict=True) if data is None]
     return tuple(sorted([*bad, *(layout.catalog_key(n) for n, catalog in catalogs.items() if catalog is None)]))
 
 

@@ -103,7 +103,15 @@ class Mender:
     def mend(self, state: State) -> State:
         """`state` with rows of restore points whose documents are all there. The manifests that they had stay known:
         who follows the archive has seen them."""
-        extents = _extents(state)
+        extents: dict[Incarnation, list[_Extent]] = defaultdict(list)
+        names = ("point", "partition", "first", "last", "count", "bytes")
+        for topic, incarnation, *row in state.segments.rows("topic", "incarnation", *names):
+            extents[topic, incarnation].append(_Extent(*row))
+        for loss in state.lost:
+            if loss.partition is not None and loss.end is not None:
+                start = loss.start if loss.start is not None else loss.end
+                extent = _Extent(loss.point, loss.partition, start, loss.end - 1, 0, 0)
+                extents[loss.topic, loss.incarnation].append(extent)
         new: dict[int, Point] = {}
         for point in state.restore_points:
             manifest = self.manifests.get(point.number)
@@ -137,15 +145,21 @@ class Mender:
         lost = [ref.key for ref in refs if self.documents.get(ref.key, (None, None))[1] != ref]
         if not lost:
             return capture
-        unknown = [_not_known(each, capture.number) for each in lost]
+        unknown = [
+            f"{'group offsets' if each.endswith(layout.GROUPS) else 'configs and settings'} captured for restore point "
+            f"{capture.number}: the document {_LOST}"
+            for each in lost
+        ]
         notes += unknown
         if key not in self._captures:
-            at = capture.started_at
+            at, why = capture.started_at, "the document was lost; kbackup repair made it anew"
+            unread = NotCarried(part=None, what="cluster", reason="failed", why=why)
+            nothing = Metadata(captured_at=at, cluster_id="", brokers=0, topics=(), not_carried=(unread,))
             groups, metadata = (
                 ref if ref.key not in lost else self._put(number, f"{capture.number}-{name}", empty)
                 for ref, name, empty in (
                     (capture.groups, layout.GROUPS, Groups(captured_at=at, groups=())),
-                    (capture.metadata, layout.METADATA, empty_metadata(at)),
+                    (capture.metadata, layout.METADATA, nothing),
                 )
             )
             self._captures[key] = Capture(number=capture.number, started_at=at, groups=groups, metadata=metadata)
@@ -211,30 +225,6 @@ class Mender:
 
         groups, metadata = newest(layout.GROUPS, Groups), newest(layout.METADATA, Metadata)
         return Capture(number=point.number, started_at=point.started_at, groups=groups, metadata=metadata)
-
-
-def empty_metadata(at: str) -> Metadata:
-    why = "the document was lost; kbackup repair made it anew"
-    unknown = NotCarried(part=None, what="cluster", reason="failed", why=why)
-    return Metadata(captured_at=at, cluster_id="", brokers=0, topics=(), not_carried=(unknown,))
-
-
-def _not_known(key: str, number: int) -> str:
-    what = "group offsets" if key.endswith(layout.GROUPS) else "configs and settings"
-    return f"{what} captured for restore point {number}: the document {_LOST}"
-
-
-def _extents(state: State) -> dict[Incarnation, list[_Extent]]:
-    extents: dict[Incarnation, list[_Extent]] = defaultdict(list)
-    names = ("point", "partition", "first", "last", "count", "bytes")
-    for topic, incarnation, *row in state.segments.rows("topic", "incarnation", *names):
-        extents[topic, incarnation].append(_Extent(*row))
-    for loss in state.lost:
-        if loss.partition is not None and loss.end is not None:
-            start = loss.start if loss.start is not None else loss.end
-            extent = _Extent(loss.point, loss.partition, start, loss.end - 1, 0, 0)
-            extents[loss.topic, loss.incarnation].append(extent)
-    return extents
 
 
 def _lost_topic(

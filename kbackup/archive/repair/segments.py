@@ -210,23 +210,18 @@ def _chosen(
     counted.update(points[0] for _, points in kept if len(points) == 1)
     unsure = {at for at, (_, points) in enumerate(kept) if len(points) > 1}
     for point in state.restore_points:
-        pool = [at for at in unsure if point.number in kept[at][1]]
-        if point.number in manifests or _has_expired(state, manifests, point.number):
+        if point.number in manifests:
             continue
+        before = manifests.get(max((n for n in manifests if n < point.number), default=0))
+        ends = {place: p.end for place, p in before.partitions().items()} if before is not None else {}
+        if any(start.start > ends.get(place, 0) for place, start in state.starts.items()):
+            continue  # segments that it added may have been let go
+        pool = [at for at in unsure if point.number in kept[at][1]]
         oldest = sorted(pool, key=lambda at: (modified.get(kept[at][0].key, 0.0), at))
         for at in oldest[: max(0, point.segments - counted[point.number])]:
             chosen[at] = point.number
             unsure.remove(at)
     return chosen
-
-
-def _has_expired(state: State, manifests: Manifests, number: int) -> bool:
-    """Return whether segments that restore point `number` added may have been let go."""
-    before = manifests.get(max((n for n in manifests if n < number), default=0))
-    partitions = before.partitions() if before is not None else {}
-    return any(
-        start.start > (partitions[place].end if place in partitions else 0) for place, start in state.starts.items()
-    )
 
 
 def partitions_of(manifests: Manifests) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:

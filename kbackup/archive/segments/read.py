@@ -17,7 +17,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats import frames
 from kbackup.formats.block import make_block
-from kbackup.formats.index import SegmentIndex, decode_entries, decode_index
+from kbackup.formats.index import ENTRY, SegmentIndex, decode_entries, decode_index
 from kbackup.formats.layout import Buffer, check, corrupt
 from kbackup.formats.stream import block_of, blocks, record_cuts
 from kbackup.store.base import Store
@@ -164,8 +164,7 @@ class StoredRecords:
 
 SPAN = 4 << 20  # bytes of records that are read at once, where one record is not more
 
-_ENTRY = 24
-_GATHERED = _ENTRY << 15
+_GATHERED = ENTRY << 15
 """Bytes of an index that are held at once: as a store gives them, they would make small pieces."""
 _PROBED = 1 << 12  # entries of an index that are read at once where an offset is looked for
 
@@ -242,12 +241,12 @@ class SegmentRanges:
         """Entries `low` (inclusive) to `high` (exclusive) of the index, as they come. `CorruptError` unless they follow
         one another and stay within the segment."""
         s, at, due = self._segment, low, 0
-        for data in _gathered(self._read(self._index_key, 1 + _ENTRY * low, _ENTRY * (high - low))):
+        for data in _gathered(self._read(self._index_key, 1 + ENTRY * low, ENTRY * (high - low))):
             part = decode_entries(data, at, self._index_key)
             ends = part.file_size, int(part.offsets[0]), int(part.offsets[-1])
             if (due and part.positions[0] != due) or ends[0] > s.bytes or ends[1] < s.first or ends[2] > s.last:
                 damage = f"entries that are not of a segment of {s.bytes} bytes with offsets {s.first} to {s.last}"
-                raise corrupt(self._index_key, 1 + _ENTRY * at, damage, _HINT)
+                raise corrupt(self._index_key, 1 + ENTRY * at, damage, _HINT)
             at, due = at + len(part), part.file_size
             yield part
 
@@ -306,7 +305,7 @@ def _gathered(chunks: Iterator[bytes]) -> Iterator[bytearray]:
     for chunk in chunks:
         gathered += chunk
         if len(gathered) >= _GATHERED:
-            whole = len(gathered) - len(gathered) % _ENTRY
+            whole = len(gathered) - len(gathered) % ENTRY
             yield gathered[:whole]
             gathered = gathered[whole:]
     if gathered:

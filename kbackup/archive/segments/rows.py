@@ -91,7 +91,6 @@ def _headers(block: RecordBlock, fields: Layout) -> pa.Array[Any]:
 # Records as exported tables hold them (`formats/delta.md`): the columns above, what those can't hold of a record, and
 # where it is from. Nothing of a record is lost.
 
-
 _BINARY: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),

@@ -137,9 +137,7 @@ def _read_whole(store: Store, target: SegmentTarget, key: str, by: SegmentIndex 
     index = SegmentIndex(*np.concatenate(entries, axis=1))
     data = encode_index(index)
     segment = Segment(
-        topic=target.topic,
-        incarnation=target.incarnation,
-        partition=target.partition,
+        *target.incarnation_partition,
         first=int(index.offsets[0]),
         last=int(index.offsets[-1]),
         count=len(index),

@@ -45,7 +45,15 @@ def read_bounded(
             f"file {name} has other columns than its kind of table",
             "take it from a bucket version or another copy: it may have been replaced",
         )
-    _check_footer(file.metadata, len(data), name, rows)
+    metadata = file.metadata
+    if rows is not None and metadata.num_rows > rows:
+        raise CorruptError(
+            f"file {name} has {metadata.num_rows} rows, its document says {rows}",
+            "check which tool wrote it; the table was not read",
+        )
+    size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    if metadata.num_rows > _SMALL_ROWS + len(data) * _ROWS_A_BYTE or size > _SMALL + len(data) * _BYTES_A_BYTE:
+        raise _too_large(name, f"{metadata.num_rows} rows and {size} bytes uncompressed", len(data))
     most = _SMALL_DECODED + len(data) * _BYTES_A_BYTE
     _check_dictionaries(data, file, name, most)
     batches: list[pa.RecordBatch] = []
@@ -61,17 +69,6 @@ def read_bounded(
     table = pa.Table.from_batches(batches, schema).combine_chunks()
     table.validate(full=True)  # text that is none
     return table
-
-
-def _check_footer(metadata: pq.FileMetaData, stored: int, name: str, rows: int | None) -> None:
-    size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    if rows is not None and metadata.num_rows > rows:
-        raise CorruptError(
-            f"file {name} has {metadata.num_rows} rows, its document says {rows}",
-            "check which tool wrote it; the table was not read",
-        )
-    if metadata.num_rows > _SMALL_ROWS + stored * _ROWS_A_BYTE or size > _SMALL + stored * _BYTES_A_BYTE:
-        raise _too_large(name, f"{metadata.num_rows} rows and {size} bytes uncompressed", stored)
 
 
 def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int) -> None:

@@ -132,11 +132,8 @@ class _OpenSegment:
             _, index_crc = self._index.commit()
         except AlreadyExistsError as error:
             raise SegmentTakenError(self._key, self._first) from error
-        target = self._target
         return Segment(
-            topic=target.topic,
-            incarnation=target.incarnation,
-            partition=target.partition,
+            *self._target.incarnation_partition,
             first=self._first,
             last=self._last,
             count=self._count,

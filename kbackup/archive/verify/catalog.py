@@ -96,7 +96,6 @@ def _check_segment(
 
 # Verification of catalogs and restore points: each document and table is read, and what is damaged is named.
 
-
 Sizes = Mapping[str, int]
 """Key -> size in bytes of every object of the store."""
 Catalogs = dict[int, Catalog | CorruptError]
@@ -220,7 +219,6 @@ def _check_history(numbers: Collection[int], catalogs: Catalogs, result: Survey,
 
 
 def _newest_whole(store: Store, result: Survey, findings: Findings) -> Committed | None:
-    """Return the newest catalog with all its tables."""
     for _, catalog in sorted(result.catalogs.items(), reverse=True):
         state, damaged = state_of(store, catalog), Findings()
         for chunk in (chunk for rows in state.tables().values() for chunk in rows.chunks):
@@ -287,7 +285,6 @@ def _manifest(archive: Archive, point: Point, sizes: Sizes, findings: Findings) 
 
 
 # The objects that are there against those that restore points promise.
-
 
 _ROOT = {layout.ARCHIVE, layout.LOCK, layout.LATEST, layout.DERIVED}
 _FOLDERS = (layout.RESTORES, layout.DRILLS, layout.VERIFICATIONS, layout.MIRRORS, layout.SCRATCH, layout.KEYS)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -47,7 +48,7 @@ from kbackup.kafka.consume import RangeReader
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+from kbackup.types import OffsetRange, TopicPartition
 
 _AHEAD = 1  # blocks of the archive that wait while one is compared
 
@@ -96,26 +97,17 @@ class CompareWork:
                 yield result
 
     def _archived(self, part: UnitRange) -> Open:
-        def blocks(start: int) -> Iterator[RecordBlock]:
-            for piece in read_range(self.store, part, start):
-                if piece.block is not None:
-                    yield piece.block
-
-        return lambda start: ahead(blocks(start), _AHEAD)
+        pieces = partial(read_range, self.store, part)
+        return lambda start: ahead((piece.block for piece in pieces(start) if piece.block is not None), _AHEAD)
 
 
 def topic_blocks(reader: RangeReader, compared: ComparedPartition) -> Open:
     """Return a function that reads the target's records; `reader` reads one partition at a time."""
-
-    def blocks(start: int) -> Iterator[RecordBlock]:
-        for _, block in reader.read([OffsetRange(*compared.archived.tp, start, compared.end)]):
-            yield block
-
-    return blocks
+    tp, end = compared.archived.tp, compared.end
+    return lambda start: (block for _, block in reader.read([OffsetRange(*tp, start, end)]))
 
 
 # Check that consumer groups have committed the offsets that follow from a restore's offset map.
-
 
 NO_OFFSETS = TargetOffsets(*(np.empty(0, np.int64) for _ in range(3)))
 
@@ -178,7 +170,6 @@ def is_right_position(position: int, due: int, how: How, end: int) -> bool:
 
 
 # Plan a comparison of `verify --against`: partitions of the archive, and the cluster's offsets to read for each.
-
 
 _SAME_OFFSETS = TargetOffsets(*(np.array([n], np.int64) for n in (0, 0, 1 << 62)))  # every record at its own offset
 
@@ -294,7 +285,6 @@ def _compared(compare_plan: ComparePlan, part: UnitRange, log_start: int, agains
 
 
 # The phases of the job.
-
 
 _TIMEOUT = 60.0  # s without anything from the cluster
 

@@ -228,7 +228,6 @@ def _packed(view: RecordView) -> Bytes:
 #
 # Records are given as digests: equal digests stand for equal records.
 
-
 _MATCHES_TRIED = 8  # of a digest that occurs often, so many occurrences are compared
 _CELLS = 40_000  # of a table of costs: 200 by 200 records take some 50 ms
 
@@ -491,7 +490,6 @@ class PartitionComparer:
         other.skip(taken)
 
     def _report_change(self, i: int, j: int) -> None:
-        """Report the differences of a record of the archive and its counterpart."""
         source, target = self._archive.offset(i), self._topic.offset(j)
         kinds = _differing_fields(self._archive.record(i), self._topic.record(j))
         if kinds:
@@ -540,7 +538,6 @@ class PartitionComparer:
         return False
 
     def _report_rest(self, side: Side, kind: Unpaired) -> None:
-        """Report all remaining records of a side as unpaired."""
         if not side.fill(1):
             return
         first, passed, size = side.next_offset, 0, 0

@@ -114,11 +114,6 @@ WORDS: dict[Kind, str] = {
 }
 
 
-def describe_counts(counts: dict[Kind, int]) -> str:
-    """'3 missing in the topic, 1 with another key'"""
-    return ", ".join(f"{counts[kind]:,} {words}" for kind, words in WORDS.items() if counts.get(kind))
-
-
 def is_wrong(comparison: Comparison, exact: bool) -> bool:
     return bool(comparison.counts or comparison.stopped or (exact and comparison.after))
 
@@ -161,7 +156,8 @@ def findings_of(results: Iterable[Comparison], exact: bool) -> list[str]:
     """Return one line for each partition that differs."""
     findings = []
     for r in results:
-        messages = [describe_counts(r.counts)] if r.counts else []
+        counts = (f"{r.counts[kind]:,} {words}" for kind, words in WORDS.items() if r.counts.get(kind))
+        messages = [", ".join(counts)] if r.counts else []
         messages += [f"not compared any further: {r.stopped}"] if r.stopped else []
         messages += [f"{r.after:,} after the last restored one"] if exact and r.after else []
         if messages:

@@ -277,18 +277,15 @@ class DrillRun:
             self.undeleted = self.scratch.delete()
             self.warnings += self.scratch.others()
 
-    def _findings(self) -> list[str]:
+    def report(self, error: KbackupError | None) -> DrillReport:
         missing = self.restored.missing if self.restored is not None else ()
         # the drill deletes its groups: the command that would set a group has nothing to set
-        lines = [message.partition(", then: kbackup ")[0] for message in missing]
+        findings = [message.partition(", then: kbackup ")[0] for message in missing]
         if self.comparison is not None:
-            lines += self.comparison.findings
+            findings += self.comparison.findings
             if not self.comparison.records:
-                lines.append("nothing was compared: there is no record in what was chosen")
-        return lines + [f"left on the target: {name}" for name in self.undeleted]
-
-    def report(self, error: KbackupError | None) -> DrillReport:
-        findings = self._findings()
+                findings.append("nothing was compared: there is no record in what was chosen")
+        findings += [f"left on the target: {name}" for name in self.undeleted]
         result: Result = "failed" if error is not None or findings else "passed"
         if isinstance(error, InterruptedByUserError):
             result = "interrupted"

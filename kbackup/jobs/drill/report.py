@@ -89,7 +89,6 @@ def count_drill(report: DrillReport) -> None:
 
 # Read the stored reports of drills and their pages.
 
-
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _REPORT = re.compile(rf"{layout.DRILLS}({_ID.pattern})/{re.escape(layout.REPORT)}")
 _HINT = "read report.json beside it, or run 'kbackup verify'"

@@ -364,7 +364,6 @@ class DeltaTable:
 # A commit carries the restore point's number as a transaction of Delta's (`txnAppId`, `txnVersion`): what is there
 # already is not written again, whoever was killed when. The archive is only read.
 
-
 PART_BYTES = 128 << 20  # of records that one task writes: a file for each date of them.
 
 
@@ -463,7 +462,6 @@ def _write_tables(run: ExportRun) -> list[TableReport]:
 # Which file holds a record follows from the record alone, and a file is there whole or not at all: a run that was
 # killed is done again, and what is there already stays. `points/<n>.json` is the commit of a restore point.
 
-
 CHUNK_BYTES = 64 << 20
 """Records of a segment up to the one that makes them larger than this go into one file for each date."""
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
@@ -540,7 +538,9 @@ def _write_points(run: ExportRun) -> list[TableReport]:
     due = list(run.additions.after(reached))
     for addition in due:
         run.lease.check()
-        files = _write(addition, run)
+        work = WriteFiles(destination.store, ReadRows(run.job.store, addition.point.number, addition.partitions))
+        parts = plan_reads(addition.segments, cut_bytes=WHOLE)
+        files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)
         point = ExportedPoint(
             archive_id=run.archive.info.id,
             restore_point=addition.point.number,
@@ -555,10 +555,3 @@ def _write_points(run: ExportRun) -> list[TableReport]:
 def _reached(destination: Destination) -> int:
     """Return the newest restore point whose files are all there."""
     return max((point_of(entry.key) or 0 for entry in destination.own.list("points/")), default=0)
-
-
-def _write(addition: Addition, run: ExportRun) -> list[ExportedFile]:
-    job = run.job
-    work = WriteFiles(run.destination.store, ReadRows(job.store, addition.point.number, addition.partitions))
-    parts = plan_reads(addition.segments, cut_bytes=WHOLE)
-    return run_counted(job.spark, parts, work, job.listener, addition.records)

@@ -42,7 +42,6 @@ from kbackup.util.times import now
 #
 # Captured and stored before each write, so that it can be undone; numbered from 1, created and never replaced.
 
-
 By = Literal["restore", "apply", "undo"]
 
 NONE = -1
@@ -251,7 +250,6 @@ _FIRST = {"left alone": "stop it", "refused": "mend the cause"}
 
 # Undo what was written to groups.
 
-
 UndoStatus = Literal["put back", "deleted", "nothing to do", "left alone", "refused"]
 
 
@@ -338,7 +336,12 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
     going = [undos[group] for group, why in alone.items() if not why]
     captured = tuple(GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going)
     written = captures.write("undo", cluster_id, groups=captured) if going else 0
-    refused = unread | unknown | _write_undos(cluster, going)
+    # commits are set before others are removed
+    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in going if u.sets}))
+    removes = {u.group: _as_committed(u.removes) for u in going if u.removes and u.group not in refused}
+    refused |= _refused(cluster.groups.remove(removes))
+    deletes = [u.group for u in going if u.deletes and u.group not in refused]
+    refused |= unread | unknown | _refused(cluster.groups.delete_each(deletes))
     return GroupUndoReport(
         restore_id=restore_id,
         undone=before.number,
@@ -368,15 +371,6 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
         f"nothing was written to groups by restore {captures.restore_id}",
         "check the restore id, and --state if its files are not in the archive",
     )
-
-
-def _write_undos(cluster: Cluster, going: Sequence[Undo]) -> dict[str, str]:
-    """Write the undos; return why groups were refused. Commits are set before others are removed."""
-    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in going if u.sets}))
-    removes = {u.group: _as_committed(u.removes) for u in going if u.removes and u.group not in refused}
-    refused |= _refused(cluster.groups.remove(removes))
-    deletes = [u.group for u in going if u.deletes and u.group not in refused]
-    return refused | _refused(cluster.groups.delete_each(deletes))
 
 
 def _undo_result(group: str, undo: Undo | None, alone: str, refused: str) -> UndoResult:

@@ -216,9 +216,20 @@ def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
     if archive is None:
         archived = java_groups(store, list(names))
     else:
-        manifest = moment.of(archive, _default_point(plan, moment))
+        as_of = plan.restore_point if plan.choice is None else plan.choice.groups_as_of
+        if as_of is None and not moment:
+            raise UsageError(
+                f"restore {plan.restore_id} is of a time at which no groups were captured",
+                "select the time of the groups with --restore-point or --to-time",
+            )
+        manifest = moment.of(archive, as_of or plan.restore_point)
         states = [t for t in manifest.topics if t.name in names]
-        archived = _within(plan, groups_at(archive, manifest, states))
+        archived = groups_at(archive, manifest, states)
+        if plan.choice is not None and plan.choice.ranges:  # other partitions' offsets can't be translated
+            asked = {(r.topic, r.partition) for r in map(parse_range, plan.choice.ranges)}
+            inside = [(g, tuple(o for o in g.offsets if (o.topic, o.partition) in asked)) for g in archived.groups]
+            kept = (msgspec.structs.replace(group, offsets=offsets) for group, offsets in inside if offsets)
+            archived = replace(archived, groups=tuple(kept))
         restored = {t.source: t.incarnation for t in plan.topics}
         why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
         unusable = {
@@ -230,29 +241,6 @@ def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
     renamed = {g.source: g.target for g in plan.groups} | dict(options.map_group)
     known = tuple(g.source for g in plan.groups)
     return _selected(archived, names, options, known, renamed, unusable)
-
-
-def _default_point(plan: RestorePlan, moment: Moment) -> int:
-    """Return the restore point that the restore's own groups are of."""
-    if plan.choice is None:
-        return plan.restore_point
-    if plan.choice.groups_as_of is None and not moment:
-        raise UsageError(
-            f"restore {plan.restore_id} is of a time at which no groups were captured",
-            "select the time of the groups with --restore-point or --to-time",
-        )
-    return plan.choice.groups_as_of or plan.restore_point
-
-
-def _within(plan: RestorePlan, archived: ArchivedGroups) -> ArchivedGroups:
-    """Remove partitions outside the ranges of a restore: their offsets can't be translated."""
-    ranges = plan.choice.ranges if plan.choice is not None else ()
-    asked = {(r.topic, r.partition) for r in map(parse_range, ranges)}
-    if not asked:
-        return archived
-    inside = [(group, tuple(o for o in group.offsets if (o.topic, o.partition) in asked)) for group in archived.groups]
-    groups = (msgspec.structs.replace(group, offsets=offsets) for group, offsets in inside if offsets)
-    return replace(archived, groups=tuple(groups))
 
 
 def select_same_cluster(archive: Archive, moment: Moment, options: Restore) -> tuple[GroupSelection, Manifest]:

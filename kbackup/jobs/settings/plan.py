@@ -127,21 +127,7 @@ def map_acls(acls: Iterable[Acl], names: TargetNames) -> tuple[set[Acl], list[Sk
     return mapped, skipped
 
 
-def _pattern_warnings(acls: Iterable[Acl], names: TargetNames) -> list[str]:
-    """Return a warning for each pattern of ACLs that stays unchanged though names change."""
-    patterns = {
-        f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
-        for acl in acls
-        if names.renamed and acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
-    }
-    return [
-        f"names change in this restore, but ACLs for patterns stay as they are: do {pattern} still mean the right ones?"
-        for pattern in sorted(patterns)
-    ]
-
-
 # Commands of Kafka's own tools that change a setting, for messages about settings that kbackup could not change.
-
 
 _ENTITIES = {
     "broker": "brokers",
@@ -164,11 +150,8 @@ def quota_command(servers: str, change: QuotaChange) -> str:
     """Return the command that sets a quota, or removes it."""
     entity: list[str] = []
     for kind, name in sorted(change.entity.items(), reverse=True):
-        entity += [
-            "--entity-type",
-            _ENTITIES[kind],
-            *(["--entity-default"] if name is None else ["--entity-name", name]),
-        ]
+        owner = ["--entity-default"] if name is None else ["--entity-name", name]
+        entity += ["--entity-type", _ENTITIES[kind], *owner]
     value = change.after
     text = None if value is None else str(int(value)) if value == int(value) else repr(value)
     return _configs(servers, entity, change.name, text)
@@ -198,7 +181,6 @@ def _configs(servers: str, entity: Iterable[str], name: str, value: str | None) 
 # Plan which settings of a restore point to set on a target. Pure.
 #
 # ACLs are only ever added; configs are set, never unset. What belongs to a host is never applied, whatever it says.
-
 
 HOST_SPECIFIC = re.compile(
     r"""(^|\.)(advertised\.)?listeners?(\.|$)  # also listener.name.<listener>.<any>
@@ -250,7 +232,13 @@ def plan_settings(
         mapped, not_restored = map_acls(archived.acls or (), names)
         acls = tuple(sorted(mapped - {*(there.acls or ())}, key=lambda acl: (acl.permission != "deny", order(acl))))
         skipped += not_restored
-        warnings += _pattern_warnings(archived.acls or (), names)
+        patterns = {
+            f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
+            for acl in archived.acls or ()
+            if names.renamed and acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
+        }
+        why = "names change in this restore, but ACLs for patterns stay as they are"
+        warnings += [f"{why}: do {pattern} still mean the right ones?" for pattern in sorted(patterns)]
     if "configs" in selected:
         configs, not_applied = _plan_configs(archived, names, config_values(there), brokers)
         skipped += not_applied

@@ -29,7 +29,7 @@ from kbackup.jobs.settings.plan import (
 )
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.security import Untold
-from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
+from kbackup.metadata.entities import LABELS, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class SettingsCaptures(NumberedCaptures[SettingsBefore]):
 
 # Make changes.
 
-
 C = TypeVar("C")
 
 _SPECIAL_RESOURCES = {"delegation_token", "user"}
@@ -72,10 +71,18 @@ def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[st
     """Make each change; return those that were made, and in words those that the target refused. Deletions of ACLs
     come last."""
     with cluster.admin_session() as session:
-        acls = _create(cluster, session, changes.acls)
+        special = [a for a in changes.acls if a.resource in _SPECIAL_RESOURCES or a.operation in _SPECIAL_OPERATIONS]
+        created = cluster.security.create_acls([a for a in changes.acls if a not in set(special)])
+        if isinstance(session, Untold):
+            created |= dict.fromkeys(special, session.why)
+        elif special:
+            created |= session.create_acls(special)
+        acls = [created[acl] for acl in changes.acls]
         configs = [_set(cluster, session, change) for change in changes.configs]
         quotas = _set_quotas(session, changes.quotas)
-        deleted = _delete(session, changes.deleted_acls)
+        gone = changes.deleted_acls
+        failed = dict.fromkeys(gone, session.why) if isinstance(session, Untold) else session.delete_acls(gone)
+        deleted = [failed[acl] for acl in gone]
     servers = cluster.connection.properties["bootstrap.servers"]
     words: list[str] = []
 
@@ -108,23 +115,6 @@ def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[st
     return done, tuple(dict.fromkeys(words))
 
 
-def _create(cluster: Cluster, session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
-    special = [a for a in acls if a.resource in _SPECIAL_RESOURCES or a.operation in _SPECIAL_OPERATIONS]
-    refused = cluster.security.create_acls([a for a in acls if a not in set(special)])
-    if isinstance(session, Untold):
-        refused |= dict.fromkeys(special, session.why)
-    elif special:
-        refused |= session.create_acls(special)
-    return [refused[acl] for acl in acls]
-
-
-def _delete(session: AdminSession | Untold, acls: Sequence[Acl]) -> list[str]:
-    if isinstance(session, Untold):
-        return [session.why for _ in acls]
-    refused = session.delete_acls(acls)
-    return [refused[acl] for acl in acls]
-
-
 def _set_quotas(session: AdminSession | Untold, changes: Sequence[QuotaChange]) -> list[str]:
     if isinstance(session, Untold):
         return [session.why for _ in changes]
@@ -153,7 +143,6 @@ def _set(cluster: Cluster, session: AdminSession | Untold, change: ConfigChange)
 # `restore --with`: ACLs, dynamic configs, quotas and users, compared with the target's and set there.
 #
 # ACLs come before the topics are made: no record lies open between its restore and its ACL.
-
 
 _PARTS: dict[str, MetadataPartName] = {
     "acls": "acls",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -378,10 +379,7 @@ class Cluster:
     def delete_topics(self, names: Iterable[str]) -> dict[str, str]:
         """Delete topics and return, by topic, '' or why the broker refused. A missing topic counts as deleted, and
         brokers may list a deleted topic for some time yet."""
-
-        def request(topics: list[str]) -> Mapping[str, Future[Any]]:
-            return self._admin.delete_topics(topics, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
-
+        request = partial(self._admin.delete_topics, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
         deleted, refused = _ask(names, request, CONTROLLER_NOT_READY)
         return dict.fromkeys(deleted, "") | {
             name: ""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -134,11 +135,8 @@ class GroupAdmin:
 
         A group that does not exist has 0 members.
         """
-
-        def ask(group: str) -> Future[Any]:
-            return self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT)[group]
-
-        answers, failed = ask_until_ready(groups, lambda batch: _futures(batch, ask), COORDINATOR_NOT_READY)
+        ask = partial(_futures, self._admin.describe_consumer_groups)
+        answers, failed = ask_until_ready(groups, ask, COORDINATOR_NOT_READY)
         found = {group: len(answer.members) for group, answer in answers.items()}
         gone = {group for group, error in failed.items() if error.code() == _GONE}
         unknown = {group: error for group, error in failed.items() if group not in gone}
@@ -195,11 +193,8 @@ class GroupAdmin:
 
     def _delete(self, groups: Iterable[str]) -> dict[str, KafkaError]:
         """Return the error of each group that is still there."""
-
-        def ask(group: str) -> Future[Any]:
-            return self._admin.delete_consumer_groups([group], request_timeout=TIMEOUT)[group]
-
-        _, refused = ask_until_ready(groups, lambda batch: _futures(batch, ask), COORDINATOR_NOT_READY)
+        ask = partial(_futures, self._admin.delete_consumer_groups)
+        _, refused = ask_until_ready(groups, ask, COORDINATOR_NOT_READY)
         return {group: error for group, error in refused.items() if error.code() != _GONE}
 
     def _why(self, failed: Mapping[str, KafkaError], doing: str) -> dict[str, str]:
@@ -208,12 +203,12 @@ class GroupAdmin:
         }
 
 
-def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answers[str, Any]:
+def _futures(request: Callable[..., Mapping[str, Future[Any]]], groups: Iterable[str]) -> Answers[str, Any]:
     """Yield each group with its answer; at most `AT_ONCE` requests are under way."""
     under_way: deque[tuple[str, Future[Any]]] = deque()
     for group in groups:
         try:
-            under_way.append((group, ask(group)))
+            under_way.append((group, request([group], request_timeout=TIMEOUT)[group]))
         except (TypeError, ValueError) as error:  # a name that the library can't send
             yield group, KafkaError(KafkaError._INVALID_ARG, str(error))
         if len(under_way) == AT_ONCE:

@@ -427,8 +427,12 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     for conflict in find_conflicts(useful):
         raise CorruptError(f"{conflict.message}; nothing was changed", conflict.hint)
     keys = {key_id: key for opened_file in useful for key_id, key in opened_file.keys.items()}
+    if not keys and skipped:
+        raise WrongKeyError(f"file {skipped[0].path}: {skipped[0].error.message}", skipped[0].error.hint)
     if not keys:
-        raise _no_keys(store, skipped)
+        raise WrongKeyError(
+            f"archive {store.url} has no data key yet", "set encryption.key: the first backup makes a data key"
+        )
     renewed = {path for path, named in ours if named.kek == new.name}
     file = next((path for path, held in useful if path in renewed and held == keys), "")
     if not file:
@@ -440,15 +444,6 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     failed_paths = {each.key for each in undeleted}
     removed = tuple(path for path in replaced if path not in failed_paths)
     return Rotated(new.name, len(keys), file, removed, undeleted, skipped)
-
-
-def _no_keys(store: Store, skipped: Sequence[Skipped]) -> KbackupError:
-    if not skipped:
-        return WrongKeyError(
-            f"archive {store.url} has no data key yet", "set encryption.key: the first backup makes a data key"
-        )
-    first = skipped[0]
-    return WrongKeyError(f"file {first.path}: {first.error.message}", first.error.hint)
 
 
 def _try_out(

@@ -75,7 +75,12 @@ class ObjectReading:
                 self._at += len(chunk)
                 yield chunk
                 chunk = self._chunk(body, min(CHUNK, end - self._at)) if self._at < end else None
-            self._finish(body)
+            # all of the range was read: the connection is free for other requests
+            if self._into is None:
+                with self._bucket.asking(self._key):
+                    body.read(1)  # reaching the end checks the checksum as well
+            elif _plain_response(body) is not None:
+                body._raw_stream.release_conn()  # type: ignore[attr-defined]
         finally:
             body.close()
 
@@ -97,14 +102,6 @@ class ObjectReading:
         if not count:
             raise ResponseStreamingError(error="the connection was closed")
         return view[:count]
-
-    def _finish(self, body: StreamingBody) -> None:
-        """Free the connection for other requests, once all of the range was read."""
-        if self._into is None:
-            with self._bucket.asking(self._key):
-                body.read(1)  # reaching the end checks the checksum as well
-        elif _plain_response(body) is not None:
-            body._raw_stream.release_conn()  # type: ignore[attr-defined]
 
     def _expect(self, reply: GetObjectOutputTypeDef) -> int:
         """Return the offset at which the body must end; check that the answer is for the requested range."""

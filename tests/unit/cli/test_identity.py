@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.commit import SeenCatalog
 from kbackup.archive.catalog.documents import Latest, Pin
-from kbackup.archive.catalog.seen import SeenCatalog
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
 from kbackup.errors import MismatchError

@@ -34,8 +34,7 @@ from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import DatedPoint, ExpireReport, Expiry, Policy, expire, moment, reasons, undo
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
-from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
-from kbackup.store.probe import store_time
+from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, store_time
 from tests.support.archives import Did, History, day
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import Crash, CrashStore, FaultyStore, crashed, down

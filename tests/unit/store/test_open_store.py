@@ -11,9 +11,8 @@ import pytest
 
 from kbackup.errors import AlreadyExistsError, PreconditionError, StoreError, UsageError
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.base import Buffer, check_apart
+from kbackup.store.base import Buffer, check_apart, check_conditional_writes
 from kbackup.store.file import FileStore
-from kbackup.store.probe import check_conditional_writes
 from kbackup.store.s3 import S3Store
 
 
