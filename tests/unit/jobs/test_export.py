@@ -217,7 +217,7 @@ def test_an_archive_that_is_behind_gets_nothing_exported(job: Job, tmp_path: Pat
 @pytest.fixture
 def exporting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A command that exports Parquet files, without writing any."""
-    monkeypatch.setattr(module, "_write", lambda *_: [])
+    monkeypatch.setattr(module, "run_counted", lambda *_: [])
     return ["export", "--parquet", f"{tmp_path}/lake", "--archive"]
 
 
