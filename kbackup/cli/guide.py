@@ -169,8 +169,7 @@ def run_guide(frame: Frame) -> int:
     Raises `UsageError` without a terminal."""
     if not sys.stdin.isatty():
         raise UsageError(
-            "--guide asks questions, and stdin is no terminal",
-            "take the commands from the first box of restore.md",
+            "--guide asks questions, and stdin is no terminal", "take the commands from the first box of restore.md"
         )
     for number, each in enumerate(CASES, start=1):
         click.echo(f"  {number}  {each.title}")

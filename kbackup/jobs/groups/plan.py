@@ -21,6 +21,7 @@ from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import time_text
 
 
 def map_groups(
@@ -49,7 +50,8 @@ def check_groups(content: Content, names: Container[str], selection: Selection |
     if content.restore_point and content.choice is not None and content.choice.groups_as_of is None:
         if named := [*selection.names, *renamed]:
             hint = "leave groups alone with --no-groups; 'kbackup groups apply --restore-point N' sets them later"
-            raise UsageError(f"group {named[0]} can't be restored: {content.choice.notes[-1]}", hint)
+            before = "" if content.choice.to_time is None else f" at or before {time_text(content.choice.to_time)}"
+            raise UsageError(f"group {named[0]} can't be restored: no restore point was captured{before}", hint)
         return
     where = "with offsets of what is restored"
     hint = "see 'kbackup groups show', or leave groups alone with --no-groups"
