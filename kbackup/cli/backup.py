@@ -169,7 +169,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
         from kbackup.jobs.points import check_label
 
         check_label(label)
-    config, reporter = frame.config, frame.reporter
+    config, reporter, address = frame.config, frame.reporter, frame.archive
     exported: list[ExportReport] = []
 
     def show_export(report: ExportReport) -> None:
@@ -182,7 +182,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
         spark_session(config, reporter=reporter) as without_tables,
         ShownProgress(reporter) as shown,
     ):
-        store = session.archive_store(frame)
+        store = session.archive_store(frame, address)
         session.show_connecting(frame, "source")
         report = library.run_backup(
             *(config, store, for_tables, without_tables, shown, label or ""),

@@ -79,11 +79,11 @@ def command(frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool) -
         return run_guide(frame)
     if undo:
         return _undo_settings(frame, dry_run)
-    config, reporter = frame.config, frame.reporter
+    config, reporter, address = frame.config, frame.reporter, frame.archive
     counted = count or bool(config.restore.where)
     shown_warnings: set[str] = set()
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        store = archive_store(frame)
+        store = archive_store(frame, address)
         show_connecting(frame, "target")
         from kbackup.jobs.restore.report import count_restore  # while the JVM starts
 
