@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from kbackup import errors
 
 if TYPE_CHECKING:
-    from kbackup.library import ArchiveReader, RestorePoint, backup, open_archive, restore, status, to_dict, verify
+    from kbackup.library import backup, restore, status, to_dict, verify
+    from kbackup.library.reading import ArchiveReader, RestorePoint, open_archive
 
 __version__ = "0.2.0"
 __all__ = [
@@ -28,4 +29,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kbackup import library
 
-    return getattr(library, name)
+    if hasattr(library, name):
+        return getattr(library, name)
+    from kbackup.library import reading
+
+    return getattr(reading, name)

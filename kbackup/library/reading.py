@@ -1,0 +1,178 @@
+"""Reading archives in a program: topics, groups and records as of a restore point or a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from kbackup.archive.query import browse, overview
+from kbackup.archive.query.content import group_offsets
+from kbackup.archive.query.java import JAVA, java_content, java_topics, open_archive_or_folder, readable
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments.parallel import plan_reads, read_unit
+from kbackup.archive.segments.rows import SCHEMA
+from kbackup.archive.segments.window import Window
+from kbackup.config.windows import moment_of
+from kbackup.errors import UsageError, suggest_name
+from kbackup.library import Configuration, archive_store, configured
+from kbackup.store import Store
+from kbackup.types import TopicPartition
+
+Time = str | int | datetime
+"""A time: RFC 3339 with its zone or '2h ago', milliseconds since 1970, or a datetime with a zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """A restore point. Counts and bytes are what it added to those before; `losses` counts what was gone before it
+    could be archived."""
+
+    number: int
+    committed_at: datetime
+    labels: tuple[str, ...]
+    pinned: bool
+    records: int
+    bytes: int
+    losses: int
+    _archive: Archive = field(repr=False, compare=False)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of the topics that a restore of it brings back."""
+        return tuple(t.name for t in self._archive.manifest(self.number).topics if t.state != "deleted")
+
+
+class ArchiveReader:
+    """An archive, or a folder of the Java tool, as of one restore point or moment. It needs neither Spark nor a JVM.
+
+    It stays as it was when it was opened: open it again to see later restore points. Compressed and encrypted archives
+    read like others."""
+
+    def __init__(self, store: Store, restore_point: str | int = "latest", at: int | None = None) -> None:
+        self._store = store
+        self._point, self._at = str(restore_point), at
+        self._archive = open_archive_or_folder(store)
+        if self._archive is not None:
+            found = self._archive.find_point(self._point)
+            self._point = self._point if at is not None else str(found.number)
+
+    def __repr__(self) -> str:
+        return f"<kbackup archive {self.url}>"
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def id(self) -> str:
+        """The archive's id; 'java' for a folder of the Java tool."""
+        return self._archive.info.id if self._archive is not None else JAVA
+
+    @cached_property
+    def restore_points(self) -> tuple[RestorePoint, ...]:
+        """Every restore point, oldest first; none of a folder of the Java tool."""
+        if self._archive is None:
+            return ()
+        return tuple(
+            RestorePoint(
+                *(p.number, datetime.fromisoformat(p.committed_at), p.labels, p.pinned, p.records, p.bytes, p.losses),
+                self._archive,
+            )
+            for p in overview.list_points(self._archive)
+        )
+
+    def at(self, *, restore_point: str | int = "latest", to_time: Time | None = None) -> ArchiveReader:
+        """Return the archive as of a restore point (number or label) or as a restore of a moment would bring it back;
+        the moment is included."""
+        return ArchiveReader(self._store, restore_point, moment_of("to_time", to_time))
+
+    @cached_property
+    def topics(self) -> tuple[str, ...]:
+        """The names of the topics that a restore would bring back, in order."""
+        if self._archive is None:
+            return tuple(sorted(java_topics(self._store)))
+        if self._at is None:
+            states = self._archive.restore_point(self._point).topics
+            return tuple(sorted(t.name for t in states if t.state != "deleted"))
+        return tuple(sorted(t.name for t in overview.view_as_restored(self._archive, self._point, self._at, None)[1]))
+
+    @cached_property
+    def _groups(self) -> Mapping[str, Iterable[Any]]:
+        if self._archive is None:
+            return java_content(self._store, java_topics(self._store)).groups
+        if self._at is None:
+            return group_offsets(self._archive, self._archive.restore_point(self._point).topics)[0]
+        view, topics = overview.view_as_restored(self._archive, self._point, self._at, None)
+        return overview.content_as_restored(self._archive, view, topics, self._at).groups
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names of the consumer groups."""
+        return tuple(self._groups)
+
+    def groups(self, name: str) -> dict[TopicPartition, int]:
+        """Return the offsets of a consumer group: of each partition the next one to read. Raises `UsageError` for an
+        unknown group."""
+        if name not in self._groups:
+            known = suggest_name(name, self._groups, "see group_names")
+            raise UsageError(f"there is no group {name} in {self.url}", known)
+        return {TopicPartition(o.topic, o.partition): o.offset for o in self._groups[name]}
+
+    def records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] = ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a topic, or of one of its partitions, in batches of a few MiB, partition by partition
+        in order of offsets.
+
+        Times are included on both sides, `to_offset` is excluded. Columns are those of Spark's Kafka source; there are
+        also `timestampType` and `segment`, the key of the object that a record is from. Every record is checked:
+        `CorruptError` for damage, which may come after the last batch of a segment. `UsageError` for an unknown topic,
+        partition or column."""
+        if unknown := [name for name in columns if name not in SCHEMA.names]:
+            raise UsageError(f"records have no column {unknown[0]}", f"use {', '.join(SCHEMA.names)}")
+        upto = moment_of("to_time", to_time)
+        bounds = [bound for bound in (upto, self._at) if bound is not None]
+        window = Window(from_time=moment_of("from_time", from_time, up=True), to_time=min(bounds, default=None))
+        window = window.at_offsets(from_offset, to_offset)
+        if self._archive is None:
+            found = browse.catalogue(self._store, topic=topic, at=self._at)
+        else:
+            found = browse.catalogue_in(self._archive, self._point, topic, self._at)
+        held = [found.partition(topic, partition)] if partition is not None else found.topics[0].partitions
+        store = readable(self._store, self.id)
+        for unit in plan_reads((s for p in held for s in p.segments), lambda segment: window):
+            yield from read_unit(store, unit, columns)
+
+    def overview(self) -> overview.ArchiveOverview:
+        """Return what `kbackup info` shows: sums of records, bytes and times by topic and partition, and losses."""
+        return overview.overview(self._store, self._point, self._at)
+
+
+def open_archive(
+    url: str | None = None,
+    *,
+    config: Configuration = None,
+    restore_point: str | int = "latest",
+    to_time: Time | None = None,
+) -> ArchiveReader:
+    """Open an archive to read: the one at `url`, or the configured one, as of its newest restore point, another one
+    (number or label), or a moment. The configuration says how to log in and the key of an encrypted archive:
+    `config={"encryption": {"key": "file:/run/secrets/key"}}`.
+
+    Raises `NoArchiveError` if there is none, and `UnreachableError` or `DeniedError` for its store."""
+    settings = configured(config)
+    store, _ = archive_store(settings, url, cached=True)
+    return ArchiveReader(store, restore_point, moment_of("to_time", to_time))
