@@ -158,7 +158,7 @@ class ArchiveReader:
 
     def overview(self) -> overview.ArchiveOverview:
         """Return what `kbackup info` shows: sums of records, bytes and times by topic and partition, and losses."""
-        return overview.overview(self._store, self._point, self._at)
+        return overview.overview_in(self._archive, self._store, self._point, self._at)
 
 
 def open_archive(

@@ -133,6 +133,7 @@ def test_an_opened_archive_does_not_change(tmp_path: Path) -> None:
     both = opened, kbackup.open_archive(store.url, config={})
     counts = [sum(batch.num_rows for batch in each.records("orders", 1)) for each in both]
     assert (counts, [len(each.restore_points) for each in both]) == ([12, 20], [2, 3])
+    assert [each.overview().restore_points for each in both] == [2, 3]
 
 
 def test_no_archive(tmp_path: Path) -> None:
