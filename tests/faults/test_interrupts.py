@@ -17,6 +17,7 @@ from tests.faults.conftest import BackUp, backup_arguments
 from tests.faults.dying import Act, Wish
 from tests.faults.process import run
 from tests.faults.shop import Shop, check_archive
+from tests.support.truth import group_names
 
 
 @pytest.mark.parametrize("act", ["interrupt", "terminate", "terminate all"])
@@ -56,9 +57,8 @@ def arguments(shop: Shop, archive: Path) -> list[str]:
 def names(shop: Shop) -> set[str]:
     """Of all topics and groups that there are."""
     admin = AdminClient(shop.broker.client())
-    groups = admin.list_consumer_groups().result(30).valid
     topics = {name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")}  # the broker's own
-    return topics | {g.group_id for g in groups}
+    return topics | group_names(admin)
 
 
 @pytest.mark.parametrize(("act", "event", "nth"), [("interrupt", "transaction", 2), ("terminate", "phase groups", 1)])

@@ -22,7 +22,7 @@ from scripts.dev.kafka import Broker
 from tests.integration.backed_up import BackedUp, Run, runner
 from tests.integration.conftest import run_command
 from tests.integration.topics import delete_topic, produce
-from tests.support.truth import log_ends, positions
+from tests.support.truth import group_names, log_ends, positions
 
 
 @pytest.fixture
@@ -41,9 +41,8 @@ def nothing_is_left(broker: Broker) -> Iterator[None]:
 
 def _names(broker: Broker) -> set[str]:
     admin = AdminClient(broker.client())
-    groups = admin.list_consumer_groups().result(30).valid
     topics = {name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")}  # the broker's own
-    return topics | {g.group_id for g in groups}
+    return topics | group_names(admin)
 
 
 def _stored(made: BackedUp, drill_id: str) -> DrillReport:

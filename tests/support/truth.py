@@ -119,6 +119,17 @@ def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Posit
         consumer.close()
 
 
+def group_names(admin: AdminClient) -> set[str]:
+    """Of every group that there is, once all brokers have answered."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        listing = admin.list_consumer_groups().result(_PATIENCE)
+        if not listing.errors:
+            return {group.group_id for group in listing.valid}
+        assert time.monotonic() < until, f"groups can't be listed: {listing.errors}"
+        time.sleep(0.2)
+
+
 def positions(bootstrap: str, group: str) -> dict[tuple[str, int], Position]:
     """All that a group has committed."""
     stand = raw_positions(bootstrap, group)
