@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 
 import msgspec
 
-from kbackup.config.models import S3_DOCS, Config
+from kbackup.config.models import Config
 from kbackup.config.windows import RANGES, TIMES
 from kbackup.errors import UsageError
 
@@ -116,8 +116,7 @@ def _keys(model: type[Any], prefix: str) -> Iterator[Key]:
         else:
             default = getattr(defaults, name)
             texts = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, str)]
-            doc = S3_DOCS.get(name, "") if prefix == "s3." else "".join(texts)
-            yield Key(prefix + name, hint, _kind(name, hint), default, doc)
+            yield Key(prefix + name, hint, _kind(name, hint), default, "".join(texts))
 
 
 def _kind(name: str, hint: Any) -> Kind:

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from kbackup.config.secrets import redact
 from kbackup.metadata.sources import Sources
+from kbackup.schemas.base import RegistryOptions
 from kbackup.store.options import S3Options
 from kbackup.util.text import SomeArchiveId
 
@@ -138,32 +139,6 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     headers: Annotated[Properties, "Headers of the request. Their values are secrets."] = {}
 
 
-S3_DOCS = {
-    "endpoint_url": "URL of the S3 server. Unset: AWS.",
-    "region": "Region of the bucket.",
-    "profile": "Profile of the AWS configuration files.",
-    "path_style": "Put the bucket in the path of the URL. Unset: if an endpoint is set.",
-    "access_key_id": "Access key. Unset: from the environment, the profile or the instance's role.",
-    "secret_access_key": "Secret of `access_key_id`.",
-    "session_token": "Token of temporary credentials.",
-    "sse": "Encryption by the store. Unset: the bucket's default.",
-    "sse_kms_key_id": "KMS key for `aws:kms`. Unset: the account's.",
-    "storage_class": "Storage class of segments. Unset: the bucket's default.",
-    "checksum": "Checksum of uploads; `none` for stores without CRC-64/NVME.",
-    "part_size": "Size of an upload part.",
-    "parts_in_flight": "Upload parts of one object in flight.",
-    "max_attempts": "Attempts of a request.",
-    "connect_timeout": "Time limit for a connection.",
-    "read_timeout": "Time limit for an answer.",
-    "ca_bundle": "PEM file of certificates to trust, in place of the system's.",
-    "requester_pays": "Pay for reading somebody else's bucket.",
-    "expected_bucket_owner": "Account that must own the bucket.",
-    "object_lock_mode": "Lock objects when they are written. The bucket needs object lock.",
-    "object_lock_days": "Days of the object lock.",
-}
-"""The meaning of `[s3]`'s keys; the keys themselves are the fields of `S3Options`."""
-
-
 class Encryption(msgspec.Struct, frozen=True, kw_only=True):
     """`[encryption]`"""
 
@@ -192,19 +167,6 @@ class Spark(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
-class SchemaRegistry(msgspec.Struct, frozen=True, kw_only=True):
-    """`[schema_registry]`: where `cat` and `find` ask for the schemas of keys and values"""
-
-    url: Annotated[str, "URL of the schema registry: `https://host:8081`."] = ""
-    user: Annotated[str, "User of the registry, or an API key."] = ""
-    password: Annotated[str, "Password of `user`, or an API secret."] = ""
-    token: Annotated[str, "Bearer token, in place of a user."] = ""
-    ca_bundle: Annotated[str, "PEM file of certificates to trust. Unset: those of the package certifi."] = ""
-    client_certificate: Annotated[str, "PEM file of kbackup's client certificate."] = ""
-    client_key: Annotated[str, "PEM file of the certificate's private key."] = ""
-    client_key_password: Annotated[str, "Password of `client_key`."] = ""
-
-
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set; shown redacted wherever it is printed."""
 
@@ -231,7 +193,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     export: Export = msgspec.field(default_factory=Export)
     notify: Notify = msgspec.field(default_factory=Notify)
     spark: Spark = msgspec.field(default_factory=Spark)
-    schema_registry: SchemaRegistry = msgspec.field(default_factory=SchemaRegistry)
+    schema_registry: RegistryOptions = msgspec.field(default_factory=RegistryOptions)
 
     @property
     def sources(self) -> Sources:

@@ -13,11 +13,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kbackup.config.models import SchemaRegistry as RegistryConfig
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.formats.block import select_records
 from kbackup.formats.record import Row, rows
-from kbackup.schemas.base import EXTRA, Json, missing
+from kbackup.schemas.base import EXTRA, Json, RegistryOptions, missing
 from kbackup.schemas.decoder import (
     HEADERS,
     ByFile,
@@ -101,17 +100,17 @@ def file_decoder(file: str, message: str | None) -> Decoder:
     return ByFile(file_codec(Path(file), message))
 
 
-def registry_decoders(config: RegistryConfig, parts: Iterable[str] = PARTS) -> dict[str, Decoder]:
+def registry_decoders(options: RegistryOptions, parts: Iterable[str] = PARTS) -> dict[str, Decoder]:
     """Return decoders by the schema registry. Raises `UsageError` without a registry or its library."""
-    if not config.url:
+    if not options.url:
         raise UsageError(
             "no schema registry is named", "give --schema-registry, or schema_registry.url in kbackup.toml"
         )
     try:
-        from kbackup.kafka.schema_registry import CachedRegistry, RegistryOptions
+        from kbackup.kafka.schema_registry import CachedRegistry
     except ImportError as error:
         raise missing(error) from error
-    registry = CachedRegistry(RegistryOptions(**msgspec.structs.asdict(config)))
+    registry = CachedRegistry(options)
     return {part: ByRegistry(registry, HEADERS[part]) for part in parts}
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
 from typing import cast
-from urllib.parse import urlsplit
 
 from confluent_kafka.schema_registry import Schema as Registered
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
@@ -14,7 +12,7 @@ from confluent_kafka.schema_registry.confluent import meta_pb2
 from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
-from kbackup.schemas.base import Kind, Schema
+from kbackup.schemas.base import Kind, RegistryOptions, Schema
 
 _BUILT_IN = {
     file.name: base64.b64encode(file.serialized_pb).decode() for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
@@ -28,41 +26,11 @@ _NO_SCHEMA = (40401, 40402, 40403)
 """The registry's own codes: no such subject, version, schema."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegistryOptions:
-    """`url` may be several, with commas between. Files are PEM."""
-
-    url: str
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    ca_bundle: str = ""
-    client_certificate: str = ""
-    client_key: str = ""
-    client_key_password: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        for url in self.url.split(","):
-            parts = urlsplit(url.strip())
-            if parts.username is not None or parts.password is not None:
-                raise UsageError(
-                    "the URL of the schema registry holds credentials",
-                    "give them as schema_registry.user and schema_registry.password instead",
-                )
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise UsageError(
-                    f"{url!r} is no URL of a schema registry", "write it as https://registry.example.com:8081"
-                )
-        if bool(self.user) != bool(self.password):
-            raise UsageError("a schema registry's user and password only work together", "set both or none")
-        if self.user and self.token:
-            raise UsageError("a schema registry takes a user or a token", "set one of them")
-
-
 class CachedRegistry:
     """A client of a schema registry; thread-safe. It caches the answers."""
 
     def __init__(self, options: RegistryOptions) -> None:
+        options.check()
         self.url = options.url
         files = {
             "ssl.ca.location": options.ca_bundle,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from kbackup.errors import KbackupError, UndecodableError, UsageError
 
@@ -23,6 +25,39 @@ class Schema(NamedTuple):
     text: str
     references: tuple[tuple[str, str], ...] = ()
     name: str = "the schema"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryOptions:
+    """`[schema_registry]`: where `cat` and `find` ask for the schemas of keys and values. `url` may be several, with
+    commas between."""
+
+    url: Annotated[str, "URL of the schema registry: `https://host:8081`."] = ""
+    user: Annotated[str, "User of the registry, or an API key."] = ""
+    password: Annotated[str, "Password of `user`, or an API secret."] = field(default="", repr=False)
+    token: Annotated[str, "Bearer token, in place of a user."] = field(default="", repr=False)
+    ca_bundle: Annotated[str, "PEM file of certificates to trust. Unset: those of the package certifi."] = ""
+    client_certificate: Annotated[str, "PEM file of kbackup's client certificate."] = ""
+    client_key: Annotated[str, "PEM file of the certificate's private key."] = ""
+    client_key_password: Annotated[str, "Password of `client_key`."] = field(default="", repr=False)
+
+    def check(self) -> None:
+        """Raise `UsageError` for a URL that is none, and for logins that don't go together."""
+        for url in self.url.split(","):
+            parts = urlsplit(url.strip())
+            if parts.username is not None or parts.password is not None:
+                raise UsageError(
+                    "the URL of the schema registry holds credentials",
+                    "give them as schema_registry.user and schema_registry.password instead",
+                )
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise UsageError(
+                    f"{url!r} is no URL of a schema registry", "write it as https://registry.example.com:8081"
+                )
+        if bool(self.user) != bool(self.password):
+            raise UsageError("a schema registry's user and password only work together", "set both or none")
+        if self.user and self.token:
+            raise UsageError("a schema registry takes a user or a token", "set one of them")
 
 
 class Codec(Protocol):

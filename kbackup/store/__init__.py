@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kbackup.store.base import BucketAddress, Store, encryption_of, parse_url
+from kbackup.store.base import BucketAddress, Store, parse_url
 from kbackup.store.options import KeyClasses, S3Options, write_once
 
-__all__ = ["S3Options", "Store", "for_writing", "open_store"]
+__all__ = ["S3Options", "Store", "open_store"]
 
 
 def open_store(
@@ -50,15 +50,3 @@ def _plain_store(url: str, options: S3Options | None, key_class: KeyClasses) -> 
     from kbackup.store.file import FileStore
 
     return FileStore(location, url, key_class)
-
-
-def for_writing(store: Store) -> Store:
-    """Return the store for tasks that read only objects of this run.
-
-    Pickled, an encrypted store then holds the run's data key alone, not all data keys of the archive.
-    """
-    if not encryption_of(store):
-        return store
-    from kbackup.store.crypt import CryptStore
-
-    return store.for_writing() if isinstance(store, CryptStore) else store

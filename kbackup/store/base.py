@@ -257,6 +257,11 @@ class Store(Protocol):
         """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key, but does
         where the store can't be asked at all. It may be called again."""
 
+    def for_writing(self) -> Store:
+        """Return the store for tasks that read only objects of this run: pickled, an encrypted store then holds the
+        run's data key alone, not all data keys of the archive."""
+        return self
+
 
 def encryption_of(store: Store) -> str | None:
     """Return the name of the store's encryption (`formats/encryption.md`); None if it does not encrypt."""

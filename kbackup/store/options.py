@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
@@ -39,7 +39,8 @@ def write_once(key: str) -> KeyClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """Options of an S3 store. Empty strings and None leave a value to the environment, the profile or the role.
+    """Options of an S3 store: the keys of `[s3]` and their meaning. Empty strings and None leave a value to the
+    environment, the profile or the role.
 
     `path_style` None: path style where an endpoint is set. `checksum` 'none' is for stores that know no
     CRC-64/NVME; uploads are then only protected by the transport. `part_size` is in bytes; an upload holds at
@@ -48,27 +49,27 @@ class S3Options:
     `object_lock_mode` and `object_lock_days` put every object under retention when it is written, except replaced ones.
     """
 
-    endpoint_url: str = ""
-    region: str = ""
-    profile: str = ""
-    path_style: bool | None = None
-    access_key_id: str = ""
-    secret_access_key: str = field(default="", repr=False)
-    session_token: str = field(default="", repr=False)
-    sse: Sse = ""
-    sse_kms_key_id: str = ""
-    storage_class: str = ""
-    checksum: Checksum = "crc64nvme"
-    part_size: int = 16 * MIB
-    parts_in_flight: int = 2
-    max_attempts: int = 8
-    connect_timeout: float = 10.0
-    read_timeout: float = 60.0
-    ca_bundle: str = ""
-    requester_pays: bool = False
-    expected_bucket_owner: str = ""
-    object_lock_mode: LockMode = ""
-    object_lock_days: int = 0
+    endpoint_url: Annotated[str, "URL of the S3 server. Unset: AWS."] = ""
+    region: Annotated[str, "Region of the bucket."] = ""
+    profile: Annotated[str, "Profile of the AWS configuration files."] = ""
+    path_style: Annotated[bool | None, "Put the bucket in the path of the URL. Unset: if an endpoint is set."] = None
+    access_key_id: Annotated[str, "Access key. Unset: from the environment, the profile or the instance's role."] = ""
+    secret_access_key: Annotated[str, "Secret of `access_key_id`."] = field(default="", repr=False)
+    session_token: Annotated[str, "Token of temporary credentials."] = field(default="", repr=False)
+    sse: Annotated[Sse, "Encryption by the store. Unset: the bucket's default."] = ""
+    sse_kms_key_id: Annotated[str, "KMS key for `aws:kms`. Unset: the account's."] = ""
+    storage_class: Annotated[str, "Storage class of segments. Unset: the bucket's default."] = ""
+    checksum: Annotated[Checksum, "Checksum of uploads; `none` for stores without CRC-64/NVME."] = "crc64nvme"
+    part_size: Annotated[int, "Size of an upload part."] = 16 * MIB
+    parts_in_flight: Annotated[int, "Upload parts of one object in flight."] = 2
+    max_attempts: Annotated[int, "Attempts of a request."] = 8
+    connect_timeout: Annotated[float, "Time limit for a connection."] = 10.0
+    read_timeout: Annotated[float, "Time limit for an answer."] = 60.0
+    ca_bundle: Annotated[str, "PEM file of certificates to trust, in place of the system's."] = ""
+    requester_pays: Annotated[bool, "Pay for reading somebody else's bucket."] = False
+    expected_bucket_owner: Annotated[str, "Account that must own the bucket."] = ""
+    object_lock_mode: Annotated[LockMode, "Lock objects when they are written. The bucket needs object lock."] = ""
+    object_lock_days: Annotated[int, "Days of the object lock."] = 0
 
     def __post_init__(self) -> None:
         if not MIN_PART <= self.part_size <= MAX_PART:

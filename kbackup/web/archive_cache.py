@@ -29,7 +29,7 @@ from kbackup.archive.query.groups import (
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import PointOverview, Sums, list_points, lost_ranges, sums_of
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.config import Backup
+from kbackup.config.models import Backup
 from kbackup.errors import KbackupError, NoArchiveError, UsageError
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store

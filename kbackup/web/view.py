@@ -15,8 +15,7 @@ from starlette.responses import HTMLResponse
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.query.selection import exact_entry
-from kbackup.config import parse_range, parse_time
-from kbackup.config.windows import TIMES
+from kbackup.config.windows import TIMES, parse_range, parse_time
 from kbackup.errors import UsageError
 from kbackup.web.archive_cache import ArchiveCache, ArchiveSnapshot
 from kbackup.web.decoding import FieldDecoder, PageDecoding

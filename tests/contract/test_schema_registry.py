@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
-from kbackup.kafka.schema_registry import CachedRegistry, RegistryOptions
-from kbackup.schemas.base import Schema
+from kbackup.kafka.schema_registry import CachedRegistry
+from kbackup.schemas.base import RegistryOptions, Schema
 from kbackup.schemas.decoder import codec_of
 from scripts.dev.secured import Authority
 from tests.support.schema_registry import FakeRegistry
@@ -136,4 +136,4 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_options_that_can_not_be_used(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        RegistryOptions(**options)
+        CachedRegistry(RegistryOptions(**options))

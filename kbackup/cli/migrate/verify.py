@@ -7,7 +7,7 @@ import click
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import bucket_options, point_option, source_options
 from kbackup.cli.common.session import archive_store
-from kbackup.config import parse_duration
+from kbackup.config.windows import parse_duration
 from kbackup.errors import EXIT_OK, CorruptError, UsageError
 from kbackup.util.text import plural
 

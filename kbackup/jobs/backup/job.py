@@ -34,7 +34,6 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.spark.tasks import Spark
-from kbackup.store import for_writing
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange
 from kbackup.util.text import join_names
@@ -179,7 +178,7 @@ def archive_records(
             topics = {r.topic for r in ranges}  # of many, a round may read a few: all tasks get them
             work = BackupWork(
                 source=source.properties,
-                store=for_writing(run.plain),
+                store=run.plain.for_writing(),
                 isolation=source.isolation_level,
                 group=base.group,
                 segment_bytes=options.segment_bytes,

@@ -15,8 +15,8 @@ from kbackup.archive.query.selection import Selection, check_selection, exact_en
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import How, OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
-from kbackup.config import parse_range
 from kbackup.config.models import Restore
+from kbackup.config.windows import parse_range
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store

@@ -21,9 +21,10 @@ from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Window, without
 from kbackup.archive.segments.writer import greatest, least
-from kbackup.config import Range, parse_range, parse_rule, parse_time
 from kbackup.config.keys import RENAMED
 from kbackup.config.models import Restore
+from kbackup.config.values import parse_rule
+from kbackup.config.windows import Range, parse_range, parse_time
 from kbackup.errors import MismatchError, NoArchiveError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.decoding import where_of
 from kbackup.jobs.groups.plan import check_groups, map_groups

@@ -17,10 +17,10 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.parallel import PART_BYTES
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import EVERYTHING, Window
-from kbackup.config import ConfigFiles, Setting, SettingOrigin, load, parse_range, parse_size, parse_time
+from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.load import TRUST_OPTIONS
 from kbackup.config.values import has_reference
-from kbackup.config.windows import RANGES, TIMES
+from kbackup.config.windows import RANGES, TIMES, parse_range, parse_size, parse_time
 from kbackup.errors import UsageError
 from kbackup.store import Store, open_store
 from kbackup.types import TopicPartition

@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -20,13 +19,13 @@ from kbackup.errors import CorruptError, KbackupError, NotFoundError, WrongKeyEr
 from kbackup.store.base import Failed, Store
 from kbackup.store.crypt import frames
 from kbackup.store.crypt.kek import Kek, check_source, load_kek
+from kbackup.util.system import in_threads
 from kbackup.util.text import SomeArchiveId, printable
 from kbackup.util.times import now
 
 KEYS = "keys/"
 LOST = "restore it from a bucket version or a copy: what was encrypted under its keys is lost without it"
 CONFLICT = "find out who wrote the newer one, and move it out of keys/; a copy or a bucket version has the genuine one"
-_THREADS = 16
 log = logging.getLogger(__name__)
 
 ARCHIVE = "archive.json"
@@ -122,8 +121,7 @@ def read_files(
         message = f"it belongs to archive {file.archive_id or '(none)'}, not to {printable(archive_id) or '(none)'}"
         return Skipped(path, CorruptError(message, "delete it, or move it to its own archive"))
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        entries = list(pool.map(read, [path for path in paths if path not in known]))
+    entries = in_threads(read, [path for path in paths if path not in known])
     return [e for e in entries if isinstance(e, NamedKeyFile)], [e for e in entries if isinstance(e, Skipped)]
 
 
@@ -150,8 +148,7 @@ def _unwrap_batch(kek: Kek, files: Sequence[NamedKeyFile], archive_id: str) -> t
     except KbackupError as error:
         if len(files) == 1:
             return [], [Skipped(files[0].path, error)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        parts = list(pool.map(lambda named: _unwrap_batch(kek, [named], archive_id), files))
+    parts = in_threads(lambda named: _unwrap_batch(kek, [named], archive_id), files)
     return [each for opened, _ in parts for each in opened], [each for _, closed in parts for each in closed]
 
 
@@ -467,8 +464,7 @@ def _try_out(
                 frames.decrypt_frames(cipher, memoryview(data)[frames.HEADER :], name)
 
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(try_one, samples()))
+        in_threads(try_one, samples())
     except CorruptError as error:
         raise CorruptError(
             f"{error.message}: it was damaged, or its data key was replaced; no file of data keys was deleted",

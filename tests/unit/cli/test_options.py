@@ -18,7 +18,8 @@ from kbackup.cli.common import options
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import command_line
 from kbackup.cli.restore import command as restore
-from kbackup.config import KEYS, Config, Loaded, Restore, SettingOrigin
+from kbackup.config import KEYS, Config, Loaded, SettingOrigin
+from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from tests.support.printed import parsed_command
 

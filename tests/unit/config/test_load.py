@@ -12,23 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.config import (
-    Config,
-    ConfigFiles,
-    Loaded,
-    Range,
-    Setting,
-    SettingOrigin,
-    load,
-    parse_duration,
-    parse_range,
-    parse_rule,
-    parse_size,
-    parse_time,
-    settings_in_effect,
-)
+from kbackup.config import Config, ConfigFiles, Loaded, Setting, SettingOrigin, load, settings_in_effect
 from kbackup.config.clients import CONTROLLED
-from kbackup.config.windows import in_zone
+from kbackup.config.values import parse_rule
+from kbackup.config.windows import Range, in_zone, parse_duration, parse_range, parse_size, parse_time
 from kbackup.errors import UsageError
 from kbackup.store.options import S3Options
 

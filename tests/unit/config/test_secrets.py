@@ -9,18 +9,8 @@ import pytest
 from rich.console import Console
 
 from kbackup.cli import main
-from kbackup.config import (
-    HIDDEN,
-    KEYS,
-    Config,
-    ConfigFiles,
-    Setting,
-    SettingOrigin,
-    exposes_secret,
-    is_secret,
-    load,
-    redact,
-)
+from kbackup.config import HIDDEN, KEYS, Config, ConfigFiles, Setting, SettingOrigin, exposes_secret, load
+from kbackup.config.secrets import is_secret, redact
 from kbackup.errors import UsageError
 
 SECRETS = [

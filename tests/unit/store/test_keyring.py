@@ -23,7 +23,6 @@ from kbackup.errors import CorruptError, LockedError, StoreError, WrongKeyError
 from kbackup.jobs.copy import copy_archive
 from kbackup.jobs.keys import held_keys, rotate_keys, try_key
 from kbackup.metrics.registry import Silent
-from kbackup.store import for_writing
 from kbackup.store.base import Failed
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import Kek, generate_key, load_kek
@@ -69,7 +68,7 @@ def test_tasks_that_write_get_the_one_key_that_encrypts(inner: FileStore, tmp_pa
     store.put("intent", b"intent")
     assert store.get("before") == b"before"
     before, mine = (store.keyring.find(inner.get(name)[8:24], name) for name in ("before", "intent"))
-    everything, pickled = pickle.dumps(store), pickle.dumps(for_writing(store))
+    everything, pickled = pickle.dumps(store), pickle.dumps(store.for_writing())
     assert (before in everything, mine in everything) == (True, True)
     assert (before in pickled, mine in pickled) == (False, True)
     (tmp_path / "key").unlink()  # tasks run where it may not be
@@ -79,7 +78,7 @@ def test_tasks_that_write_get_the_one_key_that_encrypts(inner: FileStore, tmp_pa
     assert inner.get("segment")[8:24] == inner.get("intent")[8:24]
     with pytest.raises(WrongKeyError):
         task.get("before")
-    assert for_writing(inner) is inner
+    assert inner.for_writing() is inner
 
 
 def test_no_key_shows_in_what_is_printed(inner: FileStore, tmp_path: Path) -> None:
