@@ -12,11 +12,8 @@ from kbackup.jobs.check import CheckStep, check
 
 
 def show_step(step: CheckStep, reporter: Reporter) -> None:
-    """Print a step in one line, and its hint in a second one."""
     word = step.status.upper() if step.status == "failed" else step.status
-    reporter.line(f"{word:<8} {step.name}: {step.detail}")
-    if step.hint:
-        reporter.line(f"{'':<8}   hint: {step.hint}")
+    reporter.check(word, step.name, step.detail, step.hint)
 
 
 @archive_command(

@@ -120,9 +120,7 @@ def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
     if report.comparison is not None:
         show_comparison(report.comparison, reporter)
     shown = set(report.comparison.findings) if report.comparison is not None else set()
-    for finding in report.findings:
-        if finding not in shown:
-            reporter.warning(finding)
+    reporter.warning(*(finding for finding in report.findings if finding not in shown))
     reporter.note(*(f"kept: {name}" for name in report.kept))
     reporter.note(*(f"to delete what the drill left: {command}" for command in _deletions(report)))
     if report.error is not None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import archive_command, own_command
+from kbackup.cli.common.options import Duration, archive_command, own_command
 from kbackup.cli.common.output import Reporter, ShownProgress, columns, human_age
 from kbackup.cli.common.session import archive_store
-from kbackup.config.windows import parse_duration
 from kbackup.errors import StoreError
 from kbackup.util.text import human_size, plural
 
@@ -20,25 +19,8 @@ if TYPE_CHECKING:
     from kbackup.jobs.retention import ExpireReport
 
 F = TypeVar("F", bound=Callable[..., Any])
-_LONGEST = 100 * 365 * 86_400.0
-"""Longest duration in seconds: no archive is older."""
 _FAILED = 10
 """Number of objects to name that can't be deleted."""
-
-
-class _Span(click.ParamType[timedelta]):
-    name = "duration"
-
-    def convert(
-        self, value: str | timedelta, parameter: click.Parameter | None, context: click.Context | None
-    ) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        try:
-            seconds = parse_duration(value)
-        except ValueError:
-            self.fail(f"{value} is not a duration: give one such as 30d or 12h", parameter, context)
-        return timedelta(seconds=min(seconds, _LONGEST))
 
 
 _UNITS = {"daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
@@ -49,7 +31,7 @@ def _count_option(name: str, help: str) -> Callable[[F], F]:
 
 
 def _span_option(name: str, help: str, **attributes: Any) -> Callable[[F], F]:
-    return click.option(name, type=_Span(), metavar="DURATION", help=help, **attributes)
+    return click.option(name, type=Duration(), metavar="DURATION", help=help, **attributes)
 
 
 @archive_command(

@@ -421,14 +421,8 @@ def _prompt(question: str, default: str | None, parse: Callable[[str], T], *, hi
 
 
 def _choice(question: str, default: str, choices: Sequence[W]) -> W:
-
-    def parse(text: str) -> W:
-        words = [word for word in choices if word.lower() == text.strip().lower()]
-        if not words:
-            raise UsageError(f"{text} is none of {', '.join(choices)}", "give one of these words")
-        return words[0]
-
-    return _prompt(f"{question} ({', '.join(choices)})", default, parse)
+    known = click.Choice(choices, case_sensitive=False)
+    return _prompt(f"{question} ({', '.join(choices)})", default, lambda text: known.convert(text.strip(), None, None))
 
 
 # What runs a backup every night: units of systemd, or values of the Helm chart.

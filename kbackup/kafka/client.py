@@ -219,6 +219,10 @@ class Connection:
             f"{self.address} failed{when}: {error.str()}", f"see Kafka's documentation for error {error.name()}"
         )
 
+    def silent(self, what: str) -> UnreachableError:
+        """Return the error for a cluster that did not do `what` in time."""
+        return UnreachableError(f"{self.address} {what}", _ANSWER_HINT)
+
     def _no_token(self, when: str = "") -> UnreachableError:
         assert self.tokens is not None  # noqa: S101 (they have failed)
         return UnreachableError(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from kbackup.errors import ClusterError, UnreachableError
+from kbackup.errors import ClusterError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import READS_ALONE, Connection, Properties
 from kbackup.kafka.kernel_protocol import Report, Source
@@ -157,10 +157,7 @@ class RangeReader:
             return
         some = ", ".join(str(r) for r in list(waiting.values())[:3])
         said = f" ({last.str()})" if last is not None else ""
-        raise UnreachableError(
-            f"{self._connection.address} gave nothing for {self._timeout:.0f} s while reading {some}{said}",
-            "check that it is running and can be reached from here",
-        )
+        raise self._connection.silent(f"gave nothing for {self._timeout:.0f} s while reading {some}{said}")
 
 
 _BATCH = 500  # partitions that are assigned together

@@ -10,14 +10,15 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from kbackup.errors import UndecodableError, UnreachableError
-from kbackup.kafka.client import Connection, Properties
+from kbackup.errors import UndecodableError
+from kbackup.kafka.client import READS_ALONE, Connection, Properties
 from kbackup.schemas.base import Headers
 from kbackup.schemas.decoder import Decoded, Decoder, Made, Undecoded
 from kbackup.types import TopicPartition
@@ -199,10 +200,8 @@ def _made(record: RecordFields, part: str, data: bytes, headers: Headers) -> Mad
 
 
 _TUNING = {
+    **READS_ALONE,
     "group.id": "kbackup-mirror-reader",  # needed by librdkafka; nothing is ever committed
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
     "isolation.level": "read_committed",
 }
@@ -217,16 +216,12 @@ def read_records(properties: Properties, role: str, topic: str, decode: Callable
     """Yield the records of partition 0 that `decode` knows, in order; the others, and tombstones, are skipped as Java's
     readers skip them."""
     connection = Connection(properties, role)
-    with connection.errors(f"reading topic {topic}"):
-        consumer = connection.consumer(_TUNING)
-        try:
-            for key, value in _messages(connection, consumer, topic):
-                try:
-                    yield decode(key, value)
-                except UndecodableError:
-                    continue
-        finally:
-            consumer.close()
+    with connection.errors(f"reading topic {topic}"), closing(connection.consumer(_TUNING)) as consumer:
+        for key, value in _messages(connection, consumer, topic):
+            try:
+                yield decode(key, value)
+            except UndecodableError:
+                continue
 
 
 def _messages(connection: Connection, consumer: Consumer, topic: str) -> Iterator[tuple[bytes, bytes]]:
@@ -243,10 +238,7 @@ def _messages(connection: Connection, consumer: Consumer, topic: str) -> Iterato
                 return
             elif not error.retriable():
                 raise KafkaException(error)
-    raise UnreachableError(
-        f"{connection.address} sent nothing of topic {topic} for {_QUIET:.0f} s",
-        "check that it is running and can be reached from here",
-    )
+    raise connection.silent(f"sent nothing of topic {topic} for {_QUIET:.0f} s")
 
 
 _SLACK = 5.0  # s, for librdkafka to report a record that timed out
@@ -261,12 +253,6 @@ class RecordWriter:
         self._timeout = timeout
         self._producer: Producer | None = None
         self._failed: list[KafkaError] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def write(self, topic: str, records: Iterable[MirrorRecord], timestamp: int | None = None) -> int:
         """Write `records` and wait until brokers have them; returns their number. `timestamp` in ms, default now.
@@ -287,10 +273,7 @@ class RecordWriter:
         if failed:
             raise self._connection.error(failed[0], doing)
         if waiting:
-            raise UnreachableError(
-                f"{self._connection.address} did not answer {doing}",
-                "check that it is running and can be reached from here",
-            )
+            raise self._connection.silent(f"did not answer {doing}")
         return count
 
     def abort(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from kbackup.errors import ClusterError, FencedError, UnreachableError
+from kbackup.errors import ClusterError, FencedError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import READS_ALONE, Connection, Properties
 from kbackup.kafka.groups.calls import GroupCalls
@@ -102,10 +102,7 @@ def record_offsets(
                     raise KafkaException(error)
                 if offset is not None and offset >= end - (error is None):
                     return np.array(offsets, np.int64)
-    raise UnreachableError(
-        f"{connection.address} did not give back {tp} from offset {start} to {end} in {timeout:.0f} s",
-        "check that it is running and can be reached from here",
-    )
+    raise connection.silent(f"did not give back {tp} from offset {start} to {end} in {timeout:.0f} s")
 
 
 FENCED_RESTORE = ("another restore with the same id has taken over", "let that one finish; this one wrote nothing more")

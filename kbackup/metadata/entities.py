@@ -16,6 +16,7 @@ from msgspec import Meta
 
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
 """By Kafka's own rule. A name becomes a folder of the archive: one that leads elsewhere is none."""
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 Source = Literal["brokers", "zookeeper", "controller log"]
 """The source that a part of the metadata was read from. "controller log": metadata.json's name of a metadata log."""
 MetadataPartName = Literal[

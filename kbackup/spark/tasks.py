@@ -134,12 +134,7 @@ class TaskError(KbackupError):
 class SparkEndedError(TaskError):
     """Spark's JVM has ended in the middle of the work. Another session may do it."""
 
-    def __init__(
-        self,
-        message: str = "Spark's JVM has ended in the middle of the work",
-        hint: str = "find out why, for instance in the kernel's log of killed processes, and run the command again",
-    ) -> None:
-        super().__init__(message, hint)
+    default_hint = "find out why, for instance in the kernel's log of killed processes, and run the command again"
 
 
 def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None = None) -> list[R]:
@@ -279,7 +274,7 @@ def spark_errors() -> Iterator[None]:
     except (Py4JError, ConnectionError, EOFError) as error:
         is_lost = isinstance(error, Py4JNetworkError | ConnectionError | EOFError)
         if is_lost or jvm_has_ended(_PATIENCE):
-            raise SparkEndedError from None
+            raise SparkEndedError("Spark's JVM has ended in the middle of the work") from None
         raise
 
 

@@ -127,13 +127,10 @@ class Collector:
 
 
 _WORDS = {
-    "resource": {"topic", "group", "cluster", "transactional_id", "delegation_token", "user"},
-    "pattern": {"literal", "prefixed"},
-    "permission": {"allow", "deny"},
-    "operation": {
-        *("all", "read", "write", "create", "delete", "alter", "describe", "cluster_action"),
-        *("describe_configs", "alter_configs", "idempotent_write", "create_tokens", "describe_tokens"),
-    },
+    "resource": entities.ACL_RESOURCES,
+    "pattern": entities.ACL_PATTERNS,
+    "permission": entities.ACL_PERMISSIONS,
+    "operation": entities.ACL_OPERATIONS,
 }
 
 
@@ -158,7 +155,7 @@ def _resource(path: str, data: bytes) -> Iterator[Acl]:
 def _word(path: str, field: str, kafkas: str) -> str:
     """Return Kafka's name in snake case: TransactionalId becomes transactional_id."""
     word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kafkas).lower()
-    if word not in _WORDS[field]:
+    if word not in _WORDS[field].values():
         raise strange(path, f"has an unknown {field}: {kafkas}")
     return word
 
@@ -290,7 +287,6 @@ def _broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
 # Topics: their ids, partitions, replicas and configs. Those that wait for their deletion are not among them.
 
 
-_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 
 
@@ -324,7 +320,7 @@ def _topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadat
         id=topic["topic_id"] if isinstance(topic.get("topic_id"), str) else "",  # none before Kafka 2.8
         partitions=len(replicas),
         replication_factor=max(map(len, replicas), default=0),
-        internal=name in _INTERNAL,
+        internal=name in entities.INTERNAL_TOPICS,
         configs=own,
         replicas=tuple(replicas),
     )

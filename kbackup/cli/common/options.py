@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import click
@@ -14,7 +15,7 @@ from kbackup.cli.common.frame import METRICS_FILE, FlagValues, Frame, load_confi
 from kbackup.cli.common.output import Reporter
 from kbackup.config import KEYS, Key, Setting, SettingOrigin, exposes_secret
 from kbackup.config.values import escape_references
-from kbackup.config.windows import in_zone
+from kbackup.config.windows import in_zone, parse_duration
 from kbackup.errors import UsageError
 from kbackup.util.text import kbackup_command, shell_line
 
@@ -33,6 +34,25 @@ class AliasedOption(click.Option):
         super().add_to_parser(parser, ctx)
         if self.aliases:
             parser.add_option(self, self.aliases, dest=self.name, nargs=self.nargs)
+
+
+_LONGEST = 100 * 365 * 86_400.0
+"""Longest duration in seconds: no archive is older."""
+
+
+class Duration(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(
+        self, value: str | timedelta, parameter: click.Parameter | None, context: click.Context | None
+    ) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            seconds = parse_duration(value)
+        except ValueError:
+            self.fail(f"{value} is not a duration: give one such as 30d or 12h", parameter, context)
+        return timedelta(seconds=min(seconds, _LONGEST))
 
 
 # Callbacks of options: they put a value into the `FlagValues` of the command line.

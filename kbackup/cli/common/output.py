@@ -353,6 +353,12 @@ class Reporter:
         if not self.json:
             _print(printable(text), sys.stdout)
 
+    def check(self, word: str, name: str, detail: str, hint: str) -> None:
+        """Print the result of a check in one line, and its hint in a second one."""
+        self.line(f"{word:<8} {name}: {detail}")
+        if hint:
+            self.line(f"{'':<8}   hint: {hint}")
+
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
         """Print one `name: value` on each line, values in a column."""
         rows = [(f"{name}:", cell_text(value)) for name, value in pairs]

@@ -36,10 +36,8 @@ def command(frame: Frame, label: str | None) -> None:
     reporter.table(
         ("part", "entities", "read from"), [(each.part, each.entities, each.source) for each in report.parts]
     )
-    for entry in report.not_carried:
-        reporter.note(f"not carried: {entry.what} ({entry.why})")
-    for warning in report.warnings:
-        reporter.warning(warning)
+    reporter.note(*(f"not carried: {entry.what} ({entry.why})" for entry in report.not_carried))
+    reporter.warning(*report.warnings)
     label = f", {report.label}" if report.label else ""
     reporter.line(f"restore point {report.restore_point}{label} of {report.archive}: metadata alone")
     reporter.document(report)

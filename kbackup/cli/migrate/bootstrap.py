@@ -42,8 +42,7 @@ def command(frame: Frame, restore_point: str, base: Path, out: Path) -> None:
 
     reporter = frame.reporter
     report = make_bootstrap(open_archive(archive_store(frame)), restore_point, base, out)
-    for token in report.expired:
-        reporter.note(f"delegation token {token} has expired and is left out")
+    reporter.note(*(f"delegation token {token} has expired and is left out" for token in report.expired))
     counts = [
         plural(report.scram_users, "SCRAM user"),
         plural(report.client_quotas, "client quota"),

@@ -33,9 +33,7 @@ def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     report = judge(read_preflight(frame.config.sources, controller_files, store))
     for line in report.lines:
         word = {"failed": "FAILED", "ok": "ok"}.get(line.status, "warning")
-        reporter.line(f"{word:<8} {line.name}: {line.detail}")
-        if line.hint:
-            reporter.line(f"{'':<8}   hint: {line.hint}")
+        reporter.check(word, line.name, line.detail, line.hint)
     reporter.line(report.verdict)
     reporter.document(report)
     return report.exit_code

@@ -83,9 +83,7 @@ def command(frame: Frame, /, confirm: bool, **options: Any) -> None:
         reporter.line(f"{number}. {mark:<6} {step.text}")
         reporter.line(f"{'':<10} check: {step.check}")
     for guard in guards if situation.due else ():
-        reporter.line(f"guard    {guard.name}: {'holds' if guard.holds else 'refuses'}: {guard.detail}")
-        if guard.hint:
-            reporter.line(f"{'':<8}   hint: {guard.hint}")
+        reporter.check("guard", guard.name, f"{'holds' if guard.holds else 'refuses'}: {guard.detail}", guard.hint)
     reporter.document(
         {
             "state": state_document(situation.report),

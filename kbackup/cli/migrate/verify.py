@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import bucket_options, point_option, source_options
+from kbackup.cli.common.options import Duration, bucket_options, point_option, source_options
 from kbackup.cli.common.session import archive_store
-from kbackup.config.windows import parse_duration
-from kbackup.errors import EXIT_OK, CorruptError, UsageError
+from kbackup.errors import EXIT_OK, CorruptError
 from kbackup.util.text import plural
 
 
@@ -16,6 +17,7 @@ from kbackup.util.text import plural
 @point_option(default="latest")
 @click.option(
     "--lag",
+    type=Duration(),
     default="10s",
     metavar="DURATION",
     help="Name differences between sources that last this long. [default 10s]",
@@ -23,7 +25,7 @@ from kbackup.util.text import plural
 @source_options
 @bucket_options
 @pass_frame
-def command(frame: Frame, restore_point: str, lag: str) -> int:
+def command(frame: Frame, restore_point: str, lag: timedelta) -> int:
     """Compare ZooKeeper, KRaft and the archive, and name each difference.
 
     Compares what [source] names (brokers, ZooKeeper, a controller's metadata log), and a restore point if an archive is
@@ -32,23 +34,16 @@ def command(frame: Frame, restore_point: str, lag: str) -> int:
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.verify import verify_migration
 
-    try:
-        seconds = parse_duration(lag)
-    except ValueError:
-        raise UsageError(f"--lag {lag} is not a duration", "give a duration such as 10s") from None
     archive = open_archive(archive_store(frame)) if frame.config.archive else None
-    report = verify_migration(frame.config.sources, archive, restore_point, seconds)
+    report = verify_migration(frame.config.sources, archive, restore_point, lag.total_seconds())
     reporter = frame.reporter
     labels = sorted({label for side in report.sides for label in side.entities})
     reporter.table(
         ("entities", *(side.name for side in report.sides)),
         [(label, *(side.entities.get(label) for side in report.sides)) for label in labels],
     )
-    for side in report.sides:
-        if side.outdated:
-            reporter.note(f"{side.name} is not compared: {side.outdated}")
-    for pair, parts in report.not_compared.items():
-        reporter.note(f"not compared, {pair}: {', '.join(parts)}")
+    reporter.note(*(f"{side.name} is not compared: {side.outdated}" for side in report.sides if side.outdated))
+    reporter.note(*(f"not compared, {pair}: {', '.join(parts)}" for pair, parts in report.not_compared.items()))
     for each in report.differences:
         reporter.line(each.text)
     if report.restore_point is None:

@@ -52,8 +52,7 @@ def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Fl
             runs.append(dry_run(flow, store, target, pairs if flow.source_properties is not None else ()))
         else:
             runs.append(dry_run_of_take(flow, store, pairs))
-        for warning in runs[-1].warnings:
-            frame.reporter.warning(warning)
+        frame.reporter.warning(*runs[-1].warnings)
         _show(runs[-1], frame.reporter)
     frame.reporter.document({"flows": runs})
     return EXIT_OK
@@ -125,12 +124,10 @@ class ApplyRoundReporter(RoundReporter):
             self._reporter.note(f"{name}: topic {topic} has {plural(partitions, 'partition')} now")
         messages = [*(r.message for r in applied.recreated), *(r.message for r in applied.too_late)]
         incidents = tuple(f"{name}: {message}" for message in messages)
-        for text in incidents:
-            self._reporter.warning(text)
+        self._reporter.warning(*incidents)
         if incidents:
             self._notify_loss(incidents, report)
-        for deleted in applied.deleted:
-            self._reporter.warning(f"{name}: {deleted.message}")
+        self._reporter.warning(*(f"{name}: {deleted.message}" for deleted in applied.deleted))
         # each refusal once, until it ends; a round reports only the subjects that it set
         for subject in report.refused:
             refused = frozenset(report.refusals(subject))
@@ -265,10 +262,8 @@ def command(
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")
     properties = load_flows(file, archive=frame.config.archive)
     flows = properties.selected(names)
-    for note in properties.notes:
-        frame.reporter.note(note)
-    for warning in properties.warnings:
-        frame.reporter.warning(warning)
+    frame.reporter.note(*properties.notes)
+    frame.reporter.warning(*properties.warnings)
     if dry_run:
         return show_dry_runs(frame, properties, flows, take=not apply, apply=not take)
     with ExitStack() as stack:

@@ -82,9 +82,7 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
         columns("topic, remote topic 3, partitions 2, records behind, held back 4 alarming prose"),
         [(t.topic, t.remote, len(t.applied), t.records_behind, t.held_back or None) for t in flow.topics],
     )
-    for incident in flow.incidents[-_INCIDENTS:]:
-        reporter.warning(f"{incident.at}: {incident.message}")
-    for refusal in flow.refusals:
-        reporter.warning(f"{refusal.subject}: {refusal.reason}")
+    reporter.warning(*(f"{incident.at}: {incident.message}" for incident in flow.incidents[-_INCIDENTS:]))
+    reporter.warning(*(f"{refusal.subject}: {refusal.reason}" for refusal in flow.refusals))
     if flow.error:
         reporter.warning(f"the last round failed: {flow.error}")

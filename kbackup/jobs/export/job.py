@@ -346,7 +346,7 @@ class DeltaTable:
             yield
         except (Py4JError, PySparkException, ConnectionError) as error:
             if isinstance(error, ConnectionError) or jvm_has_ended():
-                raise SparkEndedError from None
+                raise SparkEndedError("Spark's JVM has ended in the middle of the work") from None
             text = str(error)
             known = from_text(text)
             if known is not None:

@@ -158,15 +158,8 @@ class AdminSession:
 
     def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         def request(batch: Sequence[Acl]) -> Any:
-            creations = [
-                admin.CreateAclsRequest.AclCreation(
-                    **_numbers(rule, "resource_type", "resource_pattern_type"),
-                    resource_name=rule.name,
-                    principal=rule.principal,
-                    host=rule.host,
-                )
-                for rule in batch
-            ]
+            names = ("resource_type", "resource_pattern_type", "resource_name", "principal", "host")
+            creations = [admin.CreateAclsRequest.AclCreation(**_members(rule, names)) for rule in batch]
             return admin.CreateAclsRequest(creations=creations)
 
         return self._change_acls(rules, request, "creating an ACL", "results")
@@ -175,15 +168,9 @@ class AdminSession:
         """Delete exactly these; one that is not there counts as deleted."""
 
         def request(batch: Sequence[Acl]) -> Any:
-            filters = [
-                admin.DeleteAclsRequest.DeleteAclsFilter(
-                    **_numbers(rule, "resource_type_filter", "pattern_type_filter"),
-                    resource_name_filter=rule.name,
-                    principal_filter=rule.principal,
-                    host_filter=rule.host,
-                )
-                for rule in batch
-            ]
+            parts = ("resource_type", "pattern_type", "resource_name", "principal", "host")
+            names = [f"{part}_filter" for part in parts]
+            filters = [admin.DeleteAclsRequest.DeleteAclsFilter(**_members(rule, names)) for rule in batch]
             return admin.DeleteAclsRequest(filters=filters)
 
         return self._change_acls(rules, request, "deleting an ACL", "filter_results")
@@ -238,14 +225,15 @@ class AdminSession:
         return refusals
 
 
-def _numbers(rule: Acl, resource: str, pattern: str) -> dict[str, int]:
+def _members(rule: Acl, names: Iterable[str]) -> dict[str, Any]:
+    """Return a rule as members of a request, where resource, pattern, name, principal and host have these names."""
     words = (rule.resource, rule.pattern, rule.operation, rule.permission)
-    return {
-        name: next(number for number, each in table.items() if each == word)
-        for name, table, word in zip(
-            (resource, pattern, "operation", "permission_type"), _ACL_TABLES, words, strict=True
-        )
-    }
+    resource, pattern, operation, permission = (
+        next(number for number, each in table.items() if each == word)
+        for table, word in zip(_ACL_TABLES, words, strict=True)
+    )
+    named = dict(zip(names, (resource, pattern, rule.name, rule.principal, rule.host), strict=True))
+    return {**named, "operation": operation, "permission_type": permission}
 
 
 # Answers of brokers as entities of metadata, sorted.

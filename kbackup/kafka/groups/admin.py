@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -79,11 +79,8 @@ class GroupAdmin:
     def _calls(self) -> Iterator[GroupCalls]:
         """Yield calls over a consumer that joins nothing. Over an admin client librdkafka 2.16 ends the process where a
         broker answers NOT_COORDINATOR: it refers that error to the client's own group, which an admin client lacks."""
-        consumer = self.connection.consumer({"group.id": _GROUP, "enable.auto.commit": False})
-        try:
+        with closing(self.connection.consumer({"group.id": _GROUP, "enable.auto.commit": False})) as consumer:
             yield GroupCalls(consumer, TIMEOUT)
-        finally:
-            consumer.close()
 
     def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
         """Return every group that can be asked about, whatever its kind; and for others why not. Brokers that could not

@@ -33,7 +33,6 @@ from kbackup.util.text import join_names
 # types of resources in a ConfigRecord
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
-INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 PRE_MIGRATION = 2
@@ -317,7 +316,7 @@ def _topic(image: MetadataImage, id_: str) -> entities.TopicMetadata:
         id=id_,
         partitions=len(partitions),
         replication_factor=max(map(len, replicas), default=0),
-        internal=name in INTERNAL,
+        internal=name in entities.INTERNAL_TOPICS,
         configs=dict(sorted(image.configs.get((TOPIC, name), {}).items())),
         replicas=replicas,
     )

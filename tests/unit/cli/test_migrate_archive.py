@@ -77,4 +77,4 @@ def test_verify_names_differences(monkeypatch: pytest.MonkeyPatch, capsys: Said)
 
 def test_verify_needs_a_lag_that_is_a_duration(capsys: Said) -> None:
     assert main(["migrate", "verify", "--lag", "soon"]) == 2
-    assert "--lag soon is not a duration\nhint: give a duration" in capsys.readouterr().err
+    assert "--lag: soon is not a duration: give one such as 30d or 12h" in capsys.readouterr().err

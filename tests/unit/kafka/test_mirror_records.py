@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -82,14 +83,14 @@ RECORD = Heartbeat("A", "B", 1)
 
 @pytest.mark.exhaustive
 def test_a_record_that_nobody_takes_is_an_error_and_the_next_one_is_tried() -> None:
-    with RecordWriter(NOBODY, "target", timeout=0.3) as writer:
+    with closing(RecordWriter(NOBODY, "target", timeout=0.3)) as writer:
         for _ in range(2):
             with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 .* writing to topic heartbeats"):
                 writer.write("heartbeats", [RECORD])
 
 
 def test_nothing_to_write_needs_no_answer() -> None:
-    with RecordWriter(NOBODY, "target") as writer:
+    with closing(RecordWriter(NOBODY, "target")) as writer:
         assert writer.write("heartbeats", []) == 0
 
 
