@@ -6,10 +6,10 @@ Widths and heights are in units of a view box `WIDTH` wide, which is stretched t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, pairwise
-from math import ceil, sqrt
+from itertools import count, pairwise
+from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -38,12 +38,37 @@ class Level(NamedTuple):
     value: int
 
 
-def ticks(start: int, end: int, reach: float = 100.0) -> tuple[Tick, ...]:
-    """Return labels from `start` to `end` (ms); `end` is `reach` percent along the axis."""
-    span = max(end - start, 0)
-    pattern = "%m-%d %H:%M" if 0 < span < 4 * 86_400_000 else "%Y-%m-%d"
-    times = [(reach * n / 4, start + span * n // 4) for n in range(5)] if span else [(50.0, start)]
-    return tuple(Tick(at, calendar_text(ms, pattern) or str(ms)) for at, ms in times)
+_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+_MOST = 5
+"""Number of labels of a time axis, at most: as many as fit."""
+
+
+def _decimal() -> Iterator[int]:
+    return (digit * 10**power for power in count() for digit in (1, 2, 5))
+
+
+def _time_steps() -> Iterator[int]:
+    """Yield steps of times in ms that are whole seconds, minutes, hours or days."""
+    yield from (1000 * n for n in (1, 2, 5, 10, 15, 30))
+    yield from (_MINUTE * n for n in (1, 2, 5, 10, 15, 30))
+    yield from (_HOUR * n for n in (1, 2, 3, 6, 12))
+    yield from (_DAY * n for n in _decimal())
+
+
+def ticks(start: int, end: int, reach: float = 100.0, begin: float = 0.0) -> tuple[Tick, ...]:
+    """Return labels of round times, in even steps, from `start` to `end` (ms), which are at `begin` and `reach` percent
+    of the axis; of `start` alone if no round time is between."""
+    step = next(step for step in _time_steps() if end // step - (start - 1) // step <= _MOST)
+    times = range(-(-start // step) * step, end + 1, step) if end > start else ()
+    pattern = "%Y-%m-%d" if step >= _DAY else "%m-%d %H:%M" if step >= _MINUTE else "%H:%M:%S"
+    if not times:
+        return (Tick(begin if end > start else (begin + reach) / 2, _label(start, "%Y-%m-%d %H:%M:%S")),)
+    scale = (reach - begin) / (end - start)
+    return tuple(Tick(begin + (ms - start) * scale, _label(ms, pattern)) for ms in times)
+
+
+def _label(ms: int, pattern: str) -> str:
+    return calendar_text(ms, pattern) or f"{ms:.1e} ms"
 
 
 # A quantity over time.
@@ -96,16 +121,12 @@ def area(samples: Iterable[tuple[int, int]], unit: Unit = "count") -> Area | Non
     )
 
 
-_SECONDS = (1, 2, 5, 10, 15, 30, *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 240, 480)))
-
-
 def _levels(most: int, unit: Unit) -> list[int]:
-    """Return round values from 0 to `most` or above, at most five steps."""
-    decimal = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    """Return round values from 0 to `most` or above, at most five."""
     steps: dict[Unit, Iterable[int]] = {
-        "bytes": (1 << n for n in count()),
-        "ms": chain((1000 * seconds for seconds in _SECONDS), (86_400_000 * days for days in decimal)),
-        "count": decimal,
+        "bytes": (n << 10 * power for power in count() for n in (1, 2, 5, 10, 20, 50, 100, 200, 512)),
+        "ms": _time_steps(),
+        "count": _decimal(),
     }
     step = next(step for step in steps[unit] if step * 4 >= most)
     return [n * step for n in range(max(ceil(most / step), 1) + 1)]
@@ -213,17 +234,22 @@ def _joined(ranges: Iterable[tuple[int, int]], scale: float) -> list[tuple[int, 
 
 
 COLUMNS = 160
+LARGE = 10
+"""The axis shows this many times the usual bytes of a column: the first backup would hide all others."""
 LATE = 1.75
 """A pause between restore points is shown if it is this many times longer than usual."""
 
 
 class ChartColumn(NamedTuple):
-    """Restore points that were committed about the same time. The height stands for the bytes that they added."""
+    """Restore points that were committed about the same time. The height stands for the bytes that they added.
+
+    A column that is `cut` added more than the axis shows."""
 
     x: float
     width: float
     height: float
     points: tuple[PointOverview, ...]
+    cut: bool = False
 
     @property
     def last(self) -> PointOverview:
@@ -280,8 +306,9 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     for point, time in zip(points, times, strict=True):
         by_column.setdefault(round(x(time) / step), []).append(point)
     columns = [ChartColumn(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
-    # the top of the axis is a power of two, so that a fourth and a sixteenth of it are round
-    most = max(16, 1 << (max(c.added for c in columns) - 1).bit_length())
+    sizes = [c.added for c in columns if c.added] or [0]
+    most = max((size for size in sizes if size <= LARGE * median(sizes)), default=0)
+    levels = _levels(most, "bytes")
     steps = [
         (p, q, a, b)
         for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
@@ -294,10 +321,11 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
         for p, q, a, b in steps
         if usual and b - a > usual * LATE
     ]
+    top = levels[-1]
     return Timeline(
-        tuple(c._replace(height=max(sqrt(c.added / most) * HEIGHT, 2.0)) for c in columns),
+        tuple(c._replace(height=min(max(c.added / top, 0.02), 1.0) * HEIGHT, cut=c.added > top) for c in columns),
         tuple(pauses),
-        tuple(Level(HEIGHT - sqrt(value / most) * HEIGHT, value) for value in (0, most // 16, most // 4, most)),
-        ticks(times[0], times[-1]),
+        tuple(Level(HEIGHT - value / top * HEIGHT, value) for value in levels),
+        ticks(times[0], times[-1], 100 - 60 / COLUMNS, 40 / COLUMNS),
         usual / 1000 if usual is not None else None,
     )

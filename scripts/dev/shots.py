@@ -96,7 +96,7 @@ error-not-found /topics/nowhere  error-input /topics/orders/0/records?offset=abc
 ADDRESSES = dict(zip(_PAGES[::2], _PAGES[1::2], strict=True))
 """Pages by the names of their pictures."""
 
-SCREENS = {"wide": (1400, 900), "phone": (390, 844)}
+SCREENS = {"wide": (1280, 900), "phone": (390, 844)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 MAX_HEIGHT = 2600
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]

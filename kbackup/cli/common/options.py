@@ -441,7 +441,8 @@ def _words(key: Key, option: str, value: object) -> Iterator[str]:
 def _option_words(option: str, text: str) -> list[str]:
     if not text.isprintable():
         raise UsageError(
-            f"{option} has a character that can't be shown", "select by a /regex/, with escapes such as \\u202e"
+            f"{option} has a character that can't be shown",
+            "write an escape such as \\u202e, in a /regex/ or a string of jq",
         )
     return [f"{option}={text}"] if text.startswith("-") else [option, text]
 

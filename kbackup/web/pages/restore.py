@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated
 from urllib.parse import unquote
@@ -18,16 +19,16 @@ from kbackup.config.models import Restore
 from kbackup.config.values import convert
 from kbackup.errors import KbackupError, RefusedError, UsageError
 from kbackup.util.times import time_text
-from kbackup.web.view import GET, PageRequest, Requested, moment
+from kbackup.web.view import GET, BadInputError, PageRequest, Requested, moment
 
 router = APIRouter(default_response_class=HTMLResponse)
 
 RENAMED = 50
 """Number of topics and of groups that the page lists, each with a field of its new name."""
-TICKED = 30
-"""Number of topics that the page offers to tick; with more of them, names are entered."""
+FILTERED = 30
+"""Number of topics to tick from which on the list scrolls, and has a field that filters it."""
 OFFERED = 500
-"""Number of names that an input field offers."""
+"""Number of names that an input field offers, and of topics to tick; others are entered."""
 
 
 class RestoreForm(BaseModel):
@@ -39,6 +40,8 @@ class RestoreForm(BaseModel):
     topic: list[str] = []
     exclude_topic: list[str] = []
     range: list[str] = []
+    skip: list[str] = []
+    where: str = ""
     map_regex: list[str] = []
     group: list[str] = []
     exclude_group: list[str] = []
@@ -60,9 +63,11 @@ class RestoreForm(BaseModel):
         """Return what the command sets, values by path of the key, without defaults. Times are absolute."""
         given: dict[str, object] = {
             "restore.restore_point": restore_point,
-            "restore.from_time": _absolute(self.from_time, up=True),
-            "restore.to_time": _absolute(self.to_time),
+            "restore.from_time": _absolute("--from-time", self.from_time, up=True),
+            "restore.to_time": _absolute("--to-time", self.to_time),
             "restore.range": _entries(self.range),
+            "restore.skip": _entries(self.skip),
+            "restore.where": self.where.strip(),
             "restore.topics": _patterns(self.topic),
             "restore.exclude_topics": _patterns(self.exclude_topic),
             "restore.map": self.topic_names,
@@ -101,11 +106,13 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         warnings=warnings,
         commands=commands,
         error=error,
+        wrong=_field_of(error) if error is not None else "",
         numbers=[p.number for p in request.cache.points()],
         topics=_offered(request.snapshot.topics),
         groups=_offered(request.snapshot.by_group),
         most=RENAMED,
-        ticked=TICKED,
+        filtered=FILTERED,
+        of=len(request.snapshot.topics),
     )
     response.status_code = 200 if error is None else 400
     return response
@@ -123,6 +130,27 @@ def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePla
     return plan, [*left_out, *plan.group_warnings, *content.warnings]
 
 
+_FIELD = re.compile(
+    r"(?:--|restore\.)(?P<option>[a-z]+(?:[-_][a-z]+)*)|\bno (?P<kind>topic|group)\b|away every (?P<all>topic|group)\b"
+)
+
+
+def _field_of(error: KbackupError) -> str:
+    """Return the name of the field that an error is about; '' if the message names none, or new names in the tables."""
+    found = _FIELD.search(error.message)
+    if found is None:
+        return ""
+    option = (found["option"] or "").replace("-", "_")
+    plural = {
+        "topics": "topic",
+        "groups": "group",
+        "exclude_topics": "exclude_topic",
+        "exclude_groups": "exclude_group",
+    }
+    name = plural.get(option, option) or found["kind"] or f"exclude_{found['all']}"
+    return name if name in RestoreForm.model_fields else ""
+
+
 def _renamed(old: list[str], new: list[str]) -> dict[str, str]:
     """Return new names by old ones, which are percent-encoded: browsers change line ends in fields."""
     return {unquote(name): target.strip() for name, target in zip(old, new, strict=False) if target.strip()}
@@ -137,8 +165,11 @@ def _patterns(values: list[str]) -> list[str]:
     return [entry if entry.isprintable() else exact_entry(entry) for entry in _entries(values)]
 
 
-def _absolute(text: str, *, up: bool = False) -> str | None:
-    return time_text(moment(text, up=up)) if text.strip() else None
+def _absolute(option: str, text: str, *, up: bool = False) -> str | None:
+    try:
+        return time_text(moment(text, up=up)) if text.strip() else None
+    except BadInputError as error:
+        raise UsageError(f"{option}: {error.message}", error.hint) from None
 
 
 def _offered(names: Iterable[str]) -> list[str]:

@@ -112,6 +112,24 @@ for (const [id, act] of [["theme", turnTheme], ["help", () => dialog.showModal()
   button.addEventListener("click", act);
 }
 
+// Back from an error
+for (const button of all("[data-back]")) {
+  button.hidden = history.length < 2;
+  button.addEventListener("click", () => history.back());
+}
+
+// A list that a field filters: labels without one of its words are hidden
+for (const field of all("[data-filter]")) {
+  const filter = () => {
+    const words = field.value.toLowerCase().split(/\s+/);
+    for (const item of all(field.dataset.filter, field.parentElement))
+      item.hidden = !words.every((word) => item.textContent.toLowerCase().includes(word));
+  };
+  field.addEventListener("input", filter);
+  field.addEventListener("keydown", (event) => event.key === "Enter" && event.preventDefault());
+  filter(); // what the browser kept
+}
+
 // Results while one types
 const form = one("form[data-live]");
 if (form) {

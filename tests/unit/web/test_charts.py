@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.store.base import Store
 from kbackup.web.archive_cache import SAMPLES
-from kbackup.web.charts import COLUMNS, HEIGHT, STEPS, WIDTH, Unit, area, running_totals, strip, timeline
+from kbackup.web.charts import COLUMNS, HEIGHT, STEPS, WIDTH, Unit, area, running_totals, strip, ticks, timeline
 from kbackup.web.render import short
 from tests.support.archives import commit_point, expired, group_at, grow, topic_state
 from tests.support.faulty_store import FaultyStore
@@ -35,10 +36,26 @@ def test_a_timeline(rich: Store) -> None:
     assert (pause.after.number, pause.before.number) == (6, 7)
     assert drawn.usual == 86_400
     levels = [level.value for level in drawn.levels]
-    assert levels == [0, levels[3] // 16, levels[3] // 4, levels[3]]
-    assert [level.y for level in drawn.levels] == [100, 75, 50, 0], "by square roots"
-    assert levels[3] // 2 < max(c.added for c in drawn.columns) <= levels[3]
-    assert (drawn.ticks[0].text, drawn.ticks[-1].text) == ("2026-10-01", "2026-10-09")
+    assert [level.y for level in drawn.levels] == pytest.approx([HEIGHT - HEIGHT * v / levels[-1] for v in levels])
+    assert HEIGHT / 2 < max(c.height for c in drawn.columns) <= HEIGHT
+    assert not [c for c in drawn.columns if c.cut]
+    assert [tick.text[-2:] for tick in drawn.ticks] == ["02", "04", "06", "08"]
+
+
+@pytest.mark.parametrize(
+    ("added", "levels", "heights"),
+    [
+        ([0, 0, 0], ["0 B", "1 B"], [2, 2, 2]),
+        ([7, 7, 7], ["0 B", "2 B", "4 B", "6 B", "8 B"], [87.5, 87.5, 87.5]),
+        ([10**9, 30, 0, 40], ["0 B", "10 B", "20 B", "30 B", "40 B"], [100, 75, 2, 100]),
+    ],
+)
+def test_a_large_backup_hides_no_other(rich: Store, added: list[int], levels: list[str], heights: list[float]) -> None:
+    points = list_points(open_archive(rich))
+    drawn = timeline([replace(point, stored_bytes=size) for point, size in zip(points, added, strict=False)])
+    assert [short(level.value, "bytes") for level in drawn.levels] == levels
+    assert [c.height for c in drawn.columns] == heights
+    assert [c.cut for c in drawn.columns] == [size == 10**9 for size in added]
 
 
 def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
@@ -85,7 +102,6 @@ def test_an_area_is_steps() -> None:
     assert drawn is not None
     assert drawn.line == "M0.0 100.00H333.3V50.00H666.7V0.00H1000.0", "the last as long as the others"
     assert [(level.y, level.value) for level in drawn.levels] == [(100, 0), (50, 50), (0, 100)]
-    assert [round(tick.at) for tick in drawn.ticks] == [0, 17, 33, 50, 67], "at the times, the last one's as well"
     assert (drawn.most, drawn.last) == (100, 100)
     assert running_totals([(1, 2), (2, 3)]) == [(1, 2), (2, 5)]
 
@@ -94,9 +110,12 @@ def test_an_area_is_steps() -> None:
     ("most", "unit", "labels"),
     [
         (0, "count", ["0", "1"]),
+        (1, "count", ["0", "1"]),
         (7, "count", ["0", "2", "4", "6", "8"]),
         (33_000_000, "count", ["0", "10M", "20M", "30M", "40M"]),
+        (0, "bytes", ["0 B", "1 B"]),
         (5 << 18, "bytes", ["0 B", "512 KiB", "1 MiB", "1.5 MiB"]),
+        (350 << 10, "bytes", ["0 B", "100 KiB", "200 KiB", "300 KiB", "400 KiB"]),
         (32_000, "ms", ["0s", "10s", "20s", "30s", "40s"]),
         (5 * 3_600_000, "ms", ["0s", "2h", "4h", "6h"]),
         (9 * 86_400_000, "ms", ["0s", "5d", "10d"]),
@@ -106,6 +125,41 @@ def test_levels_are_round(most: int, unit: Unit, labels: list[str]) -> None:
     drawn = area([(0, 0), (1, most)], unit)
     assert drawn is not None
     assert [short(level.value, unit) for level in drawn.levels] == labels
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "labels"),
+    [
+        ("2026-10-03T02:30", "2026-10-03T02:30", ["2026-10-03 02:30:00"]),
+        ("2026-10-03T02:30:00.100", "2026-10-03T02:30:00.900", ["2026-10-03 02:30:00"]),
+        ("2026-10-03T02:30", "2026-10-03T02:30:04", ["02:30:00", "02:30:01", "02:30:02", "02:30:03", "02:30:04"]),
+        ("2026-10-03T02:29:59", "2026-10-03T02:33", ["10-03 02:30", "10-03 02:31", "10-03 02:32", "10-03 02:33"]),
+        ("2026-10-03T22:10", "2026-10-04T02:50", ["10-03 23:00", "10-04 00:00", "10-04 01:00", "10-04 02:00"]),
+        ("2026-10-03T02:30", "2026-10-04T02:30", ["10-03 06:00", "10-03 12:00", "10-03 18:00", "10-04 00:00"]),
+        ("2026-10-03", "2026-10-05", ["10-03 00:00", "10-03 12:00", "10-04 00:00", "10-04 12:00", "10-05 00:00"]),
+        (
+            "2026-10-03T02:30",
+            "2026-10-25T02:30",
+            ["2026-10-04", "2026-10-09", "2026-10-14", "2026-10-19", "2026-10-24"],
+        ),
+        ("2016-10-03", "2026-10-25", ["2019-04-14", "2022-01-08", "2024-10-04"]),
+    ],
+)
+def test_ticks_are_round(start: str, end: str, labels: list[str]) -> None:
+    first, last = (round(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp() * 1000) for at in (start, end))
+    assert [tick.text for tick in ticks(first, last)] == labels
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62), st.sampled_from([0.0, 0.25]), st.sampled_from([67.0, 99.6]))
+def test_ticks_are_even_and_within_the_axis(start: int, span: int, begin: float, reach: float) -> None:
+    drawn = ticks(start, start + span, reach, begin)
+    places = [tick.at for tick in drawn]
+    assert all(begin - 1e-6 <= at <= reach + 1e-6 for at in places), places
+    assert 1 <= len(drawn) <= 5
+    assert len(drawn) > 1 or span < 1_000 * 2, "one label is for times that are nearly equal"
+    gaps = [b - a for a, b in pairwise(places)]
+    assert gaps == pytest.approx([gaps[0]] * len(gaps) if gaps else [], rel=1e-3)
+    assert all(gap > (reach - begin) / 6 for gap in gaps), "room for each label"
 
 
 def test_a_strip(rich: Store) -> None:

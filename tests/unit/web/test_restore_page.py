@@ -15,6 +15,7 @@ from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.util.text import printable
+from kbackup.web.pages.restore import OFFERED
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
@@ -41,6 +42,7 @@ ADDRESSES = [
     "/restore?range=orders:0:5-30&range=orders:2:-&range=odd:0:3-",
     "/restore?map_regex=^=restored.&group=shipping&exclude_group=/b.*/&exclude_topic=/pay.*/",
     f"/restore?map_from=orders&map_to=again&map_from={LONG_TOPIC}&map_to=long&map_from=odd&map_to=",
+    "/restore?skip=orders:0:5&skip=orders:1:3-7&topic=orders&where=.value.total%20%3E%2050%20and%20.key%20!=%20%22$x'%22",
     "/restore?no_groups=1&topic=&group=&group=billing",
 ]
 
@@ -98,27 +100,39 @@ def test_commands_survive_hostile_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "message"),
+    ("query", "field", "message"),
     [
-        ("topic=ordrs", "there is no topic ordrs"),
-        ("topic=/(/", "is no regular expression"),
-        ("to_time=soon", "soon is not a time"),
-        ("range=orders", "is not a list of topic:partition:from-to"),
-        ("range=orders:0:0-999999", "is archived from"),
-        ("range=orders:0:-&topic=odd", "--range names its topics itself"),
-        ("map_from=nope&map_to=x", "--map names topic nope"),
-        ("map_from=orders&map_to=odd", "would both become odd"),
-        ("map_from=orders&map_to=a/b", "can't be restored as"),
-        ("group=nobody", "there is no group nobody"),
-        ("map_regex=no-sign", "is not"),
-        ("from_time=2026-10-09T00:00:00Z&to_time=2026-10-01T00:00:00Z", "is later than"),
+        ("topic=ordrs", "topic", "there is no topic ordrs"),
+        ("topic=/(/", "topic", "is no regular expression"),
+        ("topic=/none.*/", "topic", "matches /none.*/"),
+        ("topic=orders&exclude_topic=/.*/", "exclude_topic", "exclude patterns take away every topic"),
+        ("to_time=soon", "to_time", "soon is not a time"),
+        ("from_time=soon", "from_time", "soon is not a time"),
+        ("range=orders", "range", "is not a list of topic:partition:from-to"),
+        ("range=orders:0:0-999999", "range", "is archived from"),
+        ("range=orders:0:-&topic=odd", "range", "--range names its topics itself"),
+        ("skip=orders:0:1&skip=orders", "skip", "is not a list of topic:partition:from-to"),
+        ("skip=orders:0:999999", "skip", "is archived from"),
+        ("skip=orders:9:1", "skip", "has no partition 9"),
+        ("skip=odd:0:1&topic=orders", "skip", "topic odd is not restored"),
+        ("where=.value.(", "where", "can't be used"),
+        ("where=now > 1", "where", "now is not the same each time"),
+        ("map_from=nope&map_to=x", "", "--map names topic nope"),
+        ("map_from=orders&map_to=odd", "", "would both become odd"),
+        ("map_from=orders&map_to=a/b", "", "can't be restored as"),
+        ("group=nobody", "group", "there is no group nobody"),
+        ("map_regex=no-sign", "map_regex", "is not"),
+        ("from_time=2026-10-09T00:00:00Z&to_time=2026-10-01T00:00:00Z", "from_time", "is later than"),
     ],
 )
-def test_an_impossible_restore_says_why(rich: Store, query: str, message: str) -> None:
-    """The form stays, with all that was entered; there is no command to copy."""
+def test_an_impossible_restore_says_why(rich: Store, query: str, field: str, message: str) -> None:
+    """Beside the field. The form stays, with all that was entered; there is no command to copy."""
     answer = visit(rich).get(f"/restore?{query}")
     assert answer.status_code == 400
     assert message in text(answer.text)
+    marked = {a["name"] for _, a in tags(answer.text) if a.get("aria-invalid")}
+    assert marked == ({field} if field else set())
+    assert ('id="wrong"' in answer.text) == bool(field)
     assert not COMMAND.search(answer.text)
     kept = {(name, value) for name, value in form_fields(answer.text) if value}
     assert {(k, v) for k, v in parse_qsl(query) if v} <= kept
@@ -160,6 +174,19 @@ def test_topics_to_tick_and_an_id_to_resume_by(rich: Store) -> None:
     ids = {parsed_command(command).restore.restore_id for command in commands(client, "/restore?topic=orders")}
     assert len(ids) == 1, ids
     assert None not in ids
+
+
+def test_many_topics_are_filtered(rich: Store) -> None:
+    store = MemoryStore()
+    names = [f"topic-{n:03}" for n in range(OFFERED + 1)]
+    commit_point(open_or_create(store), 1, [topic_state(name, 1, "present", [(0, 1, [])]) for name in names], [], [])
+    client = visit(store)
+    html = client.get(f"/restore?topic=topic-007&topic={names[-1]}").text
+    topics = [(a["value"], "checked" in a) for tag, a in tags(html) if a.get("name") == "topic" and a.get("value")]
+    assert len(topics) == OFFERED + 1, "to tick, and the one that is entered"
+    assert ("topic-007", True) in topics
+    assert f"These are {OFFERED} of {OFFERED + 1} topics" in text(html)
+    assert ("data-filter" in html, "data-filter" in visit(rich).get("/restore").text) == (True, False)
 
 
 def test_a_plan_takes_few_requests(rich: Store) -> None:
