@@ -28,9 +28,10 @@ POLICY = (
 )
 STORED_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; "
-    "sandbox"
+    "sandbox allow-same-origin"
 )
-"""The policy of pages that the archive holds: they have styles of their own, an origin of their own, and no scripts."""
+"""The policy of pages that the archive holds: they have styles of their own and no scripts. With an origin of
+their own, browsers would send no cookie along their link back."""
 _POLICY = "content-security-policy"
 HEADERS = {
     "content-security-policy": POLICY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,18 +23,22 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Dialog, FloatRect, Locator, Page, expect, sync_playwright
 
+from kbackup.jobs.adopt import adopt
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from scripts.dev.tools import browser as chromium
 from tests.golden.java_archive import ROOT as JAVA
 from tests.project.docs.documents import ROOT
-from tests.support.drill_reports import store_drill
+from tests.support.drill_reports import comparison, store_drill
+from tests.support.repairs import no_spark
 from tests.support.rich_archive import ATTACK, LONG, LONG_GROUP, LONG_TOPIC, SCRIPT, make_rich
 from tests.support.secrets import make
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
 ]
 PHONE = {"width": 390, "height": 844}
 PATIENCE = 30.0
@@ -78,7 +83,8 @@ def served(archive: str, *arguments: str, cwd: Path, env: dict[str, str] | None 
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = FileStore(tmp_path_factory.mktemp("rich") / "archive")
     make_rich(store, nights=9, services=2, each=60)
-    store_drill(store, "drill-2026-10-09-2813394e", result="failed", findings=(ATTACK,))
+    store_drill(store, "drill-2026-10-16-00000002")
+    store_drill(store, DRILL, comparison=comparison(ok=False), result="failed", findings=(ATTACK,))
     return store
 
 
@@ -149,7 +155,27 @@ EVERY_PAGE = [
     *("/drills", "/growth", "/mirrors", "/migration", "/diff", "/diff?a=1&b=7"),
 ]
 
-MISSING_PAGES = ["/topics/nowhere", "/nowhere", "/restore?topic=nowhere", "/topics/orders/0/records?offset=abc"]
+DRILL = "drill-2026-10-09-2813394e"
+OTHER_PAGES = [
+    *("/topics/nowhere", "/nowhere", "/restore?topic=nowhere", "/topics/orders/0/records?offset=abc", "/static/none"),
+    *(
+        "/restore?skip=orders:9:1&skip=orders:0:2",
+        "/restore?where=.(&map_from=orders&map_to=x",
+        "/restore?to_time=soon",
+    ),
+    f"/drills/{DRILL}/page",
+    "/drills/drill-2026-10-16-00000002/page",
+]
+JAVA_PAGES = [
+    "/",
+    "/topics",
+    "/topics/orders.v1",
+    "/topics/orders.v1/0/records",
+    "/groups",
+    "/restore",
+    "/search",
+    "/status",
+]
 
 
 @pytest.mark.parametrize(
@@ -167,21 +193,72 @@ def test_every_page_on_every_screen(browser: Browser, page_url: str, how: dict[s
             assert page.locator("main h1").count() == 1
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_has_a_serious_barrier(browser: Browser, page_url: str, scheme: Scheme) -> None:
+@pytest.fixture(scope="module")
+def more_pages(rich: Store, page_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Addresses of pages without a token, under an unknown host, and of a folder of the Java tool, adopted or not."""
+    folder = tmp_path_factory.mktemp("java")
+    shutil.copytree(JAVA / "archive", folder / "java")
+    adopted = FileStore(shutil.copytree(JAVA / "archive", folder / "adopted"))
+    adopt(adopted, True, 60, no_spark, Silent())
+    with (
+        served(rich.url, cwd=folder) as locked,
+        served(str(folder / "java"), "--no-token", cwd=folder) as java,
+        served(adopted.url, "--no-token", cwd=folder) as archive,
+    ):
+        yield [
+            *(locked.url.partition("?")[0], page_url.replace("127.0.0.1", "evil.example")),
+            *(server.url.rstrip("/") + address for server in (java, archive) for address in JAVA_PAGES),
+        ]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_no_page_has_a_serious_barrier(
+    browser: Browser, page_url: str, more_pages: list[str], scheme: Scheme, width: int
+) -> None:
     """By the rules of axe-core, for people who see little, see no colours, or hear the page."""
     found: list[str] = []
-    page = browser.new_page(color_scheme=scheme, viewport={"width": 1400, "height": 900})
-    for address in (*EVERY_PAGE, *MISSING_PAGES):
-        page.goto(page_url + address)
+    axe = Axe()
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+    for address in (*(page_url + address for address in (*EVERY_PAGE, *OTHER_PAGES)), *more_pages):
+        page.goto(address)
+        seen = axe.run(page).response
+        assert seen["passes"], address
         found += [
             f"{address}: {finding['id']}: {node['html'][:200]}: {node['failureSummary']}"
-            for finding in Axe().run(page).response["violations"]
+            for finding in seen["violations"]
             if finding["impact"] in ("serious", "critical")
             for node in finding["nodes"]
         ]
+        assert no_wider_than_the_screen(page), address
     page.close()
     assert found == []
+
+
+def test_losses_are_seen_on_a_phone(browser: Browser, page_url: str) -> None:
+    """Without scrolling sideways, as is the whole banner."""
+    with opened(browser, page_url, viewport=PHONE, has_touch=True) as page:
+        for address in ("/", "/topics?sort=losses"):
+            page.goto(page_url + address)
+            badge = page.locator("td .tag.bad, th .tag.bad").filter(has_text="loss").first
+            for seen in (badge, page.locator(".verdict"), page.locator("header nav a").last):
+                at = box(seen)
+                assert 0 <= at["x"] < at["x"] + at["width"] <= PHONE["width"], (address, at)
+            expect(badge).to_be_visible()
+
+
+def test_topics_to_restore_are_filtered(browser: Browser, tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "archive")
+    make_rich(store, nights=1, services=40, each=1)
+    with served(store.url, "--no-token", cwd=tmp_path) as running, opened(browser, running.url.rstrip("/")) as page:
+        page.goto(f"{running.url}restore")
+        page.get_by_role("checkbox", name="service-07.events").check()
+        page.get_by_label("Show topics with").fill("EVENTS 03")
+        expect(page.locator(".ticks-of label:visible")).to_have_count(1)
+        page.get_by_role("checkbox", name="service-03.events").check()
+        page.get_by_role("button", name="Compute").click()
+        expect(page.locator(".command pre").first).to_contain_text(
+            "--topic service-03.events --topic service-07.events"
+        )
 
 
 def box(locator: Locator) -> FloatRect:
@@ -248,7 +325,7 @@ def test_values_come_first_on_a_phone(browser: Browser, page_url: str) -> None:
         assert value["y"] < time_["y"]
         assert value["y"] < PHONE["height"] / 2
         page.get_by_role("link", name="Differences").tap()
-        expect(page.get_by_role("heading", name="What became different")).to_be_visible()
+        expect(page.get_by_role("heading", name="Differences between two restore points")).to_be_visible()
 
 
 def test_a_search_leads_to_records(page: Page, page_url: str) -> None:
@@ -277,7 +354,7 @@ def test_click_through(page: Page, page_url: str) -> None:
     expect(page.locator(".timeline rect.gap")).to_have_count(1)
     page.get_by_role("link", name="7", exact=True).click()
     expect(page.get_by_role("heading", name="Restore point 7")).to_be_visible()
-    page.get_by_role("link", name="What became different").click()
+    page.get_by_role("link", name="What changed").click()
     expect(page.get_by_text("from restore point 6 to restore point 7")).to_be_visible()
     page.go_back()
     page.get_by_role("link", name="← 6").click()
@@ -512,6 +589,12 @@ def test_the_token(browser: Browser, rich: Store, tmp_path: Path) -> None:
             assert (cookie["httpOnly"], cookie["sameSite"], token in cookie["value"]) == (True, "Strict", False)
             page.get_by_role("link", name="Groups", exact=True).click()
             expect(page.get_by_role("heading", name="Consumer groups")).to_be_visible()
+            page.goto(f"{running.url}drills/{DRILL}/page")
+            page.get_by_role("link", name="Drills and verifications").click()
+            expect(page.get_by_role("heading", name="Drills and verifications")).to_be_visible()
+            page.goto(f"{running.url}nowhere")
+            page.get_by_role("button", name="Back").click()
+            expect(page.get_by_role("heading", name="Drills and verifications")).to_be_visible()
             context.close()
         code, said = running.stop()
     assert code == 0

@@ -323,7 +323,7 @@ def test_flows_of_mirrors(rich: Store) -> None:
 
 def test_an_archive_without_mirrors(store: Store) -> None:
     client = visit(store)
-    assert "No flow of this archive has begun" in text(client.get("/mirrors").text)
+    assert "This archive is not mirrored" in text(client.get("/mirrors").text)
     assert not {"/mirrors", "/migration"} & {*links(client.get("/").text)}
 
 

@@ -192,7 +192,7 @@ def test_lost_and_expired_ranges_of_a_strip(rich: Store) -> None:
 def test_lag_over_time(rich: Store) -> None:
     client = visit(rich)
     shown = client.get("/group?name=billing").text
-    assert 'aria-label="Lag at restore points:' in shown
+    assert 'aria-label="Lag at each restore point:' in shown
     assert "The chart shows" not in text(shown), "all restore points"
     charts = client.get("/groups/lag").text
     assert charts.count('<figure class="chart">') == 8

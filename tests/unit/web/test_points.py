@@ -203,6 +203,7 @@ def test_the_stored_page_is_kept_apart(store: Store) -> None:
     assert shown.headers["content-security-policy"] == STORED_POLICY
     assert "sandbox" in STORED_POLICY
     assert "script" not in STORED_POLICY
+    assert links(shown.text) == ["/drills"], "the way back"
     assert shown.headers["x-frame-options"] == "DENY"
 
 
