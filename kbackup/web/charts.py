@@ -40,7 +40,7 @@ class Level(NamedTuple):
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _MOST = 5
-"""Number of labels of a time axis, at most: as many as fit."""
+"""Number of labels on the whole length of a time axis, at most: as many as fit."""
 
 
 def _decimal() -> Iterator[int]:
@@ -58,7 +58,8 @@ def _time_steps() -> Iterator[int]:
 def ticks(start: int, end: int, reach: float = 100.0, begin: float = 0.0) -> tuple[Tick, ...]:
     """Return labels of round times, in even steps, from `start` to `end` (ms), which are at `begin` and `reach` percent
     of the axis; of `start` alone if no round time is between."""
-    step = next(step for step in _time_steps() if end // step - (start - 1) // step <= _MOST)
+    most = max(round(_MOST * (reach - begin) / 100), 2)
+    step = next(step for step in _time_steps() if end // step - (start - 1) // step <= most)
     times = range(-(-start // step) * step, end + 1, step) if end > start else ()
     pattern = "%Y-%m-%d" if step >= _DAY else "%m-%d %H:%M" if step >= _MINUTE else "%H:%M:%S"
     if not times:

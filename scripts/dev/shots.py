@@ -1,7 +1,8 @@
 """Take screenshots of every page of the web page: python -m scripts.dev.shots FOLDER [NAME...]
 
 Each page is taken wide and on a phone, light and dark, of an archive in memory with something on every page: hostile
-names, many topics, losses, expired records, drills. NAME limits the pages.
+names, many topics, losses, expired records, drills. Lists are also taken of archives without restore points, with two
+and with a hundred, and of a folder of the Java tool. NAME limits the pages.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+import msgspec
 import uvicorn
-from playwright.sync_api import ViewportSize, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 from kbackup.archive.reader import open_archive
+from kbackup.archive.run import open_or_create
 from kbackup.cli.common.options import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.jobs.points import label, pin
@@ -30,12 +33,14 @@ from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import Znode
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
+from kbackup.store.file import FileStore
 from kbackup.util.times import now
 from kbackup.web.app import make_app
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.guard import Access
 from scripts.dev.tools import MissingToolError, browser
-from tests.support.archives import commit_point
+from tests.golden.java_archive import ROOT as JAVA
+from tests.support.archives import commit_point, group_at, make_archive
 from tests.support.drill_reports import EVIL, comparison, store_drill
 from tests.support.memory_store import MemoryStore
 from tests.support.rich_archive import ATTACK, LONG_GROUP, LONG_TOPIC, make_rich
@@ -43,6 +48,7 @@ from tests.support.verifications import no_spark
 
 NIGHTS = 24
 SERVICES = 95
+STRANGE = ("מפתחות הזמנות", "مجموعة الطلبات", "  two  blanks  ", "日本語のグループ" * 6, "🎉 <b>bold</b> & 'quoted'")
 
 
 def make_shot_archive(store: Store) -> None:
@@ -57,7 +63,9 @@ def make_shot_archive(store: Store) -> None:
     ]
     later = (at + timedelta(days=1)).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     groups = archive.groups(head).groups
-    commit_point(archive, head.number + 1, head.topics, [], groups, at=later, znodes=znodes)
+    groups += tuple(group_at(name, ("orders", 0, 400)) for name in STRANGE)
+    topics = [msgspec.structs.replace(topic, captured=head.number + 1) for topic in head.topics]
+    commit_point(archive, head.number + 1, topics, [], groups, at=later, znodes=znodes)
     label(store, "3", "before-the-migration")
     age = timedelta(days=15)  # before the newest restore point
     expire(store, Expiry(Policy(last=21), age, timedelta(0)), 60, Silent(), confirm=True)
@@ -89,12 +97,15 @@ restore /restore  restore-range /restore?point=9&range=orders:1:100-200&group={q
 restore-all /restore?point=9&topic=orders&topic=clicks
 restore-moment /restore?to_time=2026-10-05T03:00:00Z&map_from=orders&map_to=orders-again
 restore-error /restore?topic=nowhere&map_from=orders&map_to=orders-again
-growth /growth  diff /diff?a=9&b=12  history /history  mirrors /mirrors  migration /migration
+growth /growth  diff /diff?a=9&b=12  newest-diff /diff  history /history  mirrors /mirrors  migration /migration
 drills /drills  drill /drills/drill-2026-10-09-00000001/page
 error-not-found /topics/nowhere  error-input /topics/orders/0/records?offset=abc
 """.split()
 ADDRESSES = dict(zip(_PAGES[::2], _PAGES[1::2], strict=True))
 """Pages by the names of their pictures."""
+_LISTS = "points status topics groups lag restore growth newest-diff history drills mirrors search"
+LISTS = {name: ADDRESSES[name] for name in _LISTS.split(" ")}
+"""Pages that are taken of each archive."""
 
 SCREENS = {"wide": (1280, 900), "phone": (390, 844)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -108,25 +119,43 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    addresses = {name: ADDRESSES[name] for name in arguments[1:]} or ADDRESSES
-    store = MemoryStore()
-    make_shot_archive(store)
-    with _served(ArchiveCache(store)) as url, sync_playwright() as playwright:
+    stores = [MemoryStore() for _ in range(5)]
+    make_shot_archive(stores[0])
+    open_or_create(stores[1])
+    make_archive(stores[2])
+    make_rich(stores[3], nights=102, services=1, each=2)
+    java = FileStore(JAVA / "archive")
+    for entry in java.list(""):
+        topic, _, file = entry.key.partition("/")
+        stores[4].put(f"{ATTACK} {STRANGE[1]}/{file}" if topic == "payments" else entry.key, java.get(entry.key))
+    kinds = {f"{kind}-": LISTS for kind in ("empty", "two", "hundred", "java")}
+    taken = 0
+    with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
-        for (screen, (width, height)), scheme in product(SCREENS.items(), SCHEMES):
-            size: ViewportSize = {"width": width, "height": height}
-            context = running.new_context(viewport=size, color_scheme=scheme, has_touch=screen == "phone")
-            page = context.new_page()
-            for name, address in addresses.items():
-                page.goto(url + address)
-                full = int(page.evaluate("document.documentElement.scrollHeight"))
-                page.set_viewport_size({"width": width, "height": min(max(full, height), MAX_HEIGHT)})
-                page.screenshot(path=folder / f"{name}-{screen}-{scheme}.png")
-                page.set_viewport_size(size)
-            context.close()
+        for store, (kind, addresses) in zip(stores, {"": ADDRESSES, **kinds}.items(), strict=True):
+            chosen = {kind + name: address for name, address in addresses.items()}
+            chosen = {name: chosen[name] for name in chosen if name in arguments[1:] or not arguments[1:]}
+            with _served(ArchiveCache(store)) as url:
+                taken += _take(running, url, chosen, folder)
         running.close()
-    print(f"{len(addresses) * len(SCREENS) * len(SCHEMES)} pictures in {folder}")
+    print(f"{taken} pictures in {folder}")
     return 0
+
+
+def _take(running: Browser, url: str, addresses: dict[str, str], folder: Path) -> int:
+    """Take the pages in all sizes and colours, and return the number of pictures."""
+    for (screen, (width, height)), scheme in product(SCREENS.items(), SCHEMES):
+        size: ViewportSize = {"width": width, "height": height}
+        context = running.new_context(viewport=size, color_scheme=scheme, has_touch=screen == "phone")
+        page = context.new_page()
+        for name, address in addresses.items():
+            page.goto(url + address)
+            full = int(page.evaluate("document.documentElement.scrollHeight"))
+            page.set_viewport_size({"width": width, "height": min(max(full, height), MAX_HEIGHT)})
+            page.screenshot(path=folder / f"{name}-{screen}-{scheme}.png")
+            page.set_viewport_size(size)
+        context.close()
+    return len(addresses) * len(SCREENS) * len(SCHEMES)
 
 
 @contextmanager

@@ -150,16 +150,15 @@ def test_ticks_are_round(start: str, end: str, labels: list[str]) -> None:
     assert [tick.text for tick in ticks(first, last)] == labels
 
 
-@given(st.integers(0, 2**62), st.integers(0, 2**62), st.sampled_from([0.0, 0.25]), st.sampled_from([67.0, 99.6]))
+@given(st.integers(0, 2**62), st.integers(0, 2**62), st.sampled_from([0.0, 0.25]), st.sampled_from([50.0, 67.0, 99.6]))
 def test_ticks_are_even_and_within_the_axis(start: int, span: int, begin: float, reach: float) -> None:
     drawn = ticks(start, start + span, reach, begin)
     places = [tick.at for tick in drawn]
     assert all(begin - 1e-6 <= at <= reach + 1e-6 for at in places), places
     assert 1 <= len(drawn) <= 5
-    assert len(drawn) > 1 or span < 1_000 * 2, "one label is for times that are nearly equal"
     gaps = [b - a for a, b in pairwise(places)]
     assert gaps == pytest.approx([gaps[0]] * len(gaps) if gaps else [], rel=1e-3)
-    assert all(gap > (reach - begin) / 6 for gap in gaps), "room for each label"
+    assert all(gap > 16 for gap in gaps), "room for each label"
 
 
 def test_a_strip(rich: Store) -> None:
