@@ -34,6 +34,8 @@ from kbackup.web.charts import Unit
 _SHORT = 28  # characters that fit on every screen
 _LONG = Markup('<span class="long" title="{0}" aria-label="{0}"><span>{1}</span>{2}</span>')
 """The label is for screen readers, which would set the two ends apart."""
+_BLANKS = Markup('<span class="blanks">{}</span>')
+"""A name that would look like another one without its blanks."""
 
 
 def name(text: str) -> Markup:
@@ -48,7 +50,9 @@ def key(text: str) -> Markup:
 
 def _cut(text: str, tail: int) -> Markup:
     shown = printable(text)
-    return escape(shown) if len(shown) <= _SHORT else _LONG.format(shown, *ends(shown, tail))
+    if len(shown) <= _SHORT:
+        return escape(shown) if shown == " ".join(shown.split()) else _BLANKS.format(shown)
+    return _LONG.format(shown, *ends(shown, tail))
 
 
 # Render numbers, sizes and times for people, with the exact value to hover over and to copy (`page.js`).

@@ -93,7 +93,7 @@ search /search  search-matches /search?text=customer-1&where=orders
 search-none /search?text=nobody-has-this  search-odd /search?text=onerror
 groups /groups  lag /groups/lag  group /group?name=billing
 group-attack /group?name={quote(ATTACK)}  group-long /group?name={quote(LONG_GROUP)}
-restore /restore  restore-range /restore?point=9&range=orders:1:100-200&group={quote(ATTACK)}
+restore /restore  restore-range /restore?point=12&range=orders:1:310-350&skip=orders:1:320&group={quote(ATTACK)}
 restore-all /restore?point=9&topic=orders&topic=clicks
 restore-moment /restore?to_time=2026-10-05T03:00:00Z&map_from=orders&map_to=orders-again
 restore-error /restore?topic=nowhere&map_from=orders&map_to=orders-again

@@ -26,7 +26,7 @@ from kbackup.store.base import Store
 from kbackup.util.text import kbackup_command
 from kbackup.web import render
 from kbackup.web.decoding import MAX_BYTES, PAUSE, SECONDS, FieldDecoder
-from kbackup.web.render import LEVELS, VIEWS, View, environment, indented, is_json, line, shown
+from kbackup.web.render import LEVELS, VIEWS, View, environment, indented, is_json, line, name, shown
 from tests.support.archives import topic_archive
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
@@ -174,6 +174,12 @@ def test_brackets_in_each_other_do_not_blow_up() -> None:
     assert len(shown(deep).content) < 12 * render.WHOLE
 
 
+@pytest.mark.parametrize("text", [" a", "a ", "a  b"])
+def test_blanks_of_names_are_seen(text: str) -> None:
+    assert name(text) == f'<span class="blanks">{text}</span>'
+    assert name("a b") == "a b"
+
+
 def test_copied_commands_and_names_hold_no_controls() -> None:
     macros: Any = environment().get_template("macros.html").module
     command = kbackup_command("find", "--group", "g\x1b[2J\nrm -rf ~")
@@ -181,9 +187,9 @@ def test_copied_commands_and_names_hold_no_controls() -> None:
     assert f'data-copy="{command}"' in html, "what a shell reads as the same name"
     assert command == r"kbackup find --group $'g\033[2J\012rm -rf ~'"
     assert "\x1b" not in str(macros.command("kbackup find\x1b[2J"))
-    name = str(macros.copy("orders\x1b[2J\nrm -rf ~\u202e"))
-    assert r"orders\x1b[2J\nrm -rf ~\u202e" in name
-    assert "\x1b" not in name
+    title = str(macros.copy("orders\x1b[2J\nrm -rf ~\u202e"))
+    assert r"orders\x1b[2J\nrm -rf ~\u202e" in title
+    assert "\x1b" not in title
 
 
 # JSON in lines: the same value, in pieces that do not grow with it.
