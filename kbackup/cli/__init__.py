@@ -78,14 +78,8 @@ COMPLETION_VARIABLE = "_KBACKUP_COMPLETE"
 """The variable by which the script of a shell calls kbackup to complete a word."""
 
 
-class LazyGroup(click.Group):
-    """The group of `COMMANDS`; imports a command when it is called or its help is printed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return frame.load_command(f"{__name__}.{COMMANDS[cmd_name][0]}") if cmd_name in COMMANDS else None
+class CommandGroup(frame.LazyGroup):
+    """The group of `COMMANDS`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -118,7 +112,11 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
         context.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandGroup,
+    subcommands={name: f"{__name__}.{module}" for name, (module, _) in COMMANDS.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )

@@ -20,7 +20,6 @@ from kbackup.kafka.security import SecurityAdmin, Untold
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     BrokerConfig,
-    GroupConfig,
     MetadataPartName,
     NotCarried,
     Reading,
@@ -124,19 +123,13 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
             all_kinds = _asked(session, lambda s: s.acls())
             acls = acls if isinstance(all_kinds, Untold) else all_kinds
         rules, strange = (acls, []) if isinstance(acls, Untold) else acls
-        of_groups = security.group_configs(groups)
         return Reading(
             source="brokers",
             cluster_id=cluster_id,
             acls=told("acls", rules),
             scram_users=told("scram_users", security.users()),
             broker_configs=told("broker_configs", _broker_configs(security, session)),
-            group_configs=told(
-                "group_configs",
-                of_groups
-                if isinstance(of_groups, Untold)
-                else [GroupConfig(group=s.owner, name=s.name, value=s.value) for s in of_groups],
-            ),
+            group_configs=told("group_configs", security.group_configs(groups)),
             client_quotas=told("client_quotas", _asked(session, lambda s: s.client_quotas())),
             delegation_tokens=told("delegation_tokens", _asked(session, lambda s: s.delegation_tokens())),
             client_metrics=told("client_metrics", _asked(session, lambda s: s.client_metrics())),
@@ -160,9 +153,9 @@ def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> 
     if isinstance(configs, Untold):
         return configs
     default = _asked(session, lambda s: s.default_broker_configs())
-    if not isinstance(default, Untold):
-        configs = [*default, *(setting for setting in configs if setting.owner)]
-    return [BrokerConfig(broker=int(s.owner) if s.owner else None, name=s.name, value=s.value) for s in configs]
+    if isinstance(default, Untold):
+        return configs
+    return [*default, *(config for config in configs if config.broker is not None)]
 
 
 def settings_warnings(metadata: Metadata) -> list[str]:

@@ -16,7 +16,7 @@ import concurrent.futures
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
@@ -36,10 +36,7 @@ from msgspec.structs import astuple
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.metadata.entities import Acl, ScramUser
-
-Reason = Literal["not there", "not supported", "denied", "failed"]
-"""The cluster has no such thing; the broker or the client library can't tell; we may not know; something else."""
+from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, Reason, ScramUser
 
 ACLS_AT_ONCE = 500
 """ACLs of one request: brokers refuse thousands."""
@@ -71,15 +68,6 @@ class Untold:
         return cls(_REASONS.get(error.code(), "failed"), connection.error(error, doing).message)
 
 
-class DynamicConfig(NamedTuple):
-    """A config that was set on a broker or a group. `owner` is the broker's id or the group; '' is the cluster-wide
-    default of brokers. `value` is None if it is sensitive: brokers never return it."""
-
-    owner: str
-    name: str
-    value: str | None
-
-
 def acl_of(binding: AclBinding) -> Acl:
     resource = _word(binding.restype)
     return Acl(
@@ -95,6 +83,10 @@ def acl_of(binding: AclBinding) -> Acl:
 
 def _word(kind: Any) -> str:
     return str(kind.name).lower()
+
+
+def _value(entry: ConfigEntry) -> str | None:
+    return None if entry.is_sensitive else entry.value
 
 
 _BATCH = 1000  # groups in one request
@@ -157,30 +149,31 @@ class SecurityAdmin:
         found = self._ask(self._admin.describe_cluster(request_timeout=TIMEOUT), "listing brokers")
         return found if isinstance(found, Untold) else sorted(node.id for node in found.nodes)
 
-    def broker_configs(self) -> list[DynamicConfig] | Untold:
-        """Return the dynamic configs of brokers, and their cluster-wide default."""
+    def broker_configs(self) -> list[BrokerConfig] | Untold:
+        """Return the dynamic configs of brokers, and their cluster-wide default; brokers never return sensitive
+        values."""
         brokers = self.brokers()
         if isinstance(brokers, Untold):
             return brokers
         own, of_all = (ConfigSource.DYNAMIC_BROKER_CONFIG.value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value)
-        asked = [(str(b), self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
-        settings: set[DynamicConfig] = set()
+        asked = [(b, self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
+        settings: set[BrokerConfig] = set()
         for broker, futures in asked:
             (future,) = futures.values()
             entries = self._ask(future, f"reading configs of broker {broker}")
             if isinstance(entries, Untold):
                 return entries
             settings |= {
-                DynamicConfig(broker if e.source == own else "", e.name, None if e.is_sensitive else e.value)
+                BrokerConfig(broker=broker if e.source == own else None, name=e.name, value=_value(e))
                 for e in entries.values()
                 if e.source in (own, of_all)
             }
-        return sorted(settings, key=lambda setting: (setting.owner, setting.name))
+        return sorted(settings, key=lambda c: ("" if c.broker is None else str(c.broker), c.name))
 
-    def group_configs(self, groups: Iterable[str]) -> list[DynamicConfig] | Untold:
+    def group_configs(self, groups: Iterable[str]) -> list[GroupConfig] | Untold:
         """Return the configs set on `groups`."""
         names = sorted(groups)
-        settings: list[DynamicConfig] = []
+        settings: list[GroupConfig] = []
         for at in range(0, len(names), _BATCH):
             resources = [ConfigResource(ResourceType.GROUP, name) for name in names[at : at + _BATCH]]
             for resource, future in self._describe(resources).items():
@@ -192,11 +185,11 @@ class SecurityAdmin:
                 if isinstance(entries, Untold):
                     return entries
                 settings += [
-                    DynamicConfig(resource.name, e.name, None if e.is_sensitive else e.value)
+                    GroupConfig(group=resource.name, name=e.name, value=_value(e))
                     for e in entries.values()
                     if e.source == ConfigSource.GROUP_CONFIG.value
                 ]
-        return sorted(settings, key=lambda setting: (setting.owner, setting.name))
+        return sorted(settings, key=astuple)
 
     def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         """Make each; '' or why it was refused."""
@@ -212,12 +205,13 @@ class SecurityAdmin:
                 refused[rule] = _refusal(self._ask(future, f"creating an ACL {rule.words}"))
         return refused
 
-    def set_broker_config(self, broker: str, name: str, value: str | None) -> str:
+    def set_config(self, kind: Literal["broker", "group"], owner: str, name: str, value: str | None) -> str:
         """Set, or remove (None); '' or why it was refused."""
-        return self._set(ConfigResource(ResourceType.BROKER, broker), name, value, f"of broker {broker}")
-
-    def set_group_config(self, group: str, name: str, value: str | None) -> str:
-        return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
+        resource = ConfigResource(ResourceType.BROKER if kind == "broker" else ResourceType.GROUP, owner)
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=operation))
+        (future,) = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT).values()
+        return _refusal(self._ask(future, f"setting {name} of {kind} {owner}"))
 
     def _rights(self, doing: str) -> set[AclOperation] | Untold:
         """Return the operations on the cluster that are granted to us, Describe among them."""
@@ -229,12 +223,6 @@ class SecurityAdmin:
         if AclOperation.DESCRIBE not in rights:
             return Untold.of(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing, self.connection)
         return rights
-
-    def _set(self, resource: ConfigResource, name: str, value: str | None, of: str) -> str:
-        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=operation))
-        (future,) = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT).values()
-        return _refusal(self._ask(future, f"setting {name} {of}"))
 
     def _describe(self, resources: list[ConfigResource]) -> Mapping[ConfigResource, Future[Any]]:
         return self._admin.describe_configs(resources, request_timeout=TIMEOUT)

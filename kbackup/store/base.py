@@ -7,6 +7,7 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
@@ -145,7 +146,10 @@ class Failed(NamedTuple):
 
 class Upload(ABC):
     """A streamed create-if-absent of unknown size; nothing is visible before `commit` returned. Leaving its context
-    without `commit` aborts and leaves nothing behind."""
+    without `commit` aborts and leaves nothing behind. `_name` is the object's in messages."""
+
+    _name: str
+    _open = True
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +171,20 @@ class Upload(ABC):
     @abstractmethod
     def abort(self) -> None:
         """End without publishing; idempotent."""
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"the upload of {self._name} has ended", "start another one")
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Abort the upload if the block, the work of `commit`, fails."""
+        self._check_open()
+        try:
+            yield
+        except BaseException as error:
+            abort_upload(self, error)
+            raise
 
 
 def check_whole(name: str, size: int, largest: int) -> None:

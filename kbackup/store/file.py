@@ -302,6 +302,7 @@ class FileUpload(base.Upload):
     def __init__(self, publisher: Publisher, path: Path) -> None:
         self._publisher = publisher
         self._path = path
+        self._name = f"file {path}"
         self._temp, self._file = publisher.open_temp()
         self._size = 0
         self._crc = 0
@@ -314,28 +315,20 @@ class FileUpload(base.Upload):
         self._crc = crc64nvme(view, self._crc)
 
     def commit(self) -> tuple[int, int]:
-        self._check_open()
-        try:
-            with self._mapped():
-                os.fsync(self._file.fileno())
-                self._publisher.create(self._temp, self._path)
-        except BaseException as error:
-            base.abort_upload(self, error)
-            raise
+        with self._committing(), self._mapped():
+            os.fsync(self._file.fileno())
+            self._publisher.create(self._temp, self._path)
         self.abort()
         return self._size, self._crc
 
     def abort(self) -> None:
+        self._open = False
         with self._mapped():
             self._file.close()
             self._temp.unlink(missing_ok=True)
 
     def _mapped(self) -> AbstractContextManager[None]:
-        return mapped(f"file {self._path}", writing=True)
-
-    def _check_open(self) -> None:
-        if self._file.closed:
-            raise StoreError(f"the upload of file {self._path} has ended", "start another one")
+        return mapped(self._name, writing=True)
 
 
 class FileStore(base.Store):

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,26 +147,25 @@ def interrupt_by(handler: object, stack: FrameType | None) -> None:
 # Commands that are imported when they are called or asked for help.
 
 
-def load_command(module: str) -> click.Command:
-    """Import a module and return its object `command`, or the one that `module:object` names."""
-    name, _, attribute = module.partition(":")
-    command: click.Command = getattr(importlib.import_module(name), attribute or "command")
-    return command
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is called or its help is printed.
 
+    `subcommands` are the modules by name, in the order of the help: of each its object `command`, or the one that
+    `module:object` names."""
 
-class LazySubcommands(click.Group):
-    """A group whose subcommand NAME is the object `command` of the module `package`.NAME, listed in the order given."""
-
-    def __init__(self, *args: Any, package: str, subcommands: Sequence[str], **attributes: Any) -> None:
+    def __init__(self, *args: Any, subcommands: Mapping[str, str], **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.package = package
         self.subcommands = subcommands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.subcommands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load_command(f"{self.package}.{cmd_name}") if cmd_name in self.subcommands else None
+        if cmd_name not in self.subcommands:
+            return None
+        module, _, attribute = self.subcommands[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
+        return command
 
 
 # A command's configuration and reporter.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kbackup.cli.common.frame import LazySubcommands
+from kbackup.cli.common.frame import LazyGroup
 from kbackup.cli.common.options import common_options
 
 metrics_option = click.option(
@@ -26,12 +26,14 @@ controller_config_option = click.option(
 )
 
 
+_SUBCOMMANDS = ("preflight", "archive", "status", "verify", "rollback", "bootstrap")  # as in the runbook
+
+
 @click.group(
     "migrate",
-    cls=LazySubcommands,
-    package=__package__,
+    cls=LazyGroup,
     epilog="Example: kbackup migrate preflight",
-    subcommands=("preflight", "archive", "status", "verify", "rollback", "bootstrap"),  # as in the runbook
+    subcommands={name: f"{__name__}.{name}" for name in _SUBCOMMANDS},
 )
 @common_options
 def command() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.common.frame import LazySubcommands
+from kbackup.cli.common.frame import LazyGroup
 
-SUBCOMMANDS = ("run", "status", "translate")
+SUBCOMMANDS = {name: f"{__name__}.{name}" for name in ("run", "status", "translate")}
 """`kbackup mirror FILE` is `kbackup mirror run FILE`."""
 
 _DEFAULT = "run"
 
 
-class _Mirror(LazySubcommands):
+class _Mirror(LazyGroup):
     """Runs the flows of a file, unless its first argument is a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -26,10 +26,7 @@ class _Mirror(LazySubcommands):
         return super().resolve_command(ctx, args if args[0] in SUBCOMMANDS else [_DEFAULT, *args])
 
 
-# each subcommand is a module here
-@click.group(
-    *("mirror", _Mirror), package=__package__, subcommands=SUBCOMMANDS, epilog="Example: kbackup mirror mm2.properties"
-)
+@click.group("mirror", _Mirror, subcommands=SUBCOMMANDS, epilog="Example: kbackup mirror mm2.properties")
 def command() -> None:
     """Mirror topics, groups, configs and ACLs between clusters through an archive.
 

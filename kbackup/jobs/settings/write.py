@@ -130,9 +130,7 @@ def _set(cluster: Cluster, session: AdminSession | Untold, change: ConfigChange)
     """Set a config; return '' or the reason why the target refused it."""
     values = {change.name: change.after}
     if change.kind != "client metrics" and not change.of_all:
-        security = cluster.security
-        put = security.set_broker_config if change.kind == "broker" else security.set_group_config
-        return put(change.owner, change.name, change.after)
+        return cluster.security.set_config(change.kind, change.owner, change.name, change.after)
     if isinstance(session, Untold):
         return session.why
     if change.of_all:

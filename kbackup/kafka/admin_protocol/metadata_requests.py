@@ -18,7 +18,7 @@ from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security import ACLS_AT_ONCE, DynamicConfig, Untold
+from kbackup.kafka.security import ACLS_AT_ONCE, Untold
 from kbackup.metadata import entities
 from kbackup.metadata.entities import Acl, QuotaKey
 
@@ -90,7 +90,7 @@ class AdminSession:
         return acls_of(self.broker.ask(request))
 
     @_asking("reading configs of brokers")
-    def default_broker_configs(self) -> list[DynamicConfig]:
+    def default_broker_configs(self) -> list[entities.BrokerConfig]:
         (described,) = self._configs(_BROKER, [""])
         return defaults_of(described.configs)
 
@@ -297,12 +297,13 @@ def acls_of(answer: Any) -> tuple[list[Acl], list[str]]:
     return sorted(rules, key=astuple), sorted(strange)
 
 
-def defaults_of(configs: Iterable[Any]) -> list[DynamicConfig]:
-    return sorted(
-        DynamicConfig("", c.name, None if c.is_sensitive else c.value)
+def defaults_of(configs: Iterable[Any]) -> list[entities.BrokerConfig]:
+    defaults = [
+        entities.BrokerConfig(broker=None, name=c.name, value=None if c.is_sensitive else c.value)
         for c in configs
         if c.config_source == _DEFAULT_OF_BROKERS
-    )
+    ]
+    return sorted(defaults, key=lambda default: default.name)
 
 
 def metrics_of(described: Iterable[Any]) -> list[entities.ClientMetrics]:

@@ -46,8 +46,7 @@ class DecryptingReader:
         self._lock = threading.Lock()
 
     def chunks(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        for view in self._views(key, start, start + length, None):
-            yield bytes(view)
+        return map(bytes, self._views(key, start, start + length, None))
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         at = 0
@@ -128,12 +127,11 @@ class CryptUpload(base.Upload):
     def __init__(self, inner: base.Upload, header: frames.Header, cipher: Cipher, name: str) -> None:
         self._inner = inner
         self._cipher = cipher
-        self._name = name
+        self._name = f"file {name}"
         self._pending = bytearray()
         self._encrypted: Bytes | None = None
         self._used = 0
         self._number = self._size = self._crc = 0
-        self._open = True
         inner.write(header.encode())
 
     def write(self, data: base.Buffer) -> None:
@@ -177,14 +175,10 @@ class CryptUpload(base.Upload):
 
     def commit(self) -> tuple[int, int]:
         """Publish; size and checksum are of the plain bytes."""
-        self._check_open()
-        try:
+        with self._committing():
             self._pass_on()
             self._inner.write(frames.encrypt_frames(self._cipher, memoryview(self._pending), self._number))
             self._inner.commit()
-        except BaseException as error:
-            base.abort_upload(self, error)
-            raise
         self._open = False
         return self._size, self._crc
 
@@ -192,10 +186,6 @@ class CryptUpload(base.Upload):
         self._open = False
         self._pending, self._encrypted = bytearray(), None
         self._inner.abort()
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise StoreError(f"the upload of file {self._name} has ended", "start another one")
 
 
 class CryptStore(DelegatingStore):

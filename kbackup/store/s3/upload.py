@@ -23,7 +23,7 @@ from kbackup.errors import (
     StoreError,
     UnreachableError,
 )
-from kbackup.store.base import Buffer, Upload, abort_upload, view_of
+from kbackup.store.base import Buffer, Upload, view_of
 from kbackup.store.options import MIN_PART
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError
@@ -220,9 +220,9 @@ class S3Upload(Upload):
     def __init__(self, bucket: Bucket, key: str) -> None:
         self._bucket = bucket
         self._key = key
+        self._name = bucket.describe(key)
         self._full = bucket.full(key)
         self._checked = bucket.options.checksum != "none"
-        self._open = True
         self._upload_id = ""
         self._pool: ThreadPoolExecutor | None = None
         self._sending: deque[Future[UploadPart]] = deque()
@@ -247,8 +247,7 @@ class S3Upload(Upload):
             self._send_part()  # no other buffer of that size has room: a part that is sent early is free early
 
     def commit(self) -> tuple[int, int]:
-        self._check_open()
-        try:
+        with self._committing():
             if self._upload_id:
                 if self._part.size:
                     self._send_part()
@@ -261,9 +260,6 @@ class S3Upload(Upload):
                 views = self._part.views()
                 size, crc = self._part.size, _crc_of(views)
                 put_new(self._bucket, self._key, b"".join(views), crc)
-        except BaseException as error:
-            abort_upload(self, error)
-            raise
         self._end()
         return size, crc
 
@@ -274,10 +270,6 @@ class S3Upload(Upload):
         if self._upload_id:
             with suppress(NoSuchUploadError), self._bucket.asking(self._key):
                 self._bucket.client.abort_multipart_upload(**self._target())
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise StoreError(f"the upload of {self._bucket.describe(self._key)} has ended", "start another one")
 
     def _end(self) -> None:
         """Release the buffers, and wait for parts in flight: a part that arrives after an abort would stay."""
@@ -341,7 +333,7 @@ class S3Upload(Upload):
         try:
             over_conflicts(send)
         except PreconditionError as taken:
-            raise AlreadyExistsError(f"{self._bucket.describe(self._key)} exists already") from taken
+            raise AlreadyExistsError(f"{self._name} exists already") from taken
         except OutcomeUnknownError as unknown:
             with _reading_back(unknown):
                 self._check_outcome(unknown, size, crc)
@@ -356,7 +348,7 @@ class S3Upload(Upload):
             raise unknown from None
         whole = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
         if head["ContentLength"] != size or whole not in {None, text_of(crc)}:
-            raise AlreadyExistsError(f"{self._bucket.describe(self._key)} exists already") from unknown
+            raise AlreadyExistsError(f"{self._name} exists already") from unknown
         if whole is None:
             ours = ""  # an encrypted object's etag can't be foretold: perhaps ours, perhaps not
             with suppress(ValueError):  # the etags of the parts are no MD5 sums

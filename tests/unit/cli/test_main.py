@@ -49,6 +49,7 @@ def run(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ru
     def runner(body: Body, *args: str, code: int) -> Printed:
         command = click.command("it")(common_options(pass_frame(body)))
         monkeypatch.setitem(cli.COMMANDS, "it", ("it", "It."))
+        monkeypatch.setitem(cli.cli.subcommands, "it", "kbackup.cli.it")
         monkeypatch.setitem(sys.modules, "kbackup.cli.it", SimpleNamespace(command=command))
         return kbackup("it", *args, code=code)
 
@@ -233,7 +234,7 @@ def command():
         time.sleep(60)
     finally:
         print("cleaned up", flush=True)
-cli.COMMANDS["it"] = ("it", "")
+cli.COMMANDS["it"], cli.cli.subcommands["it"] = ("it", ""), "kbackup.cli.it"
 sys.modules["kbackup.cli.it"] = types.SimpleNamespace(command=command)
 sys.exit(cli.main(["it"]))
 """

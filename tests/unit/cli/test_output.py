@@ -411,7 +411,7 @@ def failing(error: Exception) -> Iterator[None]:
     def command() -> None:
         raise error
 
-    with mock.patch.object(cli.LazyGroup, "get_command", return_value=command):
+    with mock.patch.object(cli.CommandGroup, "get_command", return_value=command):
         yield
 
 

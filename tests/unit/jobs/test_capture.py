@@ -16,7 +16,7 @@ from kbackup.jobs.metadata import merge
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security import DynamicConfig, Untold
+from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
 from tests.support.archives import make_archive, restore_plan
@@ -94,11 +94,8 @@ class ClusterAnswers:
     def create_acls(self, rules: list[Acl]) -> dict[Acl, str]:
         return {rule: self._do(rule) for rule in rules}
 
-    def set_broker_config(self, broker: str, name: str, value: str) -> str:
-        return self._do((broker, name, value))
-
-    def set_group_config(self, group: str, name: str, value: str) -> str:
-        return self._do((group, name, value))
+    def set_config(self, kind: str, owner: str, name: str, value: str) -> str:
+        return self._do((owner, name, value))
 
     def _do(self, change: object) -> str:
         if change in self.refuses:
@@ -134,12 +131,12 @@ def cluster(answers: ClusterAnswers) -> Cluster:
 def test_everything_that_is_told() -> None:
     answers = ClusterAnswers(
         users_answer=[ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096)],
-        session=Session(default_answer=[DynamicConfig("", "log.retention.ms", "1")]),
+        session=Session(default_answer=[BrokerConfig(broker=None, name="log.retention.ms", value="1")]),
         configs_answer=[
-            DynamicConfig("", "log.retention.ms", "of an old look"),
-            DynamicConfig("12", "ssl.keystore.password", None),
+            BrokerConfig(broker=None, name="log.retention.ms", value="of an old look"),
+            BrokerConfig(broker=12, name="ssl.keystore.password", value=None),
         ],
-        group_configs_answer=[DynamicConfig("billing", "consumer.session.timeout.ms", "45000")],
+        group_configs_answer=[GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000")],
     )
     metadata = captured(answers)
     assert metadata.acls == (READ,)
@@ -196,10 +193,11 @@ ASKED_BY_PROTOCOL = {"client quotas", "delegation tokens", "client metrics", "fe
 @pytest.mark.parametrize("reason", ["not supported", "failed"])
 def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
     no = Untold(reason, "no connection")
-    metadata = captured(ClusterAnswers(session=no, configs_answer=[DynamicConfig("", "log.retention.ms", "1")]))
+    configs = [BrokerConfig(broker=None, name="log.retention.ms", value="1")]
+    metadata = captured(ClusterAnswers(session=no, configs_answer=configs))
     assert {n.what for n in metadata.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
     assert (metadata.client_quotas, metadata.delegation_tokens, metadata.features) == (None, None, None)
-    assert metadata.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
+    assert metadata.broker_configs == tuple(configs)
     assert len(settings_warnings(metadata)) == (reason == "failed")
     assert {*metadata.sources} == {"topics", "acls", "scram_users", "broker_configs", "group_configs"}
 

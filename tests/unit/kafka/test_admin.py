@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
 from kbackup.errors import UnreachableError
 from kbackup.kafka.admin.cluster import TopicAdmin, TopicToCreate
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security import ACLS_AT_ONCE, DynamicConfig, SecurityAdmin, Untold
-from kbackup.metadata.entities import ScramUser
+from kbackup.kafka.security import ACLS_AT_ONCE, SecurityAdmin, Untold
+from kbackup.metadata.entities import BrokerConfig, GroupConfig, ScramUser
 from tests.support.metadata_entities import acl_of
 from tests.unit.kafka.conftest import answer
 
@@ -132,9 +132,9 @@ def test_configs_of_brokers() -> None:
         12: [*both, entry("min.insync.replicas", "2", OWN)],
     }
     assert security(Admin(brokers=told)).broker_configs() == [
-        DynamicConfig("", "log.retention.ms", "1"),
-        DynamicConfig("1", "secret", None),
-        DynamicConfig("12", "min.insync.replicas", "2"),
+        BrokerConfig(broker=None, name="log.retention.ms", value="1"),
+        BrokerConfig(broker=1, name="secret", value=None),
+        BrokerConfig(broker=12, name="min.insync.replicas", value="2"),
     ]
 
 
@@ -158,7 +158,7 @@ def test_configs_of_many_groups() -> None:
     groups = {f"g{n:04}": [entry("a", str(n), ConfigSource.GROUP_CONFIG)] for n in range(2500)}
     groups["g0007"] = [entry("a", "0", ConfigSource.DEFAULT_CONFIG)]
     told = security(Admin(groups=groups)).group_configs(groups)
-    assert told == [DynamicConfig(f"g{n:04}", "a", str(n)) for n in range(2500) if n != 7]
+    assert told == [GroupConfig(group=f"g{n:04}", name="a", value=str(n)) for n in range(2500) if n != 7]
     groups["g2400"] = KafkaError.GROUP_AUTHORIZATION_FAILED  # type: ignore[assignment]
     denied = security(Admin(groups=groups)).group_configs(groups)
     assert isinstance(denied, Untold)

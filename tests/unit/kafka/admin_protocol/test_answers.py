@@ -15,8 +15,7 @@ from kafka.protocol.admin import (
 
 from kbackup.kafka.admin_protocol import metadata_requests
 from kbackup.kafka.admin_protocol.metadata_requests import DescribeDelegationTokenResponse
-from kbackup.kafka.security import DynamicConfig
-from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
+from kbackup.metadata.entities import BrokerConfig, ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
 from tests.support.metadata_entities import acl_of
 
 
@@ -113,7 +112,10 @@ def test_configs_of_the_sources_that_count() -> None:
         return config(name=name, value=value, config_source=source, is_sensitive=sensitive)
 
     found = [one("b", "2", 3), one("a", None, 3, sensitive=True), one("c", "3", 5)]
-    assert metadata_requests.defaults_of(found) == [DynamicConfig("", "a", None), DynamicConfig("", "b", "2")]
+    assert metadata_requests.defaults_of(found) == [
+        BrokerConfig(broker=None, name="a", value=None),
+        BrokerConfig(broker=None, name="b", value="2"),
+    ]
     described = [
         result(resource_name="m 1", configs=[one("interval.ms", "1000", 7), one("match", "", 5)]),
         result(resource_name="a", configs=[one("metrics", "x", 7)]),
