@@ -224,7 +224,7 @@ def test_charts_of_growth(rich: Store) -> None:
     growth = client.get("/growth").text
     assert growth.count('<figure class="chart">') == 4 + 6
     assert "in the last 7 days" in text(growth)
-    assert "Stored by restore points up to then" in text(client.get("/topics/orders").text)
+    assert "Stored bytes at each restore point" in text(client.get("/topics/orders").text)
 
 
 def test_strips_show_what_is_lost(rich: Store, store: Store) -> None:

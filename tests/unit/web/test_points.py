@@ -83,7 +83,7 @@ def test_an_old_restore_point_turns_it_red(store: Store) -> None:
     assert shown.count(line) == 2, "at the top, and among the findings with its command"
     for command in ("kbackup backup", "kbackup verify", "kbackup drill"):
         assert f'data-copy="{command}"' in html
-    assert "No writer holds it" in shown
+    assert "No command is writing" in shown
 
 
 def test_findings_of_hostile_names_are_text(store: Store) -> None:
