@@ -60,16 +60,12 @@ def ticks(start: int, end: int, reach: float = 100.0, begin: float = 0.0) -> tup
     of the axis; of `start` alone if no round time is between."""
     most = max(round(_MOST * (reach - begin) / 100), 2)
     step = next(step for step in _time_steps() if end // step - (start - 1) // step <= most)
-    times = range(-(-start // step) * step, end + 1, step) if end > start else ()
+    times: Sequence[int] = range(-(-start // step) * step, end + 1, step) if end > start else ()
     pattern = "%Y-%m-%d" if step >= _DAY else "%m-%d %H:%M" if step >= _MINUTE else "%H:%M:%S"
     if not times:
-        return (Tick(begin if end > start else (begin + reach) / 2, _label(start, "%Y-%m-%d %H:%M:%S")),)
-    scale = (reach - begin) / (end - start)
-    return tuple(Tick(begin + (ms - start) * scale, _label(ms, pattern)) for ms in times)
-
-
-def _label(ms: int, pattern: str) -> str:
-    return calendar_text(ms, pattern) or f"{ms:.1e} ms"
+        times, pattern = (start,), "%Y-%m-%d %H:%M:%S"
+    first, scale = (begin, (reach - begin) / (end - start)) if end > start else ((begin + reach) / 2, 0.0)
+    return tuple(Tick(first + (ms - start) * scale, calendar_text(ms, pattern) or f"{ms:.1e} ms") for ms in times)
 
 
 # A quantity over time.

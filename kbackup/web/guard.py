@@ -30,8 +30,7 @@ STORED_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; "
     "sandbox allow-same-origin"
 )
-"""The policy of pages that the archive holds: they have styles of their own and no scripts. With an origin of
-their own, browsers would send no cookie along their link back."""
+"""The policy of pages that the archive holds: own styles, no scripts. With an own origin they could not link back."""
 _POLICY = "content-security-policy"
 HEADERS = {
     "content-security-policy": POLICY,

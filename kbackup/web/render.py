@@ -34,8 +34,7 @@ from kbackup.web.charts import Unit
 _SHORT = 28  # characters that fit on every screen
 _LONG = Markup('<span class="long" title="{0}" aria-label="{0}"><span>{1}</span>{2}</span>')
 """The label is for screen readers, which would set the two ends apart."""
-_BLANKS = Markup('<span class="blanks">{}</span>')
-"""A name that would look like another one without its blanks."""
+_BLANKS = Markup('<span class="blanks">{}</span>')  # for names that would look like others
 
 
 def name(text: str) -> Markup:

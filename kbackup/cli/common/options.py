@@ -441,8 +441,7 @@ def _words(key: Key, option: str, value: object) -> Iterator[str]:
 def _option_words(option: str, text: str) -> list[str]:
     if not text.isprintable():
         raise UsageError(
-            f"{option} has a character that can't be shown",
-            "write an escape such as \\u202e, in a /regex/ or a string of jq",
+            f"{option} has a character that can't be shown", "escape it in a /regex/ or a string of jq: \\u202e"
         )
     return [f"{option}={text}"] if text.startswith("-") else [option, text]
 

@@ -130,25 +130,15 @@ def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePla
     return plan, [*left_out, *plan.group_warnings, *content.warnings]
 
 
-_FIELD = re.compile(
-    r"(?:--|restore\.)(?P<option>[a-z]+(?:[-_][a-z]+)*)|\bno (?P<kind>topic|group)\b|away every (?P<all>topic|group)\b"
-)
+_FIELD = re.compile(r"(?:--|restore\.)([a-z]+(?:[-_][a-z]+)*)|\bno (topic|group)\b|away every (topic|group)\b")
 
 
 def _field_of(error: KbackupError) -> str:
     """Return the name of the field that an error is about; '' if the message names none, or new names in the tables."""
     found = _FIELD.search(error.message)
-    if found is None:
-        return ""
-    option = (found["option"] or "").replace("-", "_")
-    plural = {
-        "topics": "topic",
-        "groups": "group",
-        "exclude_topics": "exclude_topic",
-        "exclude_groups": "exclude_group",
-    }
-    name = plural.get(option, option) or found["kind"] or f"exclude_{found['all']}"
-    return name if name in RestoreForm.model_fields else ""
+    option, kind, every = found.groups("") if found is not None else ("", "", "")
+    name = option.replace("-", "_") or kind or f"exclude_{every}"
+    return next((field for field in (name, name.removesuffix("s")) if field in RestoreForm.model_fields), "")
 
 
 def _renamed(old: list[str], new: list[str]) -> dict[str, str]:

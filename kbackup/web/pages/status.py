@@ -79,15 +79,13 @@ def drills(request: Requested, page: Number = 1) -> HTMLResponse:
     )
 
 
-_BACK = b'\n<nav aria-label="Back"><a href="/drills">\xe2\x86\x90 Drills and verifications</a></nav>'
-
-
 @router.api_route("/drills/{drill_id}/page", methods=GET)
 def stored_page(request: Requested, drill_id: str) -> Response:
     """Return the page that a drill stored, with a link back. Browsers run no script of it."""
     from kbackup.jobs.drill.report import read_page
 
-    data = read_page(request.cache.state, drill_id).replace(b"<body>", b"<body>" + _BACK, 1)
+    back = '<body>\n<nav aria-label="Back"><a href="/drills">\N{LEFTWARDS ARROW} Drills and verifications</a></nav>'
+    data = read_page(request.cache.state, drill_id).replace(b"<body>", back.encode(), 1)
     return HTMLResponse(data, headers={"content-security-policy": STORED_POLICY})
 
 
