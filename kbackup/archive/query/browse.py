@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from kbackup.archive.models import Manifest
@@ -20,6 +20,7 @@ from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
+from kbackup.util.system import in_threads
 from kbackup.util.times import time_text
 
 
@@ -228,8 +229,7 @@ def _page(
         ranges, low, high = part
         return list(ranges.fitting(low, high, ROOM, last=back))
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        blocks = tuple(block for some in pool.map(read, planned[::-1] if back else planned) for block in some)
+    blocks = tuple(chain.from_iterable(in_threads(read, planned[::-1] if back else planned, _THREADS)))
     held = partition.segments
     first, last = (int(blocks[0].offsets[0]), int(blocks[-1].offsets[-1])) if blocks else (offset, offset - 1)
     return Page(blocks, bool(held) and held[0].first < first, bool(held) and held[-1].last > last)

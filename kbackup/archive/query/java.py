@@ -4,7 +4,6 @@ else."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +17,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NoArchiveError
 from kbackup.formats.index import decode_group_offsets
 from kbackup.store.base import ObjectInfo, Store
+from kbackup.util.system import in_threads
 
 JAVA = "java"  # the archive id of a folder of the Java tool, which has none of its own
 
@@ -30,9 +30,6 @@ def open_archive_or_folder(store: Store) -> Archive | None:
         if not is_java_archive(store):
             raise
     return None
-
-
-_THREADS = 16
 
 
 def is_java_archive(store: Store) -> bool:
@@ -107,8 +104,7 @@ def _files(store: Store, topic: str) -> Iterator[ObjectInfo]:
 def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:
     names = [(name, parsed) for name in files if (parsed := layout.parse_segment(name)) is not None]
     records = [(name, parsed) for name, parsed in names if parsed.kind != "index"]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        segments = list(pool.map(lambda r: segment_of(store, topic, r[1].partition, files[r[0]]), records))
+    segments = in_threads(lambda r: segment_of(store, topic, r[1].partition, files[r[0]]), records)
     numbers = {parsed.partition for _, parsed in names}
     numbers |= {p for name in files if (p := layout.parse_partition_index(name)) is not None}
     missing = set(range(max(numbers) + 1)) - numbers

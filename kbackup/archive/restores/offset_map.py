@@ -7,7 +7,6 @@ import io
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -22,6 +21,7 @@ from kbackup.archive.segments.table import read_bounded
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
+from kbackup.util.system import in_threads
 
 Runs = tuple[Int64Array, Int64Array, Int64Array]
 """Source, target, count: int64[n] each."""
@@ -500,8 +500,7 @@ class SlotMap:
     ) -> dict[FlowMapPartName, tuple[pa.Table, FlowMapPartName | None]]:
         known = self.head.number if self.head else 0
         later = [name for name in parts if name.number > known]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return dict(zip(later, pool.map(self._read, later), strict=True))
+        return dict(zip(later, in_threads(self._read, later, _THREADS), strict=True))
 
     def followers(self) -> list[tuple[FlowMapPartName, pa.Table]]:
         """Return the parts that follow the head. At most one is committed; only the target knows which."""

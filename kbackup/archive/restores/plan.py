@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.models import Document, GroupOffset, Member, load
-from kbackup.archive.query.java import JAVA, is_java_archive
-from kbackup.archive.reader import open_archive
+from kbackup.archive.query.java import JAVA, open_archive_or_folder
 from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
-from kbackup.errors import NoArchiveError, NotFoundError, RefusedError, UsageError
+from kbackup.errors import NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -107,13 +106,8 @@ class RestorePlan(Document, frozen=True, kw_only=True):
 
 def check_same_archive(plan: RestorePlan, store: Store) -> None:
     """Raise `RefusedError` if a restore was begun from another archive."""
-    try:
-        archive_id = open_archive(store).info.id
-    except NoArchiveError:
-        if not is_java_archive(store):
-            raise
-        archive_id = JAVA
-    if plan.archive_id != archive_id:
+    archive = open_archive_or_folder(store)
+    if plan.archive_id != (archive.info.id if archive is not None else JAVA):
         raise RefusedError(f"restore {plan.restore_id} was begun from another archive", "use another --restore-id")
 
 

@@ -79,14 +79,20 @@ def read_unit(store: Store, part: ReadUnit, columns: Sequence[str]) -> Iterator[
     gone out: they must not count unless all of the part came."""
     for piece in part.ranges:
         s = piece.segment
-        for block in read_range(store, piece):
-            ends = block.positions + block.lengths
-            first = 0
-            while first < len(block):
-                edge = int(block.positions[first]) + BATCH_BYTES
-                stop = max(int(np.searchsorted(ends, edge, side="right")), first + 1)
-                yield to_table_batch(slice_block(block, first, stop), s.topic, s.partition, s.key, columns)
-                first = stop
+        for block in read_batches(store, piece):
+            yield to_table_batch(block, s.topic, s.partition, s.key, columns)
+
+
+def read_batches(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:
+    """Yield the piece's records in blocks of about `BATCH_BYTES`."""
+    for block in read_range(store, piece):
+        ends = block.positions + block.lengths
+        first = 0
+        while first < len(block):
+            edge = int(block.positions[first]) + BATCH_BYTES
+            stop = max(int(np.searchsorted(ends, edge, side="right")), first + 1)
+            yield slice_block(block, first, stop)
+            first = stop
 
 
 def read_range(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:

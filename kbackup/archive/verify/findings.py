@@ -63,13 +63,12 @@ class Findings:
         self.notes.add(Note(file, message, size))
 
     @contextmanager
-    def catching(self, file: str, hint: str = "") -> Iterator[None]:
-        """Damage that the block meets in `file` becomes a finding, and the block ends there. `hint` is what to do
-        where it is missing."""
+    def catching(self, file: str) -> Iterator[None]:
+        """Damage that the block meets in `file` becomes a finding, and the block ends there."""
         try:
             yield
         except NotFoundError:
-            self.add(file, "is missing", hint or ANOTHER_COPY)
+            self.add(file, "is missing", ANOTHER_COPY)
         except CorruptError as error:
             self.entries.add(of_error(file, error))
 

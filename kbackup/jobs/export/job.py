@@ -23,7 +23,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive, damaged, missed, open_archive
-from kbackup.archive.segments.parallel import WHOLE, ReadUnit, SegmentRange, plan_reads, read_range
+from kbackup.archive.segments.parallel import WHOLE, ReadUnit, SegmentRange, plan_reads, read_batches, read_range
 from kbackup.archive.segments.rows import EXPORT_SCHEMA, to_export_batch
 from kbackup.archive.segments.table import Segment, in_order, with_checked_key
 from kbackup.config.models import Export
@@ -160,8 +160,6 @@ class Additions:
 
 # Read blocks of segments in a task of an export, as rows of exported tables.
 
-BATCH_BYTES = 4 << 20  # bytes of records that become one batch, where one record is not more
-
 
 @dataclass(frozen=True)
 class ReadRows:
@@ -173,14 +171,9 @@ class ReadRows:
 
     def __call__(self, part: ReadUnit, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
         for piece in part.ranges:
-            for block in read_range(self.store, piece):
-                at = 0
-                while at < len(block):
-                    stop = at + rotation_cut(block.lengths[at:], 0, BATCH_BYTES)
-                    cut = slice_block(block, at, stop)
-                    yield self.rows(piece, cut)
-                    progress.add(len(cut), cut.nbytes)
-                    at = stop
+            for block in read_batches(self.store, piece):
+                yield self.rows(piece, block)
+                progress.add(len(block), block.nbytes)
 
     def rows(self, piece: SegmentRange, block: RecordBlock) -> pa.RecordBatch:
         s = piece.segment

@@ -10,14 +10,14 @@ import msgspec
 from kbackup.archive.models import GroupOffset, Manifest, Member
 from kbackup.archive.query.content import Content, captured_by
 from kbackup.archive.query.groups import ArchivedGroups, groups_at, java_groups
-from kbackup.archive.query.java import is_java_archive
+from kbackup.archive.query.java import JAVA, open_archive_or_folder
 from kbackup.archive.query.selection import Selection, check_selection, exact_entry
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import How, OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.config.models import Restore
 from kbackup.config.windows import parse_range
-from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.errors import RefusedError, UsageError
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -205,13 +205,8 @@ def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
     groups those that the restore was about, or all where it left groups alone."""
     names = {t.source: t.target for t in plan.topics}
     unusable: dict[TopicPartition, str] = {}
-    try:
-        archive = open_archive(store)
-    except NoArchiveError:
-        if moment or not is_java_archive(store):
-            raise
-        archive = None
-    if plan.archive_id != (archive.info.id if archive is not None else "java"):
+    archive = open_archive(store) if moment else open_archive_or_folder(store)
+    if plan.archive_id != (archive.info.id if archive is not None else JAVA):
         raise RefusedError(
             f"restore {plan.restore_id} is of another archive", "name the archive that it was restored from"
         )

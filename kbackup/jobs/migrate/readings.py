@@ -11,7 +11,6 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -37,6 +36,7 @@ from kbackup.kafka.metadata_log.log import find_log, read_snapshot
 from kbackup.metadata.entities import LABELS, SCRAM_SECRETS, MetadataPartName
 from kbackup.metadata.sources import MetricsAccess, Sources
 from kbackup.store import Store
+from kbackup.util.system import in_threads
 from kbackup.util.text import words_of
 from kbackup.zookeeper.session import open_session
 
@@ -97,10 +97,7 @@ def read_metrics(url: str, access: MetricsAccess) -> states.MetricsWitness | Not
         if isinstance(error, HTTPError):
             error.close()
         return NotRead(f"{shown} gave no metrics: {why}", _HINT_LOGIN if refused else _HINT_DOWN)
-    try:
-        return parse_metrics(text, shown)
-    except CorruptError as error:
-        return NotRead(error.message, error.hint)
+    return tried(lambda: parse_metrics(text, shown))
 
 
 def shown_url(url: str) -> str:
@@ -210,7 +207,6 @@ def read_image_of(sources: Sources) -> MetadataImage | NotRead:
 
 
 _PROBE_SECONDS = 3.0  # s
-_AT_ONCE = 16
 _NOBODY_LISTENS = {errno.ECONNREFUSED}
 
 
@@ -244,8 +240,7 @@ def logged_addresses(controllers: Iterable[Mapping[str, object]]) -> Iterator[st
 def probe(addresses: Collection[str], stopped: Collection[str]) -> dict[str, Sign]:
     """Try to connect to each address. `stopped` are the addresses that the user declares stopped. That counts only if
     nothing answers."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        signs = dict(zip(addresses, pool.map(_sign, addresses), strict=True))
+    signs = dict(zip(addresses, in_threads(_sign, addresses), strict=True))
     return {address: "stopped" if sign == "silent" and address in stopped else sign for address, sign in signs.items()}
 
 
@@ -286,7 +281,7 @@ def read_preflight(
     sources: Sources, controllers: Sequence[Path], store: Callable[[], Store] | None
 ) -> MigrationFindings:
     """`controllers` are properties files; `UsageError` if one can't be read. `store` opens the archive's store."""
-    brokers = _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else NO_BROKERS
+    brokers = tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else NO_BROKERS
     files = tuple(map(read_controller, controllers))
     named = [controller.properties for controller in files]
     if files and not isinstance(brokers, NotRead):
@@ -295,16 +290,17 @@ def read_preflight(
     valid = [address for address in addresses if _ADDRESS.fullmatch(address)]
     return MigrationFindings(
         brokers,
-        _tried(lambda: _read_zookeeper(sources)),
+        tried(lambda: _read_zookeeper(sources)),
         files or _NO_CONTROLLERS,
-        NO_ARCHIVE if store is None else _tried(lambda: read_archive(store())),
+        NO_ARCHIVE if store is None else tried(lambda: read_archive(store())),
         time.time(),
         # nobody can live at a malformed address
         {**dict.fromkeys(addresses, "silent"), **probe(valid, ())} if files else _NO_CONTROLLERS,
     )
 
 
-def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
+def tried(read: Callable[[], T | NotRead]) -> T | NotRead:
+    """Return what `read` does; for an error of kbackup's tree, why it was not read."""
     try:
         return read()
     except KbackupError as error:
@@ -319,7 +315,7 @@ def read_brokers(sources: Sources) -> znodes.BrokerFindings:
     for broker, address in sorted(brokers.addresses.items()):
         version = admin.fetch_version(address)
         fetch = version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?")
-        live.append(znodes.LiveBroker(broker, fetch, _tried(partial(admin.configs, broker))))
+        live.append(znodes.LiveBroker(broker, fetch, tried(partial(admin.configs, broker))))
     return znodes.BrokerFindings(
         brokers.cluster_id,
         tuple(live),
@@ -341,7 +337,7 @@ def read_controller(file: Path) -> Controller:
     properties = read_properties(file)
     names = ("metadata.log.dir", "log.dirs", "log.dir")
     folders = [Path(folder) for name in names for folder in words_of(properties.get(name, ""))]
-    version = _tried(lambda: _metadata_version(folders) or _no_storage(file, folders, NAME))
+    version = tried(lambda: _metadata_version(folders) or _no_storage(file, folders, NAME))
     cluster_id: str | NotRead = _no_storage(file, folders, "meta.properties")
     for meta in (folder / "meta.properties" for folder in folders):
         with suppress(OSError):

@@ -99,7 +99,7 @@ def read_situation(
         znodes=znodes,
         signs=signs,
         brokers=brokers,
-        archived=readings.NO_ARCHIVE if store is None else _archived(store),
+        archived=readings.NO_ARCHIVE if store is None else readings.tried(lambda: _archived(store)),
         lag=read_lag(zookeeper, folders, witness) if is_written_by_kraft(witness) else None,
     )
 
@@ -134,14 +134,9 @@ def _addresses(
 
 def _archived(store: Callable[[], Store]) -> Mapping[str, str] | NotRead:
     """Return the znodes of the newest restore point, by path."""
-    try:
-        archive = open_archive(store())
-        metadata = archive.metadata(archive.head) if archive.head is not None else None
-    except KbackupError as error:
-        return NotRead(error.message, error.hint)
-    if metadata is None or metadata.znodes is None:
-        return _NO_ZNODES
-    return {znode.path: znode.content for znode in metadata.znodes}
+    archive = open_archive(store())
+    znodes = archive.metadata(archive.head).znodes if archive.head is not None else None
+    return _NO_ZNODES if znodes is None else {znode.path: znode.content for znode in znodes}
 
 
 # The guards of the deletion of znodes: each must hold. They return what they saw; `ProblemError` for one that doesn't

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeVar, get_args
 
+from kbackup.util.text import plural
+
 T = TypeVar("T")
 
 
@@ -165,7 +167,7 @@ def _of_metrics(metrics: MetricsWitness) -> Claim:
         role = "a broker"
     else:
         role = "a node" if metrics.is_active is None else "a standby controller"
-    brokers = "" if count is None else f", {_brokers(count)} in ZooKeeper mode"
+    brokers = "" if count is None else f", {plural(count, 'broker')} in ZooKeeper mode"
     weight = 1 if state is KafkaState.ZK else 4 if metrics.is_active else 3
     return Claim("metrics", f"{role} at {metrics.url}: {state.name}{brokers}", _of_state(state, count), weight)
 
@@ -202,7 +204,7 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
         states = {"half rolled back"}
     else:
         states = {"dual write"} if znodes.brokers else {"dual write", "brokers moved", "finished"}
-    says = f"{owner}, {offset}, {_brokers(len(znodes.brokers))} with ZooKeeper"
+    says = f"{owner}, {offset}, {plural(len(znodes.brokers), 'broker')} with ZooKeeper"
     return Claim("znodes", says, frozenset(states), 2)
 
 
@@ -210,17 +212,13 @@ def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
     """Return the claim of a metadata log. It never shows that /controller or /migration is deleted; the znodes do, if
     they are read."""
     says = (
-        f"{log.state.name} at offset {log.end_offset}, {_brokers(len(log.zk_brokers))} in ZooKeeper mode, "
-        f"{_brokers(len(log.kraft_brokers))} in KRaft mode"
+        f"{log.state.name} at offset {log.end_offset}, {plural(len(log.zk_brokers), 'broker')} in ZooKeeper mode, "
+        f"{plural(len(log.kraft_brokers), 'broker')} in KRaft mode"
     )
     states = _of_state(log.state, len(log.zk_brokers))
     if are_znodes_read and log.state is KafkaState.MIGRATION:
         states |= {"half rolled back"}
     return Claim("metadata log", says, states, 0)
-
-
-def _brokers(count: int) -> str:
-    return f"{count} broker" if count == 1 else f"{count} brokers"
 
 
 # Conclude the state of the runbook from witnesses, with disagreements and the next step.

@@ -117,6 +117,11 @@ class Sections:
     def pairs(self) -> list[FlowClusters]:
         return [FlowClusters(s, t) for s in self.clusters for t in self.clusters if s != t]
 
+    def by_prefix(self) -> dict[str, dict[str, str]]:
+        """Return the sections of clusters and flows by what their keys begin with in the file."""
+        of_clusters = {f"{alias}.": section for alias, section in self.by_cluster.items()}
+        return of_clusters | {f"{pair}.": section for pair, section in self.by_flow.items()}
+
     def value(self, name: str, pair: FlowClusters, *, of_cluster: bool = False) -> tuple[str, str] | None:
         """Return (whole key, value) of a key for a flow: the flow's own, with `of_cluster` its source's, or the value
         for all flows. None if the file has none."""
@@ -144,8 +149,7 @@ def cut(raw: dict[str, str], file: str, references: References) -> Sections:
     sections.by_cluster = {alias: {} for alias in clusters}
     sections.by_flow = {pair: {} for pair in sections.pairs()}
     # an alias may be the beginning of another one: the longest prefix counts
-    by_prefix = {f"{alias}.": section for alias, section in sections.by_cluster.items()}
-    by_prefix |= {f"{pair}.": section for pair, section in sections.by_flow.items()}
+    by_prefix = sections.by_prefix()
     prefixes = sorted(by_prefix, key=len, reverse=True)
     for key, value in raw.items():
         prefix = next(filter(key.startswith, prefixes), None)
@@ -451,9 +455,7 @@ def review(sections: Sections) -> tuple[list[str], list[str]]:
     for key in sections.stray:
         aliases = key.partition("->")[0], key.partition("->")[2].partition(".")[0]
         raise _unknown_cluster(sections, key, next(a for a in aliases if a not in sections.clusters))
-    by_prefix = {"": sections.top}
-    by_prefix |= {f"{alias}.": section for alias, section in sections.by_cluster.items()}
-    by_prefix |= {f"{pair}.": section for pair, section in sections.by_flow.items()}
+    by_prefix = {"": sections.top, **sections.by_prefix()}
     keys = ((prefix, *item) for prefix, section in by_prefix.items() for item in section.items())
     for prefix, name, value in keys:
         where = f"{sections.file}: {prefix}{name}"

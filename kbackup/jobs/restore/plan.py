@@ -11,11 +11,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kbackup.archive.query.content import NO_POINTS, ArchivedTopic, Content, choice_of, content_at, narrowed, view_of
-from kbackup.archive.query.java import is_java_archive, java_content, java_topics
+from kbackup.archive.query.content import (
+    NO_POINTS,
+    ArchivedPartition,
+    ArchivedTopic,
+    Content,
+    choice_of,
+    content_at,
+    narrowed,
+    view_of,
+)
+from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.query.overview import not_reached
 from kbackup.archive.query.selection import Selection, check_selection
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
@@ -25,7 +34,7 @@ from kbackup.config.keys import RENAMED
 from kbackup.config.models import Restore
 from kbackup.config.values import parse_rule
 from kbackup.config.windows import Range, parse_range, parse_time
-from kbackup.errors import MismatchError, NoArchiveError, RefusedError, UsageError, suggest_name
+from kbackup.errors import MismatchError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.decoding import where_of
 from kbackup.jobs.groups.plan import check_groups, map_groups
 from kbackup.jobs.replay import read_range
@@ -144,11 +153,13 @@ def with_timestamps(content: Content, store: Store, spark: Spark, listener: Prog
         read = times.get(segment.key)
         return segment if read is None else replace(segment, min_timestamp=read.low, max_timestamp=read.high)
 
-    def timed_topic(topic: ArchivedTopic) -> ArchivedTopic:
-        partitions = (replace(p, segments=tuple(map(timed, p.segments))) for p in topic.partitions)
-        return replace(topic, partitions=tuple(partitions))
+    return _with_partitions(content, lambda _, p: replace(p, segments=tuple(map(timed, p.segments))))
 
-    return replace(content, topics=tuple(map(timed_topic, content.topics)))
+
+def _with_partitions(content: Content, change: Callable[[str, ArchivedPartition], ArchivedPartition]) -> Content:
+    """Return the content with each partition as `change` makes it of its topic's name and itself."""
+    topics = (replace(t, partitions=tuple(change(t.name, p) for p in t.partitions)) for t in content.topics)
+    return replace(content, topics=tuple(topics))
 
 
 # Count the records in windows by reading them.
@@ -191,14 +202,10 @@ def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[Co
         before = sums.get(source, (0, 0))
         sums[source] = before[0] + records, before[1] + size
 
-    def counted_topic(topic: ArchivedTopic) -> ArchivedTopic:
-        partitions = (
-            p if p.window is None else replace(p, counted=sums.get(TopicPartition(topic.name, p.partition), (0, 0)))
-            for p in topic.partitions
-        )
-        return replace(topic, partitions=tuple(partitions))
+    def counted(topic: str, p: ArchivedPartition) -> ArchivedPartition:
+        return p if p.window is None else replace(p, counted=sums.get(TopicPartition(topic, p.partition), (0, 0)))
 
-    return replace(content, topics=tuple(map(counted_topic, content.topics)))
+    return _with_partitions(content, counted)
 
 
 def count_by_tasks(
@@ -223,11 +230,8 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
     if options.where:
         where_of(options.where)
     window = msgspec.structs.replace(time_window(options, int(time.time() * 1000)), where=options.where or None)
-    try:
-        archive = archive or open_archive(store)
-    except NoArchiveError:
-        if not is_java_archive(store):
-            raise
+    archive = archive or open_archive_or_folder(store)
+    if archive is None:
         content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
         start, end = window.from_time, window.to_time
         choice = Choice(from_time=start, to_time=end, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +40,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.types import TopicPartition
+from kbackup.util.system import in_threads
 
 
 class PartitionApplied(NamedTuple):
@@ -229,8 +229,7 @@ class Recovery:
         """Return the positions that are not among the `known` ones. A remote topic that was recreated has none: its
         records are applied from the start. `slots` are all of the flow; each is loaded up to its last committed part,
         which may be one that no known position names."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda slot: self._go_on(slot, known), slots))
+        in_threads(lambda slot: self._go_on(slot, known), slots, _THREADS)
         restored: dict[TopicPartition, Noted] = {}
         last: dict[TopicPartition, Runs] = {}
         for slot in slots:
