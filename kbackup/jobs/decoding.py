@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -149,27 +150,35 @@ Mask = npt.NDArray[np.bool_]
 """bool[n]: True for selected records."""
 
 
+class Program(Protocol):
+    """A compiled expression of jq. It raises `ValueError` for input that it fails for."""
+
+    def input_text(self, text: str) -> Iterable[object]: ...
+
+
 class Expression:
     """Selects the records for which an expression yields a value that is neither null nor false, as jq's `select` does.
 
     `before` selects the records to test. A value that no schema decoded is tested as JSON if it is JSON. A record for
     which the expression fails is not selected, and is counted: `failed`, with the `first` one. Thread-safe. Raises
-    `UsageError`, which names `option`, for an invalid expression, or if jq is not installed.
+    `UsageError`, which names `option`, for an invalid expression, or if jq is not installed. `compiler`
+    replaces jq's own.
     """
 
     def __init__(
         self,
         text: str,
-        decoding: Decoding,
+        decoding: Callable[[TopicPartition, Row], DecodedRecord],
         before: Callable[[TopicPartition, RecordBlock], Mask] | None = None,
         option: str = "--jq",
+        compiler: Callable[[str], Program] | None = None,
     ) -> None:
         try:
             import jq  # of the extra `schemas`
         except ImportError as error:
             raise UsageError(f"{option} needs a library that is not installed: {error}", EXTRA) from error
         try:
-            self._program = jq.compile(text)
+            self._program: Program = (compiler or jq.compile)(text)
         except ValueError as error:  # also of text that is not Unicode
             raise UsageError(
                 f"{option} {text} can't be used: {_first_line(error)}",

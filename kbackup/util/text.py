@@ -3,6 +3,7 @@ one line."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from typing import Annotated
@@ -20,6 +21,17 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Return text with lines of its own (a traceback) as printable text: line feeds stay, tabs become blanks."""
     return "\n".join(printable(line.expandtabs()) for line in text.split("\n"))
+
+
+def json_line(value: object) -> str:
+    """Return JSON in one line, with control characters escaped; text must be Unicode."""
+    text = msgspec.json.encode(value).decode()
+    return text if text.isprintable() else "".join(map(json_sign, text))
+
+
+def json_sign(sign: str) -> str:
+    """Return a character, or JSON's escape of one that can't be shown."""
+    return sign if sign.isprintable() else json.dumps(sign)[1:-1]
 
 
 def ends(text: str, tail: int) -> tuple[str, str]:

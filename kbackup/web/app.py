@@ -23,13 +23,13 @@ from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
-from kbackup.web.pages import points, records, restore, status, topics
+from kbackup.web.pages import points, records, restore, search, status, topics
 from kbackup.web.render import page
 from kbackup.web.view import BadInputError, RestoreCommand, page_request
 
 log = logging.getLogger(__name__)
 
-ROUTERS = (points.router, topics.router, records.router, status.router, restore.router)
+ROUTERS = (points.router, topics.router, records.router, search.router, status.router, restore.router)
 THREADS = 8
 """Number of pages rendered at the same time: each may hold a few pages of records in memory."""
 
@@ -41,7 +41,7 @@ _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (StoreError, 502),
     (KbackupError, 500),
 )
-_FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"} | records.FIELDS
+_FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"} | search.FIELDS
 """Labels of input fields; other parameters of an address are passed on, and not shown."""
 _TITLES = {
     400: "Invalid input",

@@ -6,15 +6,19 @@ A page is shown undecoded, with the reason, where a library or the registry is m
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.formats.record import Row
-from kbackup.jobs.decoding import Decoding
-from kbackup.schemas.decoder import Decoded, Made, Undecoded
+from kbackup.jobs.decoding import UNDECODED, Decoding
+from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
 from kbackup.types import TopicPartition
 from kbackup.web import render
 
@@ -73,30 +77,40 @@ class PageDecoding:
         self, tp: TopicPartition, row: Row, form: Callable[[bytes | None], render.Shown]
     ) -> tuple[render.Shown, render.Shown]:
         """Return the key and the value of a record in a form."""
-        key, value = self._fields(tp, row)
-        return _noted(form(key[0]), key[1]), _noted(form(value[0]), value[1])
+        key, value = self.fields(tp, row)
+        return noted(form(key[0]), key[1]), noted(form(value[0]), value[1])
 
-    def _fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
-        note = ""
-        if max(len(row.key or b""), len(row.value or b"")) > MAX_BYTES:
-            note = f"not decoded: longer than {MAX_BYTES:,} bytes"
-        elif self.spent > SECONDS:
-            note = f"not decoded: the records before took more than {SECONDS:.0f} seconds"
-        if self.decoding is None:
-            return (row.key, ""), (row.value, "")
-        if note:
+    def fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
+        """Return the key and the value of a record."""
+        made, note = self._decode(tp, row)
+        if note or self.decoding is None:
             return (row.key, note), (row.value, note)
+        quiet = bool(self.problem)
+        return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
+
+    def tested(self, tp: TopicPartition, row: Row) -> DecodedRecord:
+        """Return a record for an expression; `problem` tells if one was left undecoded."""
+        made, note = self._decode(tp, row)
+        self.problem = self.problem or note.removeprefix("not decoded: ")
+        return made
+
+    def _decode(self, tp: TopicPartition, row: Row) -> tuple[DecodedRecord, str]:
+        """Return the decoded parts of a record, and a note if that takes too long."""
+        if self.decoding is None:
+            return UNDECODED, ""
+        if max(len(row.key or b""), len(row.value or b"")) > MAX_BYTES:
+            return UNDECODED, f"not decoded: longer than {MAX_BYTES:,} bytes"
+        if self.spent > SECONDS:
+            return UNDECODED, f"not decoded: the records before took more than {SECONDS:.0f} seconds"
         began = self.owner.clock()
         try:
-            made = self.decoding.decode_uncounted(tp, row)
+            return self.decoding.decode_uncounted(tp, row), ""
         except (UsageError, UnreachableError) as error:
             self.owner.fail(error)
             self.decoding, self.problem = None, _reason(error)
-            return (row.key, ""), (row.value, "")
+            return UNDECODED, ""
         finally:
             self.spent += self.owner.clock() - began
-        quiet = bool(self.problem)
-        return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
 
 
 def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
@@ -111,9 +125,99 @@ def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
     return data, "" if data is None or quiet else "not decoded: it names no schema"
 
 
-def _noted(shown: render.Shown, note: str) -> render.Shown:
+def noted(shown: render.Shown, note: str) -> render.Shown:
     return replace(shown, note=note) if note else shown
 
 
 def _reason(error: KbackupError) -> str:
     return f"{error.message}: {error.hint}" if error.hint else error.message
+
+
+# Expressions of jq come from whoever sees the page. They run in a process of their own, which has no files and no
+# environment, and which the system ends when it takes too long.
+
+
+CPU = 10
+"""Seconds of CPU that an expression may take, and one more for each 100 kB of records."""
+MEMORY = 1 << 30
+"""Bytes of memory that an expression may take."""
+_JQ = f"""
+import contextlib, jq, os, resource, sys
+def limit(what, most):
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(what, (most, resource.getrlimit(what)[1]))
+def answer(text):
+    sys.stdout.buffer.write(text.encode("utf-8", "replace").replace(b"\\n", b" ") + b"\\n")
+    sys.stdout.flush()
+os.environ.clear()
+limit(resource.RLIMIT_NOFILE, 3)
+limit(resource.RLIMIT_AS, {MEMORY})
+limit(resource.RLIMIT_CORE, 0)
+limit(resource.RLIMIT_CPU, {CPU})
+try:
+    program = jq.compile(sys.argv[1])
+except ValueError as error:
+    sys.exit(answer("e" + str(error).strip().partition("\\n")[0]))
+answer("ready")
+given = 0
+for line in sys.stdin.buffer:
+    given += len(line)
+    limit(resource.RLIMIT_CPU, {CPU} + given // 100_000)
+    try:
+        answer(str(int(any(each is not None and each is not False for each in program.input_text(line.decode())))))
+    except ValueError as error:
+        answer("e" + str(error).strip())
+"""
+
+
+class StoppedError(UsageError):
+    """An expression takes too long, or too much memory."""
+
+
+class BoundedProgram:
+    """A compiled expression of jq that can neither read this process nor stop it. Thread-safe.
+
+    Raises `ValueError` for an invalid expression, and for records that it fails for; `StoppedError` if it takes more
+    time or memory than it may."""
+
+    def __init__(self, text: str) -> None:
+        path = os.pathsep.join(filter(None, sys.path))
+        command = [sys.executable, "-c", _JQ, text]
+        self._lock = threading.Lock()
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        self._process = subprocess.Popen(  # noqa: S603 (no shell, and no program but this one)
+            command, stdin=pipe, stdout=pipe, stderr=null, env={"PYTHONPATH": path}
+        )
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def input_text(self, text: str) -> list[bool]:
+        """Return whether the expression is true for a record in JSON."""
+        assert self._process.stdin is not None  # noqa: S101 (a pipe)
+        with self._lock:
+            try:
+                self._process.stdin.write(text.replace("\n", " ").encode() + b"\n")
+                self._process.stdin.flush()
+            except OSError:
+                pass  # it has ended: there is no answer
+            return [self._answer() == "1"]
+
+    def close(self) -> None:
+        self._process.kill()
+        with suppress(OSError):  # what was not sent
+            self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None  # noqa: S101 (a pipe)
+        answer = self._process.stdout.readline().decode()
+        if not answer:
+            raise StoppedError(
+                f"the jq expression is stopped: it takes more than {CPU} seconds or {MEMORY >> 30} GiB of memory",
+                "write a simpler one, or use 'kbackup find --jq'",
+            )
+        if answer.startswith("e"):
+            raise ValueError(answer[1:].strip())
+        return answer.strip()

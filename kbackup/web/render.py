@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -23,7 +22,7 @@ from starlette.responses import HTMLResponse
 from kbackup import __version__
 from kbackup.archive.query.selection import exact_entry
 from kbackup.util.html import templates
-from kbackup.util.text import ends, human_count, human_size, plural, printable, printable_lines
+from kbackup.util.text import ends, human_count, human_size, json_sign, plural, printable, printable_lines
 from kbackup.util.times import duration_text, human_time, ms_of, time_text
 from kbackup.web.charts import Unit
 
@@ -127,11 +126,12 @@ Kind = Literal["name", "text", "number", "word", "layout"]
 
 
 class JsonToken(NamedTuple):
-    """A piece of laid out JSON. `end` is the offset in the value behind the bytes that it shows."""
+    """A piece of laid out JSON. `start` and `end` are the offsets in the value of the bytes that it shows."""
 
     kind: Kind
     text: str
     end: int
+    start: int = 0
 
 
 def is_json(data: bytes) -> bool:
@@ -204,8 +204,8 @@ def _scalar(data: bytes, start: int, end: int, kind: Kind) -> Iterator[JsonToken
         upto = min(at + _CHUNK, end)
         text = decoder.decode(data[at:upto])
         if not text.isprintable():
-            text = "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
-        yield JsonToken(kind, text, upto)
+            text = "".join(map(json_sign, text))
+        yield JsonToken(kind, text, upto, at)
 
 
 # Render keys, values and headers as JSON, text or hexadecimal, cut to a size. Pure.
@@ -222,13 +222,17 @@ PART = 4 << 10
 """Number of bytes of a field on a page of records."""
 LINE = 200
 """Number of bytes of a field in a line of a table."""
-_BEFORE = 40  # bytes of an excerpt before its match
+_HEX_LINE = 64
 NAME = 1 << 10
 """Number of bytes of a header's key."""
 
 _INDENTED = 8  # times its bytes: indenting makes nested brackets long
 _HEX_CUT = 4  # a dump is this many times as long as its bytes
 _COLORED = Markup('<span class="j-{}">{}</span>')
+_MARK = Markup("<mark>{}</mark>")
+
+Spans = Sequence[tuple[int, int]]
+"""What to highlight in a field: (start, end) in bytes, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,8 @@ class Shown:
         return self.shown < self.size
 
 
-def shown(data: bytes | None, view: View = "auto", most: int = WHOLE) -> Shown:
+def shown(data: bytes | None, view: View = "auto", most: int = WHOLE, spans: Spans = ()) -> Shown:
+    """Return a field, or its beginning; `spans` are highlighted in JSON and text."""
     if data is None:
         return Shown("null", 0, 0, Markup("null"))
     if not data:
@@ -257,41 +262,75 @@ def shown(data: bytes | None, view: View = "auto", most: int = WHOLE) -> Shown:
     if view == "hex":
         return _hex(data, most)
     if view in ("auto", "decoded", "json") and is_json(data):
-        return _json(data, most)
+        return _json(data, most, spans)
     note = "not JSON" if view == "json" else ""
     text = _text(data, most)
     if text is None and view == "text":
         text = data[:most].decode("utf-8", "backslashreplace")
     if text is None:
         return _hex(data, most, note)
-    return Shown("text", len(data), min(most, len(data)), escape(printable_lines(text)), note)
+    return Shown("text", len(data), min(most, len(data)), _marked(text, spans, printable_lines), note)
 
 
-def line(data: bytes | None) -> Shown:
+def line(data: bytes | None, spans: Spans = ()) -> Shown:
     """Return the beginning of a field in one line."""
     if not data:
         return shown(data)
     text = _text(data, LINE)
-    kind = "text" if text is not None else "hex"
-    content = printable(text) if text is not None else data[:64].hex(" ")
-    return Shown(kind, len(data), min(LINE, len(data)), escape(content))
+    if text is not None:
+        return Shown("text", len(data), min(LINE, len(data)), _marked(text, spans, printable))
+    pieces = _pieces(data[:_HEX_LINE], spans)
+    content = Markup(" ").join(_MARK.format(piece.hex(" ")) if hit else piece.hex(" ") for piece, hit in pieces)
+    return Shown("hex", len(data), min(_HEX_LINE, len(data)), content)
 
 
-def excerpt(data: bytes, position: int) -> Shown:
-    """Return a part of a field in one line: its beginning, or some bytes before `position` and what follows."""
-    start = position - _BEFORE
-    if position + _BEFORE <= LINE:
-        return line(data)
-    while start < position and data[start] & 0xC0 == 0x80:  # within a character of UTF-8
+def excerpt(data: bytes | None, spans: Spans, before: int) -> Shown:
+    """Return a part of a field in one line: its beginning, or `before` bytes before the first of `spans` and what
+    follows. A cell of a table shows the match."""
+    start = spans[0][0] - before if spans else 0
+    if not data or start <= 0:
+        return line(data, spans)
+    while start < spans[0][0] and data[start] & 0xC0 == 0x80:  # within a character of UTF-8
         start += 1
-    cut = line(data[start:])
+    cut = line(data[start:], [(low - start, high - start) for low, high in spans])
     return replace(cut, size=len(data), content=Markup("\N{HORIZONTAL ELLIPSIS}") + cut.content)
 
 
-def header_name(data: bytes) -> str:
+def header_name(data: bytes, spans: Spans = ()) -> Markup:
     """Return a header's key, or its beginning."""
-    text = _text(data, NAME) or data[:NAME].decode("utf-8", "backslashreplace")
-    return printable(text) + ("\N{HORIZONTAL ELLIPSIS}" if len(data) > NAME else "")
+    text = _text(data, NAME)
+    if text is None:
+        text, spans = data[:NAME].decode("utf-8", "backslashreplace"), ()
+    return _marked(text, spans, printable) + ("\N{HORIZONTAL ELLIPSIS}" if len(data) > NAME else "")
+
+
+def _marked(text: str, spans: Spans, form: Callable[[str], str]) -> Markup:
+    """Return text with the characters highlighted that `spans` touch in its UTF-8."""
+    if not spans:
+        return escape(form(text))
+    data = text.encode()
+    whole = [(_character(data, low), _character(data, high, 1)) for low, high in spans if low < len(data)]
+    pieces = [(form(piece.decode()), hit) for piece, hit in _pieces(data, whole)]
+    return Markup("").join(_MARK.format(piece) if hit else piece for piece, hit in pieces)
+
+
+def _character(data: bytes, at: int, step: int = -1) -> int:
+    """Return the next border of a character from `at` on: backwards, or forwards."""
+    while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
+        at += step
+    return at
+
+
+def _pieces(data: bytes, spans: Spans) -> Iterator[tuple[bytes, bool]]:
+    """Yield the pieces of `data` between and within `spans`, each with whether it is within one."""
+    at = 0
+    for low, high in spans:
+        for piece, hit in ((data[at : max(low, at)], False), (data[max(low, at) : max(high, at)], True)):
+            if piece:
+                yield piece, hit
+        at = max(high, at)
+    if at < len(data):
+        yield data[at:], False
 
 
 def _text(data: bytes, most: int) -> str | None:
@@ -303,7 +342,7 @@ def _text(data: bytes, most: int) -> str | None:
         return None
 
 
-def _json(data: bytes, most: int) -> Shown:
+def _json(data: bytes, most: int, spans: Spans) -> Shown:
     """Return indented JSON, with numbers unchanged, or its beginning."""
     parts: list[Markup] = []
     room, end = most * _INDENTED, 0
@@ -311,8 +350,14 @@ def _json(data: bytes, most: int) -> Shown:
         room -= len(token.text)
         if token.end > most or room < 0:
             return Shown("json", len(data), end, Markup("").join(parts))
-        text = escape(token.text)
-        parts.append(text if token.kind == "layout" else _COLORED.format(token.kind, text))
+        if token.kind == "layout":
+            parts.append(escape(token.text))
+        else:
+            here = [(max(low, token.start), high) for low, high in spans if low < token.end and high > token.start]
+            if token.text.encode("utf-8", "replace") != data[token.start : token.end]:  # it is escaped
+                here = here and [(token.start, token.start + 8 * len(token.text))]
+            marked = _marked(token.text, [(low - token.start, high - token.start) for low, high in here], str)
+            parts.append(_COLORED.format(token.kind, marked))
         end = token.end
     return Shown("json", len(data), len(data), Markup("").join(parts))
 

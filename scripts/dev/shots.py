@@ -90,7 +90,9 @@ records-lines-odd /topics/odd/0/records  seek-end /topics/orders/1/records?time=
 record /topics/orders/1/records/300  record-odd /topics/odd/0/records/0
 record-hex /topics/odd/0/records/4?view=hex  record-json /topics/odd/0/records/6
 search /search  search-matches /search?text=customer-1&where=orders
-search-none /search?text=nobody-has-this  search-odd /search?text=onerror
+search-none /search?text=nobody-has-this  search-odd-open /search?text=onerror
+search-many /search?text=customer
+search-jq-open /search?text=customer&jq=.value.total%3E190  search-bad-jq /search?jq=.value+%7C
 groups /groups  lag /groups/lag  group /group?name=billing
 group-attack /group?name={quote(ATTACK)}  group-long /group?name={quote(LONG_GROUP)}
 restore /restore  restore-range /restore?point=12&range=orders:1:310-350&skip=orders:1:320&group={quote(ATTACK)}
@@ -150,6 +152,9 @@ def _take(running: Browser, url: str, addresses: dict[str, str], folder: Path) -
         page = context.new_page()
         for name, address in addresses.items():
             page.goto(url + address)
+            page.wait_for_load_state("networkidle")  # a search goes on
+            if name.endswith("-open"):
+                page.locator(".matches summary").first.click()
             full = int(page.evaluate("document.documentElement.scrollHeight"))
             page.set_viewport_size({"width": width, "height": min(max(full, height), MAX_HEIGHT)})
             page.screenshot(path=folder / f"{name}-{screen}-{scheme}.png")

@@ -152,12 +152,14 @@ EVERY_PAGE = [
     *(f"/topics/odd/0/records/{n}?view={view}" for n in (0, 4, 5, 6) for view in ("auto", "hex")),
     *("/topics/compacted/0/records?last=1", "/groups", "/groups?point=1", "/groups/lag", "/group?name=billing"),
     *("/status", "/restore", "/restore?point=3&topic=orders&range=", "/search", "/search?text=customer", "/history"),
+    *("/search?text=onerror", "/search?text=customer&jq=.value.total%3E190", "/search?text=nobody-has-this"),
     *("/drills", "/growth", "/mirrors", "/migration", "/diff", "/diff?a=1&b=7"),
 ]
 
 DRILL = "drill-2026-10-09-2813394e"
 OTHER_PAGES = [
     *("/topics/nowhere", "/nowhere", "/restore?topic=nowhere", "/topics/orders/0/records?offset=abc", "/static/none"),
+    *("/search?jq=.value+%7C", "/search?text=a&where=nowhere"),
     *(
         "/restore?skip=orders:9:1&skip=orders:0:2",
         "/restore?where=.(&map_from=orders&map_to=x",
@@ -221,6 +223,8 @@ def test_no_page_has_a_serious_barrier(
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
     for address in (*(page_url + address for address in (*EVERY_PAGE, *OTHER_PAGES)), *more_pages):
         page.goto(address)
+        if page.locator(".matches summary").count():
+            page.locator(".matches summary").first.click()
         seen = axe.run(page).response
         assert seen["passes"], address
         found += [
@@ -334,10 +338,29 @@ def test_a_search_leads_to_records(page: Page, page_url: str) -> None:
     page.get_by_label("Text").fill("customer-1")
     page.get_by_label("value", exact=True).uncheck()
     page.get_by_role("button", name="Search").click()
-    expect(page.locator("table.matches tbody tr")).to_have_count(50)
-    page.get_by_role("link", name="Search on from orders").click()
-    page.locator("table.matches tbody th a").first.click()
+    expect(page.locator("table.matches tbody")).to_have_count(161)
+    expect(page.get_by_role("status").filter(has_text="that is all")).to_contain_text("161 records found")
+    row = page.locator("table.matches tbody").first
+    expect(row.locator(".key mark")).to_have_text("customer-1")
+    record = row.get_by_role("link", name="Record")
+    expect(record).to_be_hidden()
+    row.locator("summary").press("Enter")
+    expect(record).to_be_visible()
+    row.locator(".val").first.click()
+    expect(record).to_be_hidden()
+    row.locator("summary").click()
+    record.click()
     expect(page.locator("pre.value").first).to_contain_text("customer-1")
+
+
+def test_a_search_rests_while_its_tab_is_hidden(page: Page, page_url: str) -> None:
+    """Without JavaScript, and in a tab out of sight, a link goes on."""
+    page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.isHidden ?? true })")
+    page.goto(f"{page_url}/search?text=customer")
+    page.wait_for_load_state("networkidle")
+    expect(page.locator("table.matches tbody")).to_have_count(50)
+    page.evaluate("window.isHidden = false; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("table.matches tbody")).to_have_count(200)
 
 
 def test_the_page_of_a_drill_has_its_own_styles(page: Page, page_url: str) -> None:

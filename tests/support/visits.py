@@ -69,7 +69,7 @@ def text(html: str) -> str:
         def handle_data(self, data: str) -> None:
             parts.append(data)
 
-    Text().feed(html)
+    Text().feed(re.sub("</?mark>", "", html))  # a highlight does not part a word
     return " ".join(unescape(" ".join(parts)).split())
 
 

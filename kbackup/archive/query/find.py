@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -32,6 +34,8 @@ PARTS: tuple[Part, ...] = ("key", "value", "headers")
 _PIECE = 8 << 20
 """Bytes of records that a thread looks through at once; what it finds there is held until its turn comes."""
 _THREADS = 8
+_MARKED = 1 << 20  # bytes
+_SPANS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,27 @@ class Pattern:
             matching[np.searchsorted(fields.header_starts, headers, side="right") - 1] = True
         return matching
 
-    def position(self, field: bytes | None) -> int | None:
-        """Return the position of the first match in a field, in bytes; None without one."""
-        find_in = pc.find_substring_regex if self.regex else pc.find_substring
-        column = pa.array([field], pa.large_binary())
-        (position,) = find_in(column, pattern=self.text.encode(), ignore_case=self.ignore_case).to_pylist()
-        return position if position is not None and position >= 0 else None
+    def spans(self, field: bytes) -> list[tuple[int, int]]:
+        """Return matches in a field as (start, end) in bytes, in order: the first ones of a text, or those of a regular
+        expression in the first MiB."""
+        if not self.regex:
+            flags = re.IGNORECASE if self.ignore_case else 0
+            return [m.span() for m in islice(re.finditer(re.escape(self.text.encode()), field, flags), _SPANS)]
+        opening, closing = (secrets.token_bytes(8) for _ in range(2))  # Arrow replaces matches, and tells no lengths
+        pattern = b"(?i)" * self.ignore_case + b"(" + self.text.encode() + b")"
+        column = pa.array([field[:_MARKED]], pa.large_binary())
+        try:
+            marked = pc.replace_substring_regex(column, pattern=pattern, replacement=opening + rb"\1" + closing)
+        except pa.ArrowInvalid:  # `\Q` without `\E` is valid alone
+            return []
+        first, *others = marked[0].as_py().split(opening)
+        spans, at = [], len(first)
+        for other in others:
+            inside, _, after = other.partition(closing)
+            if inside:
+                spans.append((at, at + len(inside)))
+            at += len(inside) + len(after)
+        return spans
 
     def _among(self, column: pa.Array[Any]) -> npt.NDArray[np.bool_]:
         match = pc.match_substring_regex if self.regex else pc.match_substring

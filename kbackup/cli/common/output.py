@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 import msgspec
 
 from kbackup.errors import KbackupError
-from kbackup.util.text import human_count, human_duration, human_size, printable, printable_lines, shorten
+from kbackup.util.text import human_count, human_duration, human_size, json_sign, printable, printable_lines, shorten
 from kbackup.util.times import duration_text, ms_of, time_text
 
 if TYPE_CHECKING:
@@ -397,17 +397,7 @@ def json_text(value: object, indent: int) -> str:
     except UnicodeEncodeError:  # half a surrogate pair: an argument or a file name that is not UTF-8
         text = json.dumps(value, indent=indent if indent >= 0 else None)
     lines = text.split("\n")
-    return "\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in lines)
-
-
-def json_line(value: object) -> str:
-    """Return JSON in one line, with control characters escaped; text must be Unicode."""
-    text = msgspec.json.encode(value).decode()
-    return text if text.isprintable() else "".join(map(_escaped, text))
-
-
-def _escaped(sign: str) -> str:
-    return sign if sign.isprintable() else json.dumps(sign)[1:-1]
+    return "\n".join(line if line.isprintable() else "".join(map(json_sign, line)) for line in lines)
 
 
 def _print(text: str, stream: TextIO) -> None:

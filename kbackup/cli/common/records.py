@@ -20,7 +20,7 @@ from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import bucket_options, key_option, options, state_options, zoned
-from kbackup.cli.common.output import Reporter, json_line, show_window
+from kbackup.cli.common.output import Reporter, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.config.windows import ADDRESSES, TopicAddress, moment_of
 from kbackup.config.windows import parse_address as parse_config_address
@@ -31,7 +31,7 @@ from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, Decoding, document, f
 from kbackup.schemas.decoder import Decoded, DecodedRecord, Decoder, Made
 from kbackup.store import Store
 from kbackup.types import TopicPartition
-from kbackup.util.text import plural, printable
+from kbackup.util.text import json_line, plural, printable
 from kbackup.util.times import time_text
 
 # Format records as text, as JSON lines, in hexadecimal, or by a user's format with kcat's letters.

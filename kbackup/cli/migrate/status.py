@@ -12,13 +12,13 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import common_options, source_options
-from kbackup.cli.common.output import Cell, Reporter, cell_text, json_line
+from kbackup.cli.common.output import Cell, Reporter, cell_text
 from kbackup.cli.common.session import stop_at_signals
 from kbackup.cli.migrate import metrics_option
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.common import Stop
 from kbackup.jobs.migrate.states import StateReport
-from kbackup.util.text import join_names, plural, printable
+from kbackup.util.text import join_names, json_line, plural, printable
 from kbackup.util.times import now
 
 if TYPE_CHECKING:

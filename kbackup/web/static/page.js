@@ -62,7 +62,7 @@ document.addEventListener("click", (event) => {
 // Keys
 const dialog = one("#keys");
 const isTyping = (at) => at.matches("input, textarea, select, [contenteditable]");
-const rows = () => all("table.rows tbody th a, article.record a.row");
+const rows = () => all("table.rows tbody th a, table.rows tbody summary, article.record a.row");
 
 function step(by) {
   const found = rows();
@@ -128,6 +128,45 @@ for (const field of all("[data-filter]")) {
   field.addEventListener("input", filter);
   field.addEventListener("keydown", (event) => event.key === "Enter" && event.preventDefault());
   filter(); // what the browser kept
+}
+
+// Rows that open
+document.addEventListener("click", (event) => {
+  const row = event.target.closest(".matches tbody > tr:not(.whole)");
+  if (!row || event.target.closest("a, summary, .n") || String(getSelection())) return;
+  const details = one("details", row);
+  details.open = !details.open;
+});
+
+// A search goes on while the page is in sight, until it has enough
+const results = one("#results");
+if (results) {
+  let asking = null;
+  const found = () => all(".matches tbody", results).length;
+  const goOn = async () => {
+    const link = one("a[rel=next]", results);
+    if (!link || asking || document.hidden || found() >= results.dataset.enough) return;
+    asking = new AbortController();
+    try {
+      const answer = await fetch(link.href, { signal: asking.signal });
+      if (!answer.ok) throw new Error(answer.status);
+      const next = one("#results", new DOMParser().parseFromString(await answer.text(), "text/html"));
+      one(".matches", results).append(...all(".matches tbody", next));
+      one(".scroll", results).hidden = !found();
+      if (one(".notes", next)) one(".remarks", results).replaceWith(one(".remarks", next));
+      const ends = one(".pager", next).firstElementChild;
+      ends.firstElementChild.nextSibling.data = ends.firstElementChild.nextSibling.data.replace(" on this page", "");
+      one(".count", ends).textContent = found() === 1 ? "1 record" : `${found().toLocaleString("en")} records`;
+      one(".pager", results).replaceChildren(...one(".pager", next).children);
+    } catch (error) {
+      if (error.name !== "AbortError") return say("the search has stopped: go on by its link");
+    } finally {
+      asking = null;
+    }
+    goOn();
+  };
+  document.addEventListener("visibilitychange", () => document.hidden ? asking?.abort() : goOn());
+  goOn();
 }
 
 // Results while one types

@@ -18,7 +18,7 @@ from kbackup.store.base import Store
 from kbackup.web.app import ROUTERS, make_pages
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.guard import POLICY, Access
-from kbackup.web.pages.records import SearchForm
+from kbackup.web.pages.search import SearchForm
 from tests.support.archives import commit_point
 from tests.support.faulty_store import FaultyStore
 from tests.support.flow_maps import flow_of
@@ -277,7 +277,7 @@ def test_there_are_only_reads(rich: Store) -> None:
     assert len(make_pages(ArchiveCache(rich), lambda settings, *flags: "").routes) == len(ROUTERS) + 1, (
         "and the static files"
     )
-    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 22
+    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 23
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)
     for route in routes:

@@ -1,16 +1,27 @@
-"""The search page: matches, bounds, and links that resume a search."""
+"""The search page: matches, bounds, links that resume a search, and the download."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from unittest import mock
 from urllib.parse import quote
 
 import pytest
 
+from kbackup.archive.query import browse
+from kbackup.archive.query.find import Pattern
+from kbackup.archive.segments.window import Window
+from kbackup.cli.common.records import as_json
+from kbackup.formats.record import rows
+from kbackup.jobs.decoding import Decoding, Expression
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from kbackup.web.pages import records as engine
+from kbackup.types import TopicPartition
+from kbackup.web import decoding
+from kbackup.web.archive_cache import ArchiveCache
+from kbackup.web.pages import search as engine
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import T0, topic_archive
 from tests.support.faulty_store import FaultyStore
@@ -19,7 +30,7 @@ from tests.support.plain_records import Plain, block_of
 from tests.support.rich_archive import ATTACK, SCRIPT
 from tests.support.visits import WRITES, links, tags, text, visit
 
-_MATCH = re.compile(r'/topics/([^/"]+)/(\d+)/records/(\d+)[^"]*">')
+_MATCH = re.compile(r'/topics/([^/"]+)/(\d+)/records/(\d+)(?:\?[^"]*)?">Record')
 Address = tuple[str, int, int]
 
 
@@ -98,7 +109,7 @@ def test_a_match_far_behind_the_beginning_is_shown(rich: Store) -> None:
     records = block_of([Plain(b"k", long, headers=((b"h", b"pin"),))])
     topic_archive(store, "t", records)
     shown = visit(store).get("/search?text=needle").text
-    assert "\N{HORIZONTAL ELLIPSIS}" + "é" * 20 + "needle" + "x" * 150 in shown
+    assert "\N{HORIZONTAL ELLIPSIS}" + "é" * 20 + "<mark>needle</mark>" + "x" * 150 in shown
     assert "xefxbf" not in shown
     assert "header h pin" in text(visit(store).get("/search?text=pin").text)
 
@@ -156,3 +167,135 @@ def test_damage_ends_a_search_behind_its_matches(store: Store) -> None:
     assert matches(shown) == [("clicks", 0, 3), ("orders", 0, 3), *(("orders", 0, o) for o in range(30, 40))]
     assert f"The search ended at damage: file {bad}" in text(shown) or bad in text(shown)
     assert not [link for link in links(shown) if "at=" in link]
+
+
+# What matches is highlighted, rows open, expressions of jq, and the download.
+
+
+def marked(html: str) -> list[str]:
+    """Return the highlighted texts of the rows, without those of the opened records."""
+    return re.findall("<mark>(.*?)</mark>", re.sub(r'<tr class="whole">.*?</tr>', "", html, flags=re.S))
+
+
+@pytest.mark.parametrize(
+    ("query", "record", "expected"),
+    [
+        ({"text": "<b>"}, Plain(b"a<b>c", b"<b><b>"), ["&lt;b&gt;"] * 3),
+        ({"text": "X", "ignore_case": 1}, Plain(b"x", b"aXb"), ["x", "X"]),
+        ({"text": "x", "in": "key"}, Plain(b"x", b"x"), ["x"]),
+        ({"text": "^a|b+", "regex": 1}, Plain(b"aabb", b"-"), ["a", "bb"]),
+        ({"text": "(a)(b)", "regex": 1}, Plain(b"ab", b"-"), ["ab"]),
+        ({"text": "z*", "regex": 1}, Plain(b"ab", b"z"), ["z"]),
+        ({"text": r"\Qa", "regex": 1}, Plain(b"a", b"-"), []),
+        ({"text": "é"}, Plain("é".encode(), b"-"), ["é"]),
+        ({"text": r"\xc3", "regex": 1}, Plain("é".encode(), b"-"), ["é"]),
+        ({"text": "needle"}, Plain(b"\xff" * 300 + b"needle", b"-"), ["6e 65 65 64 6c 65"]),
+        ({"text": "needle"}, Plain(b"k", b"-" * (2 << 20) + b"needle"), ["needle"]),
+        ({"text": "<i>"}, Plain(b"k", b"v", headers=((b"<i>", b"1<i>"),)), ["&lt;i&gt;"] * 2),
+        ({"text": "\u202ea"}, Plain("\u202eab".encode(), b"-"), [r"\u202ea"]),
+        ({"jq": '.key == "a"'}, Plain(b"a", b"-"), []),
+    ],
+)
+def test_what_matches_is_highlighted(query: dict[str, str | int], record: Plain, expected: list[str]) -> None:
+    store = MemoryStore()
+    topic_archive(store, "t", block_of([record]))
+    shown = visit(store).get("/search", params=query)
+    assert "1 record found" in text(shown.text)
+    assert marked(shown.text) == expected
+
+
+def test_a_row_holds_the_whole_record() -> None:
+    store = MemoryStore()
+    value = b'{"a": {"status": "fai<led", "n": "\\u0007led"}}'
+    topic_archive(store, "t", block_of([Plain(b"k", value, headers=((b"h", b"led"),))]))
+    html = visit(store).get("/search?text=led").text
+    (whole,) = re.findall(r'<tr class="whole">.*?</tr>', html, re.S)
+    assert '<span class="j-text">&#34;fai&lt;<mark>led</mark>&#34;</span>' in whole
+    assert '<span class="j-text">&#34;\\u0007<mark>led</mark>&#34;</span>' in whole
+    assert "<mark>led</mark>" in whole.split("header h")[1].split("<dt>")[0]
+    assert "Record 0 of t, partition 0" in text(whole)
+    assert [tag for tag, _ in tags(html) if tag in ("details", "summary")] == ["details", "summary"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"jq": ".offset == 7"}, [("clicks", 0, 7), ("orders", 0, 7), ("orders", 1, 7)]),
+        ({"jq": ".offset < 9", "text": "value 7", "where": "orders"}, [("orders", 0, 7), ("orders", 1, 7)]),
+        ({"jq": ".value.no"}, []),  # fails for each
+        ({"jq": "env | length > 5"}, []),
+    ],
+)
+def test_an_expression_selects_records(store: Store, query: dict[str, str], expected: list[Address]) -> None:
+    shown = visit(store).get("/search", params=query)
+    assert matches(shown.text) == expected
+    assert ("The expression failed for" in text(shown.text)) == (query["jq"] == ".value.no")
+
+
+def test_what_is_wrong_is_said_above_the_form(store: Store) -> None:
+    shown = visit(store).get("/search", params={"jq": ".a <b>", "text": "x", "where": "orders"})
+    assert shown.status_code == 400
+    assert "the jq expression .a <b> can't be used: jq: error: syntax error" in text(shown.text)
+    kept = [(a["name"], a["value"]) for tag, a in tags(shown.text) if tag == "input" and a.get("type") != "checkbox"]
+    assert {("jq", ".a <b>"), ("text", "x"), ("where", "orders")} <= set(kept)
+    assert visit(store).get("/search.ndjson", params={"jq": ".a |"}).status_code == 400
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("text_", ["last(range(1e12))", "[range(1e9)]"])
+def test_an_endless_expression_is_stopped(store: Store, text_: str) -> None:
+    with mock.patch.object(decoding, "_JQ", decoding._JQ.replace("RLIMIT_CPU, 10", "RLIMIT_CPU, 1")):
+        shown = visit(store).get("/search", params={"jq": text_, "where": "orders:1:2-3"})
+    assert shown.status_code == 400
+    assert "the jq expression is stopped" in text(shown.text)
+
+
+def test_an_expression_reads_no_files(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": 7}')
+    expression = f'import "x" as $data {{search: "{tmp_path}"}}; $data[0].a == 7'
+    assert Expression(expression, Decoding({})) is not None
+    shown = visit(store).get("/search", params={"jq": expression})
+    assert shown.status_code == 400
+    assert "Too many open files" in text(shown.text)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"text": "value 7 of", "where": "orders"}, [("orders", 0, 7), ("orders", 1, 7)]),
+        ({"jq": ".offset == 7", "at": "orders:0:8"}, [("orders", 1, 7)]),
+        ({"text": "key"}, CLICKS + ORDERS),  # more than a page shows
+        ({"text": "nobody"}, []),
+    ],
+)
+def test_the_download_has_every_match(store: Store, query: dict[str, str], expected: list[Address]) -> None:
+    client = visit(store)
+    sent = client.get("/search.ndjson", params=query)
+    records = [json.loads(line) for line in sent.text.splitlines()]
+    assert [(r["topic"], r["partition"], r["offset"]) for r in records] == expected
+    assert sent.headers["content-type"] == "application/x-ndjson"
+    assert client.head("/search.ndjson", params=query).content == b""
+    assert visit(store, token="t" * 20).get("/search.ndjson", params=query).status_code == 401
+
+
+def test_the_download_has_the_documents_of_find(store: Store) -> None:
+    (batch,) = browse.page_from(store, browse.catalogue(store).partition("orders", 1), 7, 1).blocks
+    (row,) = rows(batch)
+    sent = visit(store).get("/search.ndjson", params={"text": "value 7 of", "where": "orders:1"})
+    assert sent.text == as_json(TopicPartition("orders", 1), row)
+    assert sent.headers["content-disposition"] == 'attachment; filename="orders_1-matches.ndjson"'
+
+
+def test_a_hostile_name_of_a_download(rich: Store) -> None:
+    refused = visit(rich).get("/search.ndjson", params={"text": "a", "where": 'x"\r\ny: z'})
+    assert refused.status_code == 400
+    assert "content-disposition" not in refused.headers
+
+
+def test_a_search_ends_when_nobody_waits(store: Store) -> None:
+    snapshot = ArchiveCache(store).snapshot("latest")
+    due = engine._due(snapshot, None, Window(), None)
+    for gone, expected in ((True, 1), (False, len(CLICKS + ORDERS))):
+        with mock.patch.object(engine, "_UNIT", 1):
+            found = engine.search_page(store, due, Pattern("key"), lambda gone=gone: gone)  # type: ignore[misc]
+        assert min(len(found.matches), 2 if gone else 50) == min(expected, 50)

@@ -1,0 +1,379 @@
+"""The page that searches records, as `kbackup find` does, and its matches as a download."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Annotated, NamedTuple
+
+from anyio import from_thread
+from fastapi import APIRouter, Depends, Query, Request
+from markupsafe import Markup
+from msgspec.structs import replace
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from kbackup.archive.query import find
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.find import PARTS, Matches, Part, Pattern
+from kbackup.archive.segments.window import Window
+from kbackup.config.windows import ADDRESSES, TopicAddress, parse_address
+from kbackup.errors import CorruptError, KbackupError, UsageError
+from kbackup.formats.record import Row, rows
+from kbackup.jobs.decoding import UNDECODED, Expression, document
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+from kbackup.util.text import json_line
+from kbackup.util.times import time_text
+from kbackup.web import render
+from kbackup.web.archive_cache import ArchiveSnapshot
+from kbackup.web.decoding import BoundedProgram, PageDecoding, StoppedError, noted
+from kbackup.web.view import GET, BadInputError, PageRequest, Requested, moment
+
+router = APIRouter(default_response_class=HTMLResponse)
+_END = 2**63 - 1
+
+# Search records within the bounds of a page: so many matches, bytes and seconds. A later page resumes the search.
+
+
+MATCHES = 50
+"""Number of matches of a page."""
+BYTES = 256 << 20
+"""Bytes of records that a page searches; the last unit may exceed them."""
+SECONDS = 5.0
+"""Seconds after which a page ends with the unit that it waits for."""
+
+ROOM = 8 << 20
+"""Bytes of matches after which a page ends."""
+
+_THREADS = 2
+_UNIT = 2 << 20
+
+
+@dataclass
+class SearchResult:
+    """Matches of a page. `resume_at` is the address of the next record to search, None at the end.
+
+    `bytes` were searched. `error` is the damage that ended the search."""
+
+    matches: list[tuple[TopicPartition, Row]] = field(default_factory=list)
+    bytes: int = 0
+    resume_at: TopicAddress | None = None
+    error: KbackupError | None = None
+    room: int = field(default_factory=lambda: ROOM)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.matches) >= MATCHES or self.room <= 0
+
+
+class _Due(NamedTuple):
+    """A partition to search, and the window of its records."""
+
+    topic: str
+    partition: ArchivedPartition
+    window: Window
+
+    @property
+    def number(self) -> tuple[str, int]:
+        return self.topic, self.partition.partition
+
+    def after(self, start: TopicAddress) -> _Due:
+        """Return the partition without the records before `start`."""
+        ((low, high),) = self.window.ranges or ((0, _END),)
+        low = max(low, start.start or 0)
+        ranges = ((low, high),) if low < high else ()
+        return self._replace(window=replace(self.window, ranges=ranges))
+
+
+def search_page(store: Store, due: Sequence[_Due], matches: Matches, is_gone: Callable[[], bool]) -> SearchResult:
+    """Search partitions until the first bound of a page, or until the one who asked is gone."""
+    result = SearchResult()
+    end = time.monotonic() + SECONDS
+    with closing(_units(store, due, matches)) as units:
+        try:
+            for unit in units:
+                _take(unit, result)
+                if result.is_full or result.bytes >= BYTES or time.monotonic() >= end or is_gone():
+                    break
+            else:
+                result.resume_at = None
+        except CorruptError as error:
+            result.error, result.resume_at = error, None
+    return result
+
+
+def _take(unit: find.Searched, result: SearchResult) -> None:
+    """Add the matches of a unit, as many as the page has room for."""
+    result.bytes += unit.bytes
+    result.resume_at = TopicAddress(*unit.tp, unit.end)
+    for tp, block in unit.matches:
+        for row, length in zip(rows(block), block.lengths, strict=True):
+            result.matches.append((tp, row))
+            result.room -= int(length)
+            if result.is_full:
+                result.resume_at = TopicAddress(*tp, row.offset + 1)
+                return
+
+
+def _units(store: Store, due: Sequence[_Due], matches: Matches) -> Generator[find.Searched, None, None]:
+    """Search partitions in order; those with the same window share one search."""
+    for window, members in groupby(due, lambda each: each.window):
+        partitions = [(each.topic, each.partition) for each in members]
+        with closing(find.search(store, partitions, matches, window, threads=_THREADS, unit_bytes=_UNIT)) as units:
+            yield from units
+
+
+def _due(
+    snapshot: ArchiveSnapshot, address: TopicAddress | None, times: Window, start: TopicAddress | None
+) -> list[_Due]:
+    """Return the partitions to search, each with the window of its records, in order of topic and number.
+
+    Raises `UsageError` for an unknown topic or partition."""
+    number: int | None
+    topics, window, number = snapshot.catalogue.topics, times, None
+    if address is not None:
+        topics, number = (snapshot.topic(address.topic),), address.partition
+        window = times.at_offsets(address.start, address.end)
+        if number is not None:
+            snapshot.partition(address.topic, number)
+    every = [_Due(topic.name, p, window) for topic in topics for p in topic.partitions if number in (None, p.partition)]
+    every.sort(key=lambda each: each.number)
+    if start is None:
+        return every
+    first = (start.topic, start.partition or 0)
+    return [each.after(start) if each.number == first else each for each in every if each.number >= first]
+
+
+# The form of the page.
+
+
+FIELDS = {"text": "text", "jq": "jq", "where": "topic", "at": "from record", "from_time": "from", "to_time": "to"}
+"""Labels of the input fields."""
+
+MAX_TEXT = 1000
+"""Number of characters of an input field."""
+_TOPICS = 1000  # suggested
+_ANY_TOPIC = re.compile(r"(?P<topic>[^/]+?)(?::(?P<partition>[0-9]{1,10})(?::(?P<offset>[0-9]{1,19}))?)?")
+
+Text = Annotated[str, Query(max_length=MAX_TEXT)]
+
+
+@dataclass(frozen=True)
+class SearchForm:
+    """The input fields. `fields` are those of a record to search: all without any."""
+
+    text: Text = ""
+    jq: Text = ""
+    where: Text = ""
+    at: Text = ""
+    from_time: Text = ""
+    to_time: Text = ""
+    regex: bool = False
+    ignore_case: bool = False
+    decode: bool = False
+    fields: Annotated[tuple[Part, ...], Query(alias="in")] = ()
+    done: Annotated[int, Query(ge=0)] = 0
+    """Bytes that earlier slices of the same search have searched."""
+
+    @property
+    def asks(self) -> bool:
+        return bool(self.text or self.jq.strip())
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern to search for. Raises `BadInputError` for an invalid regular expression."""
+        searched = tuple(part for part in PARTS if not self.fields or part in self.fields)
+        pattern = Pattern(self.text, self.regex, self.ignore_case, searched)
+        try:
+            pattern.require()
+        except UsageError as error:
+            raise BadInputError(error.message, error.hint) from None
+        return pattern
+
+    @property
+    def times(self) -> Window:
+        start = moment(self.from_time, up=True) if self.from_time.strip() else None
+        end = moment(self.to_time) if self.to_time.strip() else None
+        return Window(from_time=start, to_time=end)
+
+    def query(self, times: Window) -> dict[str, object]:
+        """Return the parameters of an address that repeats the search, with `times` that stay the same."""
+        return {
+            "text": self.text or None,
+            "jq": self.jq.strip() or None,
+            "where": self.where.strip() or None,
+            "from_time": None if times.from_time is None else time_text(times.from_time),
+            "to_time": None if times.to_time is None else time_text(times.to_time),
+            "regex": self.regex or None,
+            "ignore_case": self.ignore_case or None,
+            "decode": self.decode or None,
+            "in": self.fields or None,
+        }
+
+
+class _Search:
+    """A search by a form: what to look for, where, and the partitions from the record `at` on. Close it with `ends`.
+
+    Raises `UsageError` for invalid input, and for unknown topics and partitions."""
+
+    def __init__(self, request: PageRequest, form: SearchForm, decoding: PageDecoding, ends: ExitStack) -> None:
+        self.pattern = form.pattern if form.text else None
+        self.times, topics = form.times, request.snapshot.topics
+        where, start = _address(form.where, topics), _address(form.at, topics)
+        self.every = _due(request.snapshot, where, self.times, None)
+        self.due = _due(request.snapshot, where, self.times, start) if start is not None else self.every
+        self.expression: Expression | None = None
+        if form.jq.strip():
+            named = form.jq.strip(), decoding.tested, self.pattern, "the jq expression"
+            try:
+                self.expression = Expression(*named, lambda text: ends.enter_context(closing(BoundedProgram(text))))
+            except UsageError as error:
+                raise BadInputError(error.message, error.hint) from None
+
+    @property
+    def matches(self) -> Matches:
+        matches = self.expression or self.pattern
+        if matches is None:
+            raise BadInputError("no search text is given", "give a text or a jq expression")
+        return matches
+
+
+@router.api_route("/search", methods=GET)
+def search(request: Requested, http: Request, form: Annotated[SearchForm, Depends()]) -> HTMLResponse:
+    """Search records from address `at` on, within the bounds of a page; a link resumes the search."""
+    decoding = request.decoding(form.decode)
+    shown: dict[str, object] = {"result": None}
+    error: UsageError | None = None
+    if form.asks:
+        try:
+            shown = _search(request, http, form, decoding)
+        except UsageError as raised:
+            error = raised
+    page = request.page(
+        "search.html",
+        "search",
+        form=form,
+        fields=PARTS,
+        error=error,
+        problem=decoding.problem,
+        topics=[*request.snapshot.topics][:_TOPICS],
+        **shown,
+    )
+    if error is not None:
+        page.status_code = 400 if isinstance(error, BadInputError | StoppedError) else 404
+    return page
+
+
+def _search(request: PageRequest, http: Request, form: SearchForm, decoding: PageDecoding) -> dict[str, object]:
+    """Search a page of matches, and return what its template shows."""
+    with ExitStack() as ends:
+        search = _Search(request, form, decoding, ends)
+        result = search_page(
+            request.snapshot.store, search.due, search.matches, lambda: from_thread.run(http.is_disconnected)
+        )
+    query, resume = form.query(search.times), None
+    searched = form.done + result.bytes
+    if result.resume_at is not None:
+        topic, partition, offset, *_ = result.resume_at
+        resume = request.link("search", **query, at=f"{topic}:{partition}:{offset}", done=searched)
+    return {
+        "result": result,
+        "searched": searched,
+        "total": max(searched, sum(find.to_search(each.partition, each.window)[1] for each in search.every)),
+        "matches": [_match(tp, row, search.pattern, decoding) for tp, row in result.matches],
+        "resume": resume,
+        "expression": search.expression,
+        "download": request.link("search.ndjson", **query),
+    }
+
+
+@router.api_route("/search.ndjson", methods=GET, response_class=Response)
+def download(request: Requested, http: Request, form: Annotated[SearchForm, Depends()]) -> Response:
+    """Send every match from address `at` on, as `kbackup find --output json` prints it."""
+    decoding = request.decoding(form.decode)
+    if decoding.problem:
+        raise BadInputError(decoding.problem, "leave “show decoded” out")
+    ends = ExitStack()
+    try:
+        search = _Search(request, form, decoding, ends)
+        lines = _lines(request.snapshot.store, search.due, search.matches, decoding, ends)
+    except BaseException:
+        ends.close()
+        raise
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", form.where.strip() or "all-topics").lstrip(".")[:100]
+    disposition = f'attachment; filename="{safe}-matches.ndjson"'
+    if http.method == "HEAD":
+        ends.close()
+        lines = iter(())
+    return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
+
+
+def _lines(
+    store: Store, due: Sequence[_Due], matches: Matches, decoding: PageDecoding, ends: ExitStack
+) -> Iterator[str]:
+    """Yield a line of JSON for each match, and '' for each unit: the search ends soon after the client has left."""
+    decode = decoding.decoding.decode_uncounted if decoding.decoding is not None else lambda tp, row: UNDECODED
+    with ends, closing(_units(store, due, matches)) as units:
+        for unit in units:
+            yield ""
+            for tp, block in unit.matches:
+                yield from (json_line(document(tp, row, decode(tp, row))) + "\n" for row in rows(block))
+
+
+def _address(text: str, topics: Container[str]) -> TopicAddress | None:
+    """Return the address that a field names; None for an empty field. Names in Java folders have any characters."""
+    if not text.strip():
+        return None
+    try:
+        return parse_address(text.strip())
+    except ValueError:
+        match = _ANY_TOPIC.fullmatch(text.strip())
+        if match is not None and match["topic"] in topics:
+            partition, offset = (int(n) if n else None for n in match.group("partition", "offset"))
+            return TopicAddress(match["topic"], partition, offset)
+        raise BadInputError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
+
+
+HEADERS = 20
+"""Number of headers of a match."""
+_BEFORE = 40  # bytes of a value before its match
+_BEFORE_KEY = 8
+
+
+class Match(NamedTuple):
+    """A row of the results, and the whole record. `header` is the first matching header, if neither key nor value
+    matches."""
+
+    tp: TopicPartition
+    row: Row
+    key: render.Shown
+    value: render.Shown
+    header: tuple[Markup, render.Shown] | None
+    whole_key: render.Shown
+    whole_value: render.Shown
+    headers: list[tuple[Markup, render.Shown]]
+
+
+def _match(tp: TopicPartition, row: Row, pattern: Pattern | None, decoding: PageDecoding) -> Match:
+    def spans(part: Part, data: bytes | None) -> list[tuple[int, int]]:
+        return pattern.spans(data) if pattern is not None and data and part in pattern.fields else []
+
+    (key, key_note), (value, value_note) = decoding.fields(tp, row)
+    in_key, in_value = spans("key", key), spans("value", value)
+    named = [(name, data, spans("headers", name), spans("headers", data)) for name, data in row.headers]
+    first = next((each for each in named if (each[2] or each[3]) and not in_key and not in_value), None)
+    view: render.View = "decoded" if decoding.decoding is not None else "auto"
+    return Match(
+        tp,
+        row,
+        noted(render.excerpt(key, in_key, _BEFORE_KEY), key_note),
+        noted(render.excerpt(value, in_value, _BEFORE), value_note),
+        first and (render.header_name(first[0], first[2]), render.excerpt(first[1], first[3], _BEFORE_KEY)),
+        noted(render.shown(key, view, render.PART, in_key), key_note),
+        noted(render.shown(value, view, render.PART, in_value), value_note),
+        [(render.header_name(n, at), render.shown(d, view, render.LINE, here)) for n, d, at, here in named[:HEADERS]],
+    )
