@@ -186,7 +186,7 @@ class BoundedProgram:
         self._lock = threading.Lock()
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         self._process = subprocess.Popen(  # noqa: S603 (no shell, and no program but this one)
-            command, stdin=pipe, stdout=pipe, stderr=null, env={"PYTHONPATH": path}
+            command, stdin=pipe, stdout=pipe, stderr=null, env={"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
         )
         try:
             self._answer()
