@@ -207,8 +207,10 @@ class BoundedProgram:
 
     def close(self) -> None:
         self._process.kill()
-        with suppress(OSError):  # what was not sent
-            self._process.communicate()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what was not sent
+                pipe.close()  # type: ignore[union-attr]
 
     def _answer(self) -> str:
         assert self._process.stdout is not None  # noqa: S101 (a pipe)

@@ -297,18 +297,14 @@ def download(request: Requested, http: Request, form: Annotated[SearchForm, Depe
     decoding = request.decoding(form.decode)
     if decoding.problem:
         raise BadInputError(decoding.problem, "leave “show decoded” out")
-    ends = ExitStack()
-    try:
+    lines: Iterator[str] = iter(())
+    with ExitStack() as ends:
         search = _Search(request, form, decoding, ends)
-        lines = _lines(request.snapshot.store, search.due, search.matches, decoding, ends)
-    except BaseException:
-        ends.close()
-        raise
+        matches = search.matches
+        if http.method != "HEAD":
+            lines = _lines(request.snapshot.store, search.due, matches, decoding, ends.pop_all())
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", form.where.strip() or "all-topics").lstrip(".")[:100]
     disposition = f'attachment; filename="{safe}-matches.ndjson"'
-    if http.method == "HEAD":
-        ends.close()
-        lines = iter(())
     return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
 
 

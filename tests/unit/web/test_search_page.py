@@ -299,3 +299,14 @@ def test_a_search_ends_when_nobody_waits(store: Store) -> None:
         with mock.patch.object(engine, "_UNIT", 1):
             found = engine.search_page(store, due, Pattern("key"), lambda gone=gone: gone)  # type: ignore[misc]
         assert min(len(found.matches), 2 if gone else 50) == min(expected, 50)
+
+
+def test_a_program_is_closed_after_its_pipes() -> None:
+    """The collector closes the pipes first when a download is given up."""
+    program = decoding.BoundedProgram(".a == 1")
+    assert program.input_text('{"a":\n1}') == [True]
+    process = program._process
+    assert process.stdin is not None
+    process.stdin.close()
+    program.close()
+    assert process.returncode is not None
