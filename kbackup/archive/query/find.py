@@ -77,7 +77,9 @@ class Pattern:
         if not self.regex:
             flags = re.IGNORECASE if self.ignore_case else 0
             return [m.span() for m in islice(re.finditer(re.escape(self.text.encode()), field, flags), _SPANS)]
-        opening, closing = (secrets.token_bytes(8) for _ in range(2))  # Arrow replaces matches, and tells no lengths
+        opening, closing = (
+            secrets.token_hex(8).encode() for _ in range(2)
+        )  # Arrow replaces matches, and tells no lengths
         pattern = b"(?i)" * self.ignore_case + b"(" + self.text.encode() + b")"
         column = pa.array([field[:_MARKED]], pa.large_binary())
         try:
