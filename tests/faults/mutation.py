@@ -25,7 +25,9 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump, load
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import (
+    MapPart,
     MapPartName,
+    committed_names,
     decode,
     read_map_parts,
     runs_table,
@@ -144,7 +146,7 @@ def _restore(store: Store) -> Iterator[MapPartName]:
             name = MapPartName("b", n - 1) if n else MapPartName("a", 0)
             table = runs_table({part.tp: _went(store, part, 100 * n)})
             write_map_part(store, RESTORE, number, name, table, MapPartName("a", 0) if n else None)
-            tables.append(table)
+            tables.append(MapPart(table))
         yield name
     write_map(store, RESTORE, tables)
     report = make_report(plan, store.url, planned(plan), (), ["as planned"], {"run": 1.0}, "restored")
@@ -367,8 +369,8 @@ def _resumed(store: Store, sample: Sample) -> str:
     key = layout.restore_key(RESTORE, layout.PLAN)
     plan = load(RestorePlan, store.get(key), key)
     check_same_archive(plan, store)
-    parts = [read_map_parts(store, RESTORE, unit, last) for unit, last in enumerate(sample.last)]
-    said = [str(part.runs.to_pylist()) + str(part.cut) for part in parts]
+    names = ((unit, committed_names(store, RESTORE, unit, last)) for unit, last in enumerate(sample.last))
+    said = [str(part.runs.to_pylist()) + str(part.cut) for part in read_map_parts(store, RESTORE, names)]
     return _brought(store, plan) + hashlib.sha256("".join(said).encode()).hexdigest()
 
 

@@ -6,9 +6,11 @@ import hashlib
 import io
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -107,6 +109,9 @@ _CUT = b"kbackup.cut"
 _KEY = b"kbackup.key"
 _SUM = b"kbackup.sum"
 _NO_SUM = b"sha256:" + b"0" * 64
+_ROWS = 1 << 20  # of a map in one row group of its file
+_THREADS = 8
+_EMPTY = np.empty(0, np.int64)
 
 
 class MapPartName(NamedTuple):
@@ -141,11 +146,20 @@ NOTHING = Cut()
 _Key = TypeVar("_Key", bound=tuple[Any, ...])
 
 
-class CommittedMap(NamedTuple):
-    """All that a unit has committed: its map, and what windows selected of what it read for that."""
+class MapPart(NamedTuple):
+    """The map of a transaction, and what windows selected for it."""
 
     runs: pa.Table
+    cut: Cut = NOTHING
+
+
+class WrittenMap(NamedTuple):
+    """What a restore needs to know of the map that it wrote: records by topic, what windows selected, and of each
+    partition the runs by which the wanted offsets are mapped (`around`)."""
+
+    records: Mapping[str, int]
     cut: Cut
+    runs: Mapping[TopicPartition, Runs]
 
 
 def runs_table(runs: Mapping[_Key, Runs], schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -165,9 +179,25 @@ def runs_table(runs: Mapping[_Key, Runs], schema: pa.Schema = SCHEMA) -> pa.Tabl
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[TopicPartition, Runs]]:
-    """Yield the runs of a table in which each target partition's stand together, as in every map and part."""
+    """Yield the runs of a table in which each target partition's stand together, as in every part."""
     for (topic, partition), runs in split_runs(table):
         yield TopicPartition(topic, partition), runs
+
+
+def runs_by_partition(table: pa.Table) -> dict[TopicPartition, Runs]:
+    """Return the runs of each target partition, wherever they stand."""
+    pieces = defaultdict[TopicPartition, list[Runs]](list)
+    for tp, runs in by_partition(table):
+        pieces[tp].append(runs)
+    return joined(pieces)
+
+
+def joined(pieces: Mapping[TopicPartition, Sequence[Runs]]) -> dict[TopicPartition, Runs]:
+    whole: dict[TopicPartition, Runs] = {}
+    for tp, some in pieces.items():
+        source, target, count = (np.concatenate(columns) for columns in zip(*some, strict=True))
+        whole[tp] = source, target, count
+    return whole
 
 
 def split_runs(table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Runs]]:
@@ -202,19 +232,26 @@ def write_map_part(
     store.put_new(key, encode(runs.replace_schema_metadata(metadata), key))
 
 
-def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName | None) -> CommittedMap:
-    """Return everything that a unit has committed, `last` being the part named in its progress."""
-    tables: list[pa.Table] = []
+def committed_names(store: Store, restore_id: str, unit: int, last: MapPartName | None) -> list[MapPartName]:
+    """Return the parts that a unit has committed, in order, `last` being the one named in its progress."""
+    names: list[MapPartName] = []
     while last is not None:
-        keys = [_part_key(restore_id, unit, MapPartName(last.attempt, n)) for n in range(last.number + 1)]
-        tables = [decode(store.get(key), key) for key in keys] + tables
-        last = previous_of(tables[0])
-    cut = NOTHING
-    for table in tables:
-        if (counts := table.schema.metadata.get(_CUT)) is not None:  # None: the part is older than windows
-            cut = cut.plus(Cut(*map(int, counts.decode().split(","))))
-    bare = [t.replace_schema_metadata(None) for t in tables]
-    return CommittedMap(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
+        attempt = [MapPartName(last.attempt, n) for n in range(last.number + 1)]
+        key = _part_key(restore_id, unit, attempt[0])
+        last, names = previous_of(decode(store.get(key), key)), attempt + names
+    return names
+
+
+def read_map_parts(
+    store: Store, restore_id: str, units: Iterable[tuple[int, Sequence[MapPartName]]]
+) -> Iterator[MapPart]:
+    """Yield the named parts of units in order; a few are read side by side."""
+    keys = (_part_key(restore_id, unit, name) for unit, names in units for name in names)
+    while some := list(islice(keys, 2 * _THREADS)):
+        for table in in_threads(lambda key: decode(store.get(key), key), some, _THREADS):
+            counts = table.schema.metadata.get(_CUT)  # None: the part is older than windows
+            cut = NOTHING if counts is None else Cut(*map(int, counts.decode().split(",")))
+            yield MapPart(table.replace_schema_metadata(None), cut)
 
 
 def begun_map_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:
@@ -232,26 +269,72 @@ def previous_name(part: pa.Table) -> str:
     return (part.schema.metadata or {}).get(PREVIOUS, b"").decode(errors="replace")
 
 
+class _MapFile:
+    """A map as Parquet in memory, with its place and its own checksum: nothing else vouches for the file."""
+
+    def __init__(self, key: str, schema: pa.Schema) -> None:
+        told = {**(schema.metadata or {}), _KEY: key.encode(), _SUM: _NO_SUM}
+        self._sink, self._waiting, self._rows = io.BytesIO(), list[pa.Table](), 0
+        self._schema = schema.with_metadata(told)
+        self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd")
+
+    def write(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._rows += len(table)
+        if self._rows >= _ROWS:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._rows = [], 0
+
+    def data(self) -> bytes:
+        """Return the whole file."""
+        if self._rows:
+            self._write_rows()
+        self._writer.close()
+        data = self._sink.getvalue()
+        return data.replace(_NO_SUM, _sum(data), 1)
+
+
 def encode(table: pa.Table, key: str) -> bytes:
-    """Encode a map with its place and its own checksum: nothing else vouches for the file."""
-    told = {**(table.schema.metadata or {}), _KEY: key.encode(), _SUM: _NO_SUM}
-    sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(told), sink, compression="zstd")
-    data = sink.getvalue()
-    return data.replace(_NO_SUM, _sum(data), 1)
+    """Encode a map or a part, which belongs under `key`."""
+    file = _MapFile(key, table.schema)
+    file.write(table)
+    return file.data()
 
 
 def _sum(data: bytes) -> bytes:
     return b"sha256:" + hashlib.sha256(data).hexdigest().encode()
 
 
-def write_map(store: Store, restore_id: str, tables: Iterable[pa.Table]) -> pa.Table:
-    """Write offsets.parquet, in order of topic, partition and source offset."""
-    whole = pa.concat_tables([*tables, SCHEMA.empty_table()])
-    whole = whole.sort_by([(name, "ascending") for name in ("topic", "partition", "source")])
+def write_map(
+    store: Store,
+    restore_id: str,
+    parts: Iterable[MapPart],
+    wanted: Mapping[TopicPartition, Int64Array] = MappingProxyType({}),
+) -> WrittenMap:
+    """Write offsets.parquet from parts in which each partition's runs follow one another. `wanted` are source offsets
+    to be mapped. Memory holds the written file, and of the runs `_ROWS` at once."""
+    records, cut, near = Counter[str](), NOTHING, defaultdict[TopicPartition, list[Runs]](list)
     key = layout.restore_key(restore_id, layout.OFFSETS)
-    store.put(key, encode(whole, key))
-    return whole
+    file = _MapFile(key, SCHEMA)
+    for part in parts:
+        file.write(part.runs)
+        cut = cut.plus(part.cut)
+        for tp, runs in by_partition(part.runs):
+            records[tp.topic] += int(runs[2].sum())
+            near[tp].append(around(runs, wanted.get(tp, _EMPTY)))
+    store.put(key, file.data())
+    return WrittenMap(records, cut, joined(near))
+
+
+def around(runs: Runs, offsets: Int64Array) -> Runs:
+    """Return the first and the last run, and those by which `OffsetMap` maps `offsets`."""
+    source, target, count = runs
+    after = np.searchsorted(source, offsets, side="right")
+    keep = np.unique(np.clip([0, len(source) - 1, *(after - 1), *after], 0, len(source) - 1))
+    return source[keep], target[keep], count[keep]
 
 
 def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -431,9 +514,7 @@ def read_flow(store: Store, source: str, target: str) -> FlowState | None:
 FOLD = 16
 """Parts after the folded table that make a new one due."""
 
-_THREADS = 8
 _ATTEMPTS = 3
-_EMPTY = np.empty(0, np.int64)
 
 
 @dataclass

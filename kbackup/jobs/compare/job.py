@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.query.java import open_archive_or_folder, readable
-from kbackup.archive.restores.offset_map import How, by_partition
+from kbackup.archive.restores.offset_map import How, runs_by_partition
 from kbackup.archive.restores.plan import (
     RestorePlan,
     UnitRange,
@@ -230,7 +230,7 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
 def restored_offsets(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, TargetOffsets]:
     """Return the offset map of each target partition; an empty one where no record was restored."""
     bare = {part.tp: NO_OFFSETS for part in _all_partitions(plan)}
-    return bare | {tp: TargetOffsets(*columns) for tp, columns in by_partition(runs)}
+    return bare | {tp: TargetOffsets(*columns) for tp, columns in runs_by_partition(runs).items()}
 
 
 def _all_partitions(plan: RestorePlan) -> list[UnitRange]:

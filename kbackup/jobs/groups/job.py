@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 from msgspec.structs import asdict
 
 from kbackup.archive.models import Document, GroupOffset, Manifest, Member
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import open_archive
-from kbackup.archive.restores.offset_map import OffsetMap, SameLog, by_partition
+from kbackup.archive.restores.offset_map import OffsetMap, Runs, SameLog, runs_by_partition
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, check_same_target, finished_restore
 from kbackup.config.models import Restore
 from kbackup.errors import NotFoundError, RefusedError, UsageError
@@ -34,7 +34,7 @@ from kbackup.jobs.groups.plan import (
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import Int64Array, TopicPartition
 from kbackup.util.text import kbackup_command, plural
 from kbackup.util.times import now
 
@@ -129,9 +129,19 @@ class GroupResult(Member, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
 
 
-def restore_groups(cluster: Cluster, state: Store, plan: RestorePlan, whole: pa.Table) -> tuple[GroupResult, ...]:
-    """Set the groups of a restore, by its whole offset map; captured before."""
-    plans = _plan_by_map(cluster, plan, plan.groups, whole, {})
+def committed_offsets(plan: RestorePlan) -> dict[TopicPartition, Int64Array]:
+    """Return the offsets of the plan's groups in the source, by target partition."""
+    targets, offsets = {t.source: t.target for t in plan.topics}, defaultdict[TopicPartition, set[int]](set)
+    for each in (o for group in plan.groups for o in group.offsets):
+        offsets[TopicPartition(targets[each.topic], each.partition)].add(each.offset)
+    return {tp: np.array(sorted(some), np.int64) for tp, some in offsets.items()}
+
+
+def restore_groups(
+    cluster: Cluster, state: Store, plan: RestorePlan, runs: Mapping[TopicPartition, Runs]
+) -> tuple[GroupResult, ...]:
+    """Set the groups of a restore, by the runs of its offset map; captured before."""
+    plans = _plan_by_map(cluster, plan, plan.groups, runs, {})
     captures = Captures(state, plan.restore_id)
     return set_groups(cluster, captures, "restore", plan.target_cluster_id, plans)[0]
 
@@ -140,19 +150,19 @@ def _plan_by_map(
     cluster: Cluster,
     plan: RestorePlan,
     groups: Sequence[PlannedGroup],
-    whole: pa.Table,
+    runs: Mapping[TopicPartition, Runs],
     unusable: Mapping[TopicPartition, str],
 ) -> tuple[GroupPlan, ...]:
-    """Plan the offsets of `groups` on the target of the restore `plan`, by the offset map `whole`."""
+    """Plan the offsets of `groups` on the target of the restore `plan`, by the runs of its offset map."""
     targets = {t.source: t.target for t in plan.topics}
     partitions = {TopicPartition(targets[o.topic], o.partition) for g in groups for o in g.offsets}
-    maps, unmapped = offset_maps(cluster, plan, partitions - unusable.keys(), whole)
+    maps, unmapped = offset_maps(cluster, plan, partitions - unusable.keys(), runs)
     plans = plan_groups(groups, targets, maps, {**unmapped, **unusable})
     return with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=False)
 
 
 def offset_maps(
-    cluster: Cluster, plan: RestorePlan, partitions: Iterable[TopicPartition], whole: pa.Table
+    cluster: Cluster, plan: RestorePlan, partitions: Iterable[TopicPartition], runs: Mapping[TopicPartition, Runs]
 ) -> tuple[dict[TopicPartition, OffsetMap], dict[TopicPartition, str]]:
     """Return, by target partition, the offset maps as the logs are now, and the reasons for those without one."""
     there = cluster.topics({tp.topic for tp in partitions})
@@ -165,7 +175,7 @@ def offset_maps(
             unusable[tp] = f"{tp} is not on the target"
     starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_committed")
     maps: dict[TopicPartition, OffsetMap] = {}
-    runs, none = dict(by_partition(whole)), np.empty(0, np.int64)
+    none = np.empty(0, np.int64)
     for tp in usable:
         source, target, count = runs.get(tp, (none, none, none))
         start, end = starts[tp], ends[tp]
@@ -466,7 +476,7 @@ def prepare(
     plan, whole = finished_restore(state, options.restore_id)
     check_same_target(plan, cluster_id)
     selection = select_for_restore(store, plan, moment, options)
-    plans = _plan_by_map(cluster, plan, selection.groups, whole, selection.unusable)
+    plans = _plan_by_map(cluster, plan, selection.groups, runs_by_partition(whole), selection.unusable)
     return Prepared(plan.restore_id, cluster_id, selection, plans, same_offsets=False)
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import NamedTuple
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import readable
-from kbackup.archive.restores.offset_map import write_map
+from kbackup.archive.restores.offset_map import Runs, read_map_parts, write_map
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
-from kbackup.jobs.groups.job import restore_groups
+from kbackup.jobs.groups.job import committed_offsets, restore_groups
 from kbackup.jobs.restore.plan import (
     check_same_options,
     count_by_tasks,
@@ -132,12 +129,14 @@ def restore(
         results = run_counted(spark, list(enumerate(plan.units)), work, listener, plan.records)
         kernel.say(r.kernel for r in results)
     with phases.step("offset map"):
-        offset_map = write_map(state, plan.restore_id, [r.runs for r in results])
+        in_order = sorted(results, key=lambda r: plan.units[r.number][0].tp)
+        parts = read_map_parts(state, plan.restore_id, ((r.number, r.parts) for r in in_order))
+        offset_map = write_map(state, plan.restore_id, parts, committed_offsets(plan))
         done = restored(plan, offset_map, [r.cut for r in results])
         check_complete(plan, done)
-        hidden = wait_visible(cluster, offset_map)
+        hidden = wait_visible(cluster, offset_map.runs)
     with phases.step("groups"):
-        groups = restore_groups(cluster, state, plan, offset_map)
+        groups = restore_groups(cluster, state, plan, offset_map.runs)
     with phases.step("report"):
         warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results), hidden)]
         report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored", settings)
@@ -224,13 +223,12 @@ _MARKERS = 60.0  # s, for a broker to write the markers of its transactions
 _PAUSE = 0.1  # s
 
 
-def wait_visible(cluster: Cluster, runs: pa.Table) -> list[TopicPartition]:
-    """Wait until the records of the offset map `runs` can be read. Return the partitions where they still can't. A
-    broker acknowledges a commit before it has written the markers. Until then a log ends, for consumers, before the
-    transaction: a comparison, or a request for the log's end, would find too little."""
-    after = runs.append_column("after", pc.add(runs.column("target"), runs.column("count")))
-    rows = after.group_by(["topic", "partition"]).aggregate([("after", "max")]).to_pylist()
-    waiting = {TopicPartition(row["topic"], row["partition"]): row["after_max"] for row in rows}
+def wait_visible(cluster: Cluster, runs: Mapping[TopicPartition, Runs]) -> list[TopicPartition]:
+    """Wait until the records of the offset map can be read, up to the last of each partition's `runs`. Return the
+    partitions where they still can't. A broker acknowledges a commit before it has written the markers. Until then a
+    log ends, for consumers, before the transaction: a comparison, or a request for the log's end, would find too
+    little."""
+    waiting = {tp: int(target[-1] + count[-1]) for tp, (_, target, count) in runs.items()}
     for _ in attempts(_MARKERS, _PAUSE):
         ends = cluster.log_ends(waiting, "read_committed")
         waiting = {tp: after for tp, after in waiting.items() if ends[tp] < after}

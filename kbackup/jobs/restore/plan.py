@@ -101,16 +101,20 @@ def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], re
 
 
 def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRange, ...], ...]:
-    """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
-    parts = [(t.name, p) for t in content.topics for p in t.partitions if p.segments]
-    parts.sort(key=lambda part: -part[1].bytes)
-    return tuple(
-        tuple(
-            UnitRange(topic=topic, partition=p.partition, target=names[topic], segments=p.segments, window=p.window)
-            for topic, p in unit
-        )
-        for unit in pack(parts, lambda part: part[1].bytes, UNIT_BYTES, UNIT_PARTITIONS)
-    )
+    """Return partitions with records, big ones alone, small ones sharing a producer with their neighbours on the
+    target; the biggest first."""
+    parts = [
+        UnitRange(topic=t.name, partition=p.partition, target=names[t.name], segments=p.segments, window=p.window)
+        for t in content.topics
+        for p in t.partitions
+        if p.segments
+    ]
+    units = pack(sorted(parts, key=lambda part: part.tp), bytes_of, UNIT_BYTES, UNIT_PARTITIONS)
+    return tuple(sorted(units, key=lambda unit: -sum(map(bytes_of, unit))))
+
+
+def bytes_of(part: UnitRange) -> int:
+    return sum(s.bytes for s in part.segments)
 
 
 # Read the timestamps of segments without any, as those of the Java tool, before a restore is checked.

@@ -13,7 +13,7 @@ import numpy as np
 
 from kbackup.archive import layout
 from kbackup.archive.query.content import ArchivedTopic, Content
-from kbackup.archive.restores.offset_map import by_partition
+from kbackup.archive.restores.offset_map import runs_by_partition
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import KbackupError, MismatchError, RefusedError
@@ -283,7 +283,7 @@ def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None
         if existing is None or len(existing.partitions) < topic.partitions:
             problem = "is not in the target" if existing is None else "has fewer partitions than it had"
             raise MismatchError(f"topic {topic.target} of finished restore {plan.restore_id} {problem}", _ANOTHER)
-    runs = dict(by_partition(finished_restore(state, plan.restore_id)[1]))
+    runs = runs_by_partition(finished_restore(state, plan.restore_id)[1])
     starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_uncommitted")
     for tp, (_, target, count) in runs.items():
         first, end = int(target.min()), int(np.max(target + count))

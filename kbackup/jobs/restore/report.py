@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from kbackup.archive.models import Document, Member
-from kbackup.archive.restores.offset_map import NOTHING, Cut
+from kbackup.archive.restores.offset_map import NOTHING, Cut, WrittenMap
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.window import Choice
 from kbackup.jobs.groups.job import GroupResult, not_applied
@@ -38,13 +37,11 @@ def planned(plan: RestorePlan) -> Restored:
     return Restored({t.target: t.records for t in plan.topics}, plan.bytes)
 
 
-def restored(plan: RestorePlan, whole: pa.Table, cuts: Iterable[Cut]) -> Restored:
-    """Return the restored counts, by the offset map `whole` and the counts of each unit's windows."""
-    rows = whole.group_by("topic").aggregate([("count", "sum")]).to_pylist()
-    records = {row["topic"]: row["count_sum"] for row in rows}
-    cut = reduce(Cut.plus, cuts, NOTHING)
+def restored(plan: RestorePlan, written: WrittenMap, cuts: Iterable[Cut]) -> Restored:
+    """Return the restored counts, by the offset map and what windows selected after its last parts (`cuts`)."""
+    cut = reduce(Cut.plus, cuts, written.cut)
     size = sum(s.bytes for unit in plan.units for p in unit if p.window is None for s in p.segments)
-    return Restored({t.target: records.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
+    return Restored({t.target: written.records.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
 
 
 class RestoredTopic(Member, frozen=True, kw_only=True):

@@ -7,15 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from kbackup.archive.restores.offset_map import (
-    NOTHING,
-    CommittedMap,
     Cut,
     MapPartName,
     begun_map_parts,
-    read_map_parts,
+    committed_names,
     runs_table,
     write_map_part,
 )
@@ -36,11 +32,11 @@ Unit = tuple[int, tuple[UnitRange, ...]]
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """`runs` is the unit's whole offset map (`archive.offset_map.SCHEMA`), `cut` what its windows selected; `moved`
-    counts records whose timestamp 0 became 1."""
+    """`parts` are those of its offset map, in order; `cut` is what windows selected after the last one. `moved` counts
+    records whose timestamp 0 became 1."""
 
     number: int
-    runs: pa.Table
+    parts: tuple[MapPartName, ...]
     cut: Cut
     moved: int
     kernel: Kernel
@@ -66,8 +62,8 @@ class RestoreWork:
             ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
             unit = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
             unit.run()
-        done = ledger.everything()
-        yield UnitResult(number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel())
+        parts = committed_names(self.state, self.restore_id, number, ledger.last)
+        yield UnitResult(number, tuple(parts), unit.counted, producer.moved, selected_kernel())
 
 
 @dataclass
@@ -79,14 +75,11 @@ class _UnitLedger:
     progress: Mapping[TopicPartition, CommittedProgress]
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     map_parts_written: int = 0
-    cut: Cut = NOTHING
 
     def __post_init__(self) -> None:
         self.transactions = self.work.transactions
         self.reached = {tp: p.next for tp, p in self.progress.items()}
-        self.began_from = _last_part(self.number, self.progress)
-        self.tables: list[pa.Table] = []
-        self._last: tuple[pa.Table, Cut] | None = None
+        self.began_from = self.last = _last_part(self.number, self.progress)
         if self.transactions and not self.progress:
             # brokers expire the progress of an empty group: a record may be committed all the same
             work, number = self.work, self.number
@@ -110,24 +103,12 @@ class _UnitLedger:
         work, name = self.work, MapPartName(self.attempt, self.map_parts_written)
         self.reached |= {tp: each.next for tp, each in reached.items()}
         table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
-        self._last = table, cut
-        if not self.transactions:
-            return {}
         write_map_part(work.state, work.restore_id, self.number, name, table, self.began_from, cut)
         self.map_parts_written += 1
         return {tp: CommittedProgress(at, str(name)) for tp, at in self.reached.items()}
 
     def committed(self) -> None:
-        assert self._last is not None  # noqa: S101 (it follows `publish`)
-        table, cut = self._last
-        self.tables.append(table)
-        self.cut = self.cut.plus(cut)
-
-    def everything(self) -> CommittedMap:
-        """Return the map parts that this attempt and earlier ones committed."""
-        earlier = read_map_parts(self.work.state, self.work.restore_id, self.number, self.began_from)
-        runs = pa.concat_tables([earlier.runs, *self.tables])
-        return CommittedMap(runs, earlier.cut.plus(self.cut))
+        self.last = MapPartName(self.attempt, self.map_parts_written - 1)
 
 
 def _last_part(unit: int, progress: Mapping[TopicPartition, CommittedProgress]) -> MapPartName | None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import io
+from functools import reduce
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
+from kbackup.archive.restores import offset_map as offset_maps
 from kbackup.archive.restores.offset_map import (
-    SCHEMA,
     Cut,
+    MapPart,
     MapPartName,
     OffsetMap,
+    around,
+    committed_names,
     decode,
+    joined,
     read_map_parts,
+    runs_by_partition,
     runs_table,
     write_map,
     write_map_part,
@@ -34,6 +44,11 @@ def run(source: int, target: int, count: int, tp: TopicPartition = TP) -> pa.Tab
 
 def rows(table: pa.Table) -> list[tuple[int, int, int]]:
     return [(r["source"], r["target"], r["count"]) for r in table.to_pylist()]
+
+
+def committed(store: FaultyStore, unit: int, last: MapPartName | None) -> tuple[list[tuple[int, int, int]], Cut]:
+    parts = list(read_map_parts(store, "r", [(unit, committed_names(store, "r", unit, last))]))
+    return [row for part in parts for row in rows(part.runs)], reduce(Cut.plus, (part.cut for part in parts), Cut())
 
 
 @pytest.mark.parametrize("name", [MapPartName("a", 0), MapPartName("0f-3", 12), MapPartName("x" * 32, 10**6)])
@@ -57,57 +72,51 @@ def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -
     write_map_part(store, "r", 0, MapPartName("three", 0), run(3, 300, 9), MapPartName("two", 0))
     write_map_part(store, "r", 1, MapPartName("other", 0), run(0, 900, 1), None)
 
-    assert rows(read_map_parts(store, "r", 0, MapPartName("one", 1)).runs) == [(0, 100, 1), (1, 101, 1)]
-    assert rows(read_map_parts(store, "r", 0, MapPartName("three", 0)).runs) == [
-        (0, 100, 1),
-        (1, 101, 1),
-        (2, 200, 1),
-        (3, 300, 9),
-    ]
-    assert rows(read_map_parts(store, "r", 1, MapPartName("other", 0)).runs) == [(0, 900, 1)]
-    nothing, cut = read_map_parts(store, "r", 0, None)
-    assert cut == Cut()
-    assert (nothing.num_rows, nothing.schema) == (0, SCHEMA)
+    assert committed(store, 0, MapPartName("one", 1))[0] == [(0, 100, 1), (1, 101, 1)]
+    assert committed(store, 0, MapPartName("three", 0))[0] == [(0, 100, 1), (1, 101, 1), (2, 200, 1), (3, 300, 9)]
+    assert committed(store, 1, MapPartName("other", 0))[0] == [(0, 900, 1)]
+    assert committed(store, 0, None) == ([], Cut())
 
 
 def test_cuts_of_committed_parts_are_summed(store: FaultyStore) -> None:
     write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
     write_map_part(store, "r", 0, MapPartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
     write_map_part(store, "r", 0, MapPartName("two", 0), run(1, 200, 4), MapPartName("one", 0), Cut(4, 90, 0))
-    assert read_map_parts(store, "r", 0, MapPartName("two", 0)).cut == Cut(5, 120, 2)
+    assert committed(store, 0, MapPartName("two", 0))[1] == Cut(5, 120, 2)
 
 
 def test_a_part_is_never_written_twice(store: FaultyStore) -> None:
     write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None)
     with pytest.raises(AlreadyExistsError):
         write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 555, 1), None)
-    assert rows(read_map_parts(store, "r", 0, MapPartName("one", 0)).runs) == [(0, 100, 1)]
+    assert committed(store, 0, MapPartName("one", 0))[0] == [(0, 100, 1)]
 
 
 def test_a_part_that_is_gone_is_an_error(store: FaultyStore) -> None:
     write_map_part(store, "r", 0, MapPartName("one", 1), run(0, 100, 1), None)
     with pytest.raises(NotFoundError):
-        read_map_parts(store, "r", 0, MapPartName("one", 1))
+        committed(store, 0, MapPartName("one", 1))
 
 
-def test_the_whole_map_is_in_order(store: FaultyStore) -> None:
-    other = TopicPartition("a-topic", 12)
-    whole = write_map(
-        store, "r", [run(50, 7, 2), run(0, 3, 4, other), run(4, 0, 3), run(9, 1, 1, TP._replace(partition=1))]
-    )
+def test_the_whole_map_has_all_parts(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_maps, "_ROWS", 2)
+    parts = [run(0, 3, 4, TopicPartition("a", 12)), run(9, 1, 1, TP._replace(partition=1)), run(4, 0, 3), run(50, 7, 2)]
+    written = write_map(store, "r", [MapPart(runs, Cut(1, n, 0)) for n, runs in enumerate(parts)])
     key = layout.restore_key("r", layout.OFFSETS)
-    assert decode(store.get(key), key) == whole
-    assert [(r["topic"], r["partition"], r["source"]) for r in whole.to_pylist()] == [
-        ("a-topic", 12, 0),
-        ("orders", 1, 9),
-        ("orders", 3, 4),
-        ("orders", 3, 50),
-    ]
-    assert write_map(store, "none", []).num_rows == 0
+    assert decode(store.get(key), key) == pa.concat_tables(parts)
+    assert pq.ParquetFile(io.BytesIO(store.get(key))).num_row_groups == 2
+    assert (written.records, written.cut) == ({"a": 4, "orders": 6}, Cut(4, 6, 0))
+    assert [column.tolist() for column in written.runs[TP]] == [[4, 50], [0, 7], [3, 2]]
+    assert write_map(store, "none", []) == ({}, Cut(), {})
+
+
+def test_runs_that_stand_apart_are_one_partitions() -> None:
+    table = pa.concat_tables([run(0, 0, 1), run(0, 9, 1, TopicPartition("other", 0)), run(5, 1, 2)])
+    assert [column.tolist() for column in runs_by_partition(table)[TP]] == [[0, 5], [0, 1], [1, 2]]
 
 
 def test_a_map_that_is_cut_changed_or_not_in_its_place(store: FaultyStore) -> None:
-    write_map(store, "r", [run(0, 0, 1)])
+    write_map(store, "r", [MapPart(run(0, 0, 1))])
     key = layout.restore_key("r", layout.OFFSETS)
     data = store.get(key)
     for changed in (data[:-5], b"", data + b"x", data[:40] + b"?" + data[41:]):
@@ -164,3 +173,21 @@ def test_target_is_the_first_restored_record_at_or_after_the_committed_offset(
     wanted = next((t for s, t in zip(sources, targets, strict=True) if s >= committed), targets[-1] + 5)
     assert found.offset == wanted
     assert int(runs.count.sum()) == len(sources)
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=40),
+    committed=st.lists(st.integers(0, 130), max_size=4),
+    cuts=st.lists(st.integers(0, 40), max_size=3),
+)
+def test_runs_around_offsets_map_these_as_all_runs_do(
+    gaps: list[tuple[int, int]], committed: list[int], cuts: list[int]
+) -> None:
+    sources, targets = (np.cumsum(column, dtype=np.int64) for column in zip(*gaps, strict=True))
+    runs = runs_of(sources, targets)
+    every, end = (runs.source, runs.target, runs.count), int(runs.target[-1] + runs.count[-1])
+    edges = sorted({0, len(runs.source), *(c for c in cuts if c < len(runs.source))})
+    pieces = [(every[0][a:b], every[1][a:b], every[2][a:b]) for a, b in pairwise(edges)]
+    kept = joined({TP: [around(piece, np.array(committed, np.int64)) for piece in pieces]})[TP]
+    for offset in committed:
+        assert OffsetMap(*kept, end).map(offset) == OffsetMap(*every, end).map(offset)

@@ -64,7 +64,7 @@ def _written(name: str) -> Iterator[bytes]:
             yield from (encode(schema.empty_table()), encode(_rows(schema)))
     elif name == "offset_table":
         store = OneObject()
-        offset_map.write_map(store, "r", [_runs()])  # type: ignore[arg-type]
+        offset_map.write_map(store, "r", [offset_map.MapPart(_runs())])  # type: ignore[arg-type]
         yield store.data
     elif name == "document":
         yield from map(dump, _documents())

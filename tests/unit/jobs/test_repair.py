@@ -25,7 +25,7 @@ from kbackup.archive.models import NewerError, dump, load
 from kbackup.archive.query.overview import list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
-from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
+from kbackup.archive.restores.offset_map import MapPart, MapPartName, runs_table, write_map, write_map_part
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Backup
@@ -632,7 +632,7 @@ def made_of_every_kind(store: Store) -> None:
     store.put(layout.restore_key("r", layout.PLAN), dump(restore_plan(archive_id=archive_id)))
     runs = runs_table({TopicPartition("copy", 0): (np.array([0]), np.array([0]), np.array([1]))})
     write_map_part(store, "r", 0, MapPartName("one", 0), runs, None)
-    write_map(store, "r", [runs])
+    write_map(store, "r", [MapPart(runs)])
     store_drill(store, "drill-x", archive_id=archive_id)
     write_status(store, first_status(flow_of(), archive_id, None))
     record_verification(store, verified(store), now(), partial=False)

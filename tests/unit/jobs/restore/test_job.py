@@ -16,7 +16,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
 from kbackup.archive.query.selection import Selection
-from kbackup.archive.restores.offset_map import Cut, MapPartName, runs_table, write_map
+from kbackup.archive.restores.offset_map import Cut, MapPart, MapPartName, WrittenMap, runs_table, write_map
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
@@ -35,7 +35,7 @@ from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from kbackup.types import Int64Array, TopicPartition
+from kbackup.types import TopicPartition
 from tests.support.archives import make_archive, planned_topic, restore_plan
 from tests.support.memory_store import MemoryStore
 
@@ -69,12 +69,10 @@ def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-RUNS = runs_table(
-    {
-        A: (np.array([0, 7]), np.array([0, 5]), np.array([4, 6])),  # records 0 to 10 of the target
-        B: (np.array([3]), np.array([20]), np.array([1])),
-    }
-)
+RUNS = {
+    A: (np.array([0, 7]), np.array([0, 5]), np.array([4, 6])),  # records 0 to 10 of the target
+    B: (np.array([3]), np.array([20]), np.array([1])),
+}
 
 
 class Ends:
@@ -155,25 +153,12 @@ def plan_of(made: Content) -> RestorePlan:
     )
 
 
-def went(*counts: tuple[str, int, int]) -> dict[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]:
-    """Target topic, partition and how many of its records have a place in the map, in two runs."""
-    return {
-        TopicPartition(topic, partition): (
-            np.array([0, 50]),
-            np.array([0, 70]),
-            np.array([count - count // 2, count // 2]),
-        )
-        for topic, partition, count in counts
-    }
-
-
 def test_without_a_window_every_record_of_the_archive_must_be_in_the_map() -> None:
     plan = plan_of(content())
-    whole = runs_table(went(("o", 0, 100), ("o", 1, 100), ("p", 0, 100), ("p", 1, 100)))
-    done = restored(plan, whole, [Cut(), Cut()])
+    done = restored(plan, WrittenMap({"o": 200, "p": 200}, Cut(), {}), [Cut(), Cut()])
     assert (dict(done.topics), done.bytes) == ({"o": 200, "p": 200}, 4000)
     check_complete(plan, done)
-    short = restored(plan, runs_table(went(("o", 0, 100), ("o", 1, 99), ("p", 0, 100), ("p", 1, 100))), [])
+    short = restored(plan, WrittenMap({"o": 199, "p": 200}, Cut(), {}), [])
     with pytest.raises(KbackupError, match="r has 399 records in its offset map, 400 were to be restored"):
         check_complete(plan, short)
 
@@ -185,14 +170,15 @@ def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
     )
     plan = plan_of(made)
     assert (plan.records, planned(plan).records) == (80, 80)
-    done = restored(plan, runs_table(went(("o", 1, 30))), [Cut(10, 500, 1), Cut(20, 800, 2)])
+    written = WrittenMap({"o": 30}, Cut(10, 500, 1), {})
+    done = restored(plan, written, [Cut(), Cut(20, 800, 2)])
     check_complete(plan, done)
     assert (done.records, done.bytes) == (30, 1300)
     assert late_warnings(done, 0, [])[0].startswith("at least 3 record(s) without a timestamp were left out")
     report = make_report(plan, "here", done, (), ["more"], {}, "restored")
     assert [(t.target, t.records) for t in report.topics] == [("o", 30), ("p", 0)]
     assert (report.choice, report.warnings) == (made.choice, ("x is left out", "more"))
-    other = restored(plan, runs_table(went(("o", 1, mapped))), [Cut(10, 500, 1), Cut(20, 800, 2)])
+    other = restored(plan, written._replace(records={"o": mapped}), [Cut(20, 800, 2)])
     with pytest.raises(KbackupError, match=f"r has {mapped} records in its offset map, 30 were to be restored"):
         check_complete(plan, other)
 
@@ -294,7 +280,7 @@ def state(tmp_path: Path) -> Store:
     store = FileStore(tmp_path)
     store.put(layout.restore_key("r", layout.PLAN), dump(plan()))
     runs = tuple(np.array(column, np.int64) for column in ([0, 50], [2, 10], [3, 7]))
-    write_map(store, "r", [runs_table({PLACE: cast(Any, runs)})])
+    write_map(store, "r", [MapPart(runs_table({PLACE: cast(Any, runs)}))])
     return store
 
 
