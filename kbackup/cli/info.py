@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-
 import click
 
 from kbackup.archive.lease import describe, holder
-from kbackup.archive.query.content import Content
-from kbackup.archive.query.java import is_java_archive, readable
-from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points, overview
+from kbackup.archive.query.java import is_java_archive
+from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import (
@@ -26,7 +22,7 @@ from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
-from kbackup.store.base import Store
+from kbackup.library.reading import ArchiveReader
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
 
@@ -96,8 +92,7 @@ def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | 
     """
     moment = moment_of("--to-time", to_time)
     store = cached_archive_store(frame)
-    counting = {"count": partial(_count, store)} if count else {}
-    archived = overview(store, restore_point, moment, topic, **counting)
+    archived = ArchiveReader(store, restore_point, moment).overview(topic, count=count)
     bound = moment is not None and not count
     if archived.choice is not None:
         frame.reporter.note(f"{archived.archive} as a restore would bring it back:")
@@ -114,15 +109,6 @@ def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | 
     _show_topic(shown, frame.reporter, bound)
     document = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
     frame.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
-
-
-def _count(store: Store, content: Content) -> Content:
-    """Count the records in windows by a few threads that read them."""
-    from kbackup.jobs.restore.plan import count_range, with_counts
-
-    source = readable(store, content.archive_id)
-    with ThreadPoolExecutor(8, "count") as threads:
-        return with_counts(content, lambda ranges: threads.map(partial(count_range, source), ranges))
 
 
 def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = False) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
 
 from kbackup.archive.query import browse, overview
-from kbackup.archive.query.content import group_offsets
+from kbackup.archive.query.content import Content, group_offsets
 from kbackup.archive.query.java import JAVA, java_content, java_topics, open_archive_or_folder, readable
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.parallel import plan_reads, read_unit
@@ -22,6 +22,7 @@ from kbackup.errors import UsageError, suggest_name
 from kbackup.library import Configuration, archive_store, configured
 from kbackup.store import Store
 from kbackup.types import TopicPartition
+from kbackup.util.system import in_threads
 
 Time = str | int | datetime
 """A time: RFC 3339 with its zone or '2h ago', milliseconds since 1970, or a datetime with a zone."""
@@ -53,10 +54,12 @@ class ArchiveReader:
     It stays as it was when it was opened: open it again to see later restore points. Compressed and encrypted archives
     read like others."""
 
-    def __init__(self, store: Store, restore_point: str | int = "latest", at: int | None = None) -> None:
+    def __init__(
+        self, store: Store, restore_point: str | int = "latest", at: int | None = None, opened: Archive | None = None
+    ) -> None:
         self._store = store
         self._point, self._at = str(restore_point), at
-        self._archive = open_archive_or_folder(store)
+        self._archive = open_archive_or_folder(store) if opened is None else opened
         if self._archive is not None:
             found = self._archive.find_point(self._point)
             self._point = self._point if at is not None else str(found.number)
@@ -89,7 +92,7 @@ class ArchiveReader:
     def at(self, *, restore_point: str | int = "latest", to_time: Time | None = None) -> ArchiveReader:
         """Return the archive as of a restore point (number or label) or as a restore of a moment would bring it back;
         the moment is included."""
-        return ArchiveReader(self._store, restore_point, moment_of("to_time", to_time))
+        return ArchiveReader(self._store, restore_point, moment_of("to_time", to_time), self._archive)
 
     @cached_property
     def topics(self) -> tuple[str, ...]:
@@ -147,18 +150,30 @@ class ArchiveReader:
         bounds = [bound for bound in (upto, self._at) if bound is not None]
         window = Window(from_time=moment_of("from_time", from_time, up=True), to_time=min(bounds, default=None))
         window = window.at_offsets(from_offset, to_offset)
-        if self._archive is None:
-            found = browse.catalogue(self._store, topic=topic, at=self._at)
-        else:
-            found = browse.catalogue_in(self._archive, self._point, topic, self._at)
+        found = self.catalogue(topic)
         held = [found.partition(topic, partition)] if partition is not None else found.topics[0].partitions
         store = readable(self._store, self.id)
         for unit in plan_reads((s for p in held for s in p.segments), lambda segment: window):
             yield from read_unit(store, unit, columns)
 
-    def overview(self) -> overview.ArchiveOverview:
-        """Return what `kbackup info` shows: sums of records, bytes and times by topic and partition, and losses."""
-        return overview.overview_in(self._archive, self._store, self._point, self._at)
+    def overview(self, topic: str | None = None, *, count: bool = False) -> overview.ArchiveOverview:
+        """Return what `kbackup info` shows: sums of records, bytes and times by topic and partition, and losses. As of
+        a moment, `topic` is there in any case, and records are upper bounds, or counted with `count`."""
+        counting = {"count": self._count} if count else {}
+        return overview.overview(self._archive, self._store, self._point, self._at, topic, **counting)
+
+    def _count(self, content: Content) -> Content:
+        """Count the records in windows by a few threads that read them."""
+        from kbackup.jobs.restore.plan import count_range, with_counts
+
+        source = readable(self._store, self.id)
+        return with_counts(content, lambda ranges: in_threads(partial(count_range, source), ranges, 8))
+
+    def catalogue(self, topic: str | None = None) -> browse.Catalogue:
+        """Return the topics, or one of them, with their partitions and segments. `UsageError` for an unknown topic."""
+        if self._archive is None:
+            return browse.java_catalogue(self._store, topic, self._at)
+        return browse.catalogue(self._archive, self._point, topic, self._at)
 
 
 def open_archive(

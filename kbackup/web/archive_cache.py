@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import far_numbers
 from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Loss, Manifest, Metadata
-from kbackup.archive.query.browse import Catalogue, catalogue, catalogue_of
+from kbackup.archive.query.browse import Catalogue, catalogue_of, java_catalogue
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.query.groups import (
     GroupOverview,
@@ -101,7 +101,7 @@ class ArchiveSnapshot:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        return catalogue_of(*self._at) if self._at is not None else catalogue(self.store)
+        return catalogue_of(*self._at) if self._at is not None else java_catalogue(self.store)
 
     @cached_property
     def topics(self) -> dict[str, ArchivedTopic]:

@@ -12,11 +12,12 @@ from typing import Literal
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.query.browse import PartitionRecords, catalogue
+from kbackup.archive.query.browse import PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.errors import CorruptError, KbackupError, OutcomeUnknownError, StoreError, UnreachableError
+from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Buffer, Failed, Store, Upload, encryption_of
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -218,7 +219,7 @@ def offsets(answers: Iterator[PartitionRecords]) -> list[int]:
 
 
 def partition_of(store: Store, topic: str, number: int = 0) -> ArchivedPartition:
-    return catalogue(store, topic=topic).partition(topic, number)
+    return ArchiveReader(store).catalogue(topic).partition(topic, number)
 
 
 def one(offset: int) -> Window:

@@ -43,7 +43,7 @@ def test_the_public_surface() -> None:
         if callable(found := getattr(kbackup, name))
     }
     assert signatures == {
-        "ArchiveReader": ["store", "restore_point", "at"],
+        "ArchiveReader": ["store", "restore_point", "at", "opened"],
         "RestorePoint": ["number", "committed_at", "labels", "pinned", "records", "bytes", "losses", "_archive"],
         "backup": ["config", "label", "spark", "listener", "settings"],
         "open_archive": ["url", "config", "restore_point", "to_time"],
@@ -53,7 +53,18 @@ def test_the_public_surface() -> None:
         "verify": ["config", "restore_point", "quick", "spark", "listener"],
     }
     public = {name for name in dir(kbackup.ArchiveReader) if not name.startswith("_")}
-    assert public == {"at", "group_names", "groups", "id", "overview", "records", "restore_points", "topics", "url"}
+    assert public == {
+        "at",
+        "catalogue",
+        "group_names",
+        "groups",
+        "id",
+        "overview",
+        "records",
+        "restore_points",
+        "topics",
+        "url",
+    }
 
 
 def test_importing_it_loads_nothing_else() -> None:
@@ -134,6 +145,9 @@ def test_an_opened_archive_does_not_change(tmp_path: Path) -> None:
     counts = [sum(batch.num_rows for batch in each.records("orders", 1)) for each in both]
     assert (counts, [len(each.restore_points) for each in both]) == ([12, 20], [2, 3])
     assert [each.overview().restore_points for each in both] == [2, 3]
+    assert [len(each.at(to_time="2100-01-01T00:00:00Z").restore_points) for each in both] == [2, 3]
+    with pytest.raises(UsageError, match="no restore point 3"):
+        opened.at(restore_point=3)
 
 
 def test_no_archive(tmp_path: Path) -> None:

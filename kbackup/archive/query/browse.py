@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, by_incarnation, topic_of
-from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
+from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.query.overview import content_as_restored, java_as_restored, view_as_restored
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.read import SegmentRanges
@@ -54,21 +54,10 @@ class Catalogue:
         return f"restore point {self.restore_point}" if self.restore_point is not None else self.archive
 
 
-def catalogue(store: Store, point_name: str = "latest", topic: str | None = None, at: int | None = None) -> Catalogue:
+def catalogue(archive: Archive, point_name: str, topic: str | None = None, at: int | None = None) -> Catalogue:
     """As of the restore point `point_name` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
     the epoch): what a restore of that moment would read, as `overview` has it. `UsageError` if there is no such topic.
-    It reads manifests and segment tables; of a folder of the Java tool the indexes of the segments."""
-    archive = open_archive_or_folder(store)
-    if archive is None:
-        content = java_content(store, _chosen(java_topics(store), topic, store.url))
-        if at is not None:
-            content = java_as_restored(content, at)
-        return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
-    return catalogue_in(archive, point_name, topic, at)
-
-
-def catalogue_in(archive: Archive, point_name: str, topic: str | None = None, at: int | None = None) -> Catalogue:
-    """Return the catalogue, as `catalogue` does, of an archive that is open."""
+    It reads manifests and segment tables."""
     if at is None:
         return catalogue_of(archive, archive.restore_point(point_name), topic)
     url = archive.store.url
@@ -80,6 +69,14 @@ def catalogue_in(archive: Archive, point_name: str, topic: str | None = None, at
     content = content_as_restored(archive, view, topics, at)
     manifest = archive.restore_point(content.restore_point)
     return Catalogue(url, manifest.number, manifest.committed_at, content.topics, content.choice)
+
+
+def java_catalogue(store: Store, topic: str | None = None, at: int | None = None) -> Catalogue:
+    """Return the catalogue of a folder of the Java tool, by the indexes of its segments."""
+    content = java_content(store, _chosen(java_topics(store), topic, store.url))
+    if at is not None:
+        content = java_as_restored(content, at)
+    return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
 
 
 def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:

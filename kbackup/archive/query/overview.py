@@ -24,7 +24,7 @@ from kbackup.archive.query.content import (
     span,
     view_of,
 )
-from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
+from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import of_topics
 from kbackup.archive.segments.window import Choice, Window
@@ -299,19 +299,6 @@ class ArchiveOverview:
 
 
 def overview(
-    store: Store,
-    point_name: str,
-    at: int | None = None,
-    named: str | None = None,
-    count: Callable[[Content], Content] = lambda content: content,
-) -> ArchiveOverview:
-    """Return the archive as of the restore point `point_name` (number, label, or 'latest'); a folder of the Java tool
-    as it is. `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any
-    case; `count` adds the counts of its records."""
-    return overview_in(open_archive_or_folder(store), store, point_name, at, named, count)
-
-
-def overview_in(
     archive: Archive | None,
     store: Store,
     point_name: str,
@@ -319,7 +306,9 @@ def overview_in(
     named: str | None = None,
     count: Callable[[Content], Content] = lambda content: content,
 ) -> ArchiveOverview:
-    """Return the overview, as `overview` does, of an archive that is open; None: of a folder of the Java tool."""
+    """Return the archive as of the restore point `point_name` (number, label, or 'latest'); None: the folder of the
+    Java tool as it is. `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in
+    any case; `count` adds the counts of its records."""
     if archive is None:
         content = java_content(store, java_topics(store))
         return _overview(store, content if at is None else count(java_as_restored(content, at)), None, None, ())

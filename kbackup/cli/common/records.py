@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 import click
 
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.query import browse
 from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.window import Window
@@ -28,6 +27,7 @@ from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, Decoding, document, file_decoder, registry_decoders
+from kbackup.library.reading import ArchiveReader
 from kbackup.schemas.decoder import Decoded, DecodedRecord, Decoder, Made
 from kbackup.store import Store
 from kbackup.types import TopicPartition
@@ -223,7 +223,7 @@ class OpenedArchive(NamedTuple):
 def open_archive_at(frame: Frame, restore_point: str, to_time: int | None, topic: str | None) -> OpenedArchive:
     """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
     store = cached_archive_store(frame)
-    catalogue = browse.catalogue(store, restore_point, topic, to_time)
+    catalogue = ArchiveReader(store, restore_point, to_time).catalogue(topic)
     if catalogue.choice is not None:
         frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
         show_window(catalogue.choice, frame.reporter)

@@ -9,12 +9,12 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.query.browse import catalogue
 from kbackup.archive.query.java import JAVA, is_java_archive, java_content, java_topics, readable
 from kbackup.archive.segments.read import SegmentRanges, read_segment
 from kbackup.errors import CorruptError, NoArchiveError
 from kbackup.formats import record
 from kbackup.formats.index import encode_group_offsets
+from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
@@ -88,7 +88,7 @@ def test_every_record_of_a_torn_folder(tmp_path: Path) -> None:
     for file, what in FLAWS.items():
         assert [text for text in content.warnings if text.startswith(f"file {file} {what}")], file
     assert len(content.warnings) == len(FLAWS)
-    assert catalogue(store).warnings == content.warnings
+    assert ArchiveReader(store).catalogue().warnings == content.warnings
 
 
 def test_only_segments_are_a_folder_too(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.query.overview import overview
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.errors import LockedError, NoArchiveError, RefusedError, UsageError
@@ -19,6 +18,7 @@ from kbackup.jobs.backup.job import check_identity
 from kbackup.jobs.capture import LiveTopic
 from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.verify import verify
+from kbackup.library.reading import ArchiveReader
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -53,11 +53,11 @@ def check_truth(store: Store) -> None:
 
 
 def test_every_record_and_group_is_in_the_archive(folder: FileStore) -> None:
-    java, before = objects(folder), overview(folder, "latest")
+    java, before = objects(folder), ArchiveReader(folder, "latest").overview()
     report = run(folder)
     assert (report.records, report.losses) == (385, ())
     check_truth(folder)
-    after = overview(folder, "latest")
+    after = ArchiveReader(folder, "latest").overview()
     assert after.groups == before.groups
     for old, new in zip(before.topics, after.topics, strict=True):
         assert (old.name, old.groups) == (new.name, new.groups)

@@ -22,7 +22,7 @@ from kbackup.archive.catalog.documents import Catalog
 from kbackup.archive.catalog.operations import label_point
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError, dump, load
-from kbackup.archive.query.overview import list_points, overview
+from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
 from kbackup.archive.restores.offset_map import MapPart, MapPartName, runs_table, write_map, write_map_part
@@ -36,6 +36,7 @@ from kbackup.jobs.mirror.flow import write_status
 from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.status import archive_status
 from kbackup.jobs.verify import VerifyReport, record_verification
+from kbackup.library.reading import ArchiveReader
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -137,7 +138,7 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
 def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int, name: str, how: str) -> None:
     before, points = listed_segments(store), {p.number: p for p in list_points(open_archive(store))}
     row = attrgetter("records", "losses", "labels", "pinned")
-    shown = {n: overview(store, str(n)) for n in before}
+    shown = {n: ArchiveReader(store, str(n)).overview() for n in before}
     harm(store, key_of(store, number, name), how)
     assert verified(store).findings
     report = repaired(store)
@@ -148,7 +149,7 @@ def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int,
     after = {p.number: p for p in list_points(open_archive(store))}
     for n, point in after.items():
         assert row(point) == row(points[n])
-        whole = overview(store, str(n))
+        whole = ArchiveReader(store, str(n)).overview()
         assert [(t.name, t.incarnation, t.sums) for t in whole.topics] == [
             (t.name, t.incarnation, t.sums) for t in shown[n].topics
         ]
@@ -157,12 +158,12 @@ def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int,
             shown[n].groups,
             [t.configs for t in shown[n].topics],
         )
-    assert overview(store, str(number)).not_known
+    assert ArchiveReader(store, str(number)).overview().not_known
     if name == layout.MANIFEST:
-        assert [(t.configs, t.state) for t in overview(store, str(number)).topics] == [
+        assert [(t.configs, t.state) for t in ArchiveReader(store, str(number)).overview().topics] == [
             (t.configs, t.state) for t in shown[number].topics
         ]
-        assert overview(store, str(number)).groups == shown[number].groups
+        assert ArchiveReader(store, str(number)).overview().groups == shown[number].groups
 
 
 def test_all_manifests_are_made_of_the_catalog(store: MemoryStore) -> None:
@@ -184,7 +185,7 @@ def test_a_lost_segment_costs_no_restore_point(store: MemoryStore, how: str) -> 
     assert listed_segments(store) == without_segments(before, [bad])
     assert {n: len(lacking(store, n)) for n in before} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 0, 6: 0}
     assert {p.number: p.damaged for p in list_points(open_archive(store))} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 0, 6: 0}
-    assert overview(store, "2").losses == (LOSS, *lacking(store, 2))
+    assert ArchiveReader(store, "2").overview().losses == (LOSS, *lacking(store, 2))
 
 
 def test_segments_are_compared_by_size_unless_all_are_read(store: MemoryStore) -> None:
@@ -246,7 +247,7 @@ def test_a_new_restore_point_has_the_partitions_and_topics_that_were_captured() 
     store.delete([key for key in all_objects(store) if not key.endswith(keep)])
     repaired(store)
     assert partition_counts(store, "latest") == {"empty": 2, "orders": 4}
-    assert [t.configs for t in overview(store, "latest").topics] == [{"retention.ms": "-1"}] * 2
+    assert [t.configs for t in ArchiveReader(store, "latest").overview().topics] == [{"retention.ms": "-1"}] * 2
 
 
 # Repair of archives whose catalogs or tables are lost.
@@ -353,8 +354,8 @@ def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, retain
     else:
         assert report.new_point == 2  # the former incarnation has one of its own
         assert report.records == sum(
-            p.sums.records for t in overview(store, "latest").topics for p in t.partitions
-        ) + sum(p.sums.records for t in overview(store, "1").topics for p in t.partitions)
+            p.sums.records for t in ArchiveReader(store, "latest").overview().topics for p in t.partitions
+        ) + sum(p.sums.records for t in ArchiveReader(store, "1").overview().topics for p in t.partitions)
 
 
 # Repair of archives where segments, indexes or manifests alone remain.
@@ -522,7 +523,7 @@ def test_names_that_no_writer_gives_are_left_alone(store: MemoryStore) -> None:
     harm(store, layout.ARCHIVE, "gone")
     report = run(store)
     assert (report.lost, report.losses) == ((), ())
-    whole = overview(store, "latest")
+    whole = ArchiveReader(store, "latest").overview()
     assert {t.name: len(t.partitions) for t in whole.topics} == {"clicks": 1, "more": 1, "orders": 1}
     assert all(store.get(key) for key in strange)
     assert verified(store).findings == ()

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.query.browse import catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
+from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Store
 from kbackup.web.archive_cache import SAMPLES
 from kbackup.web.charts import COLUMNS, HEIGHT, STEPS, WIDTH, Unit, area, running_totals, strip, ticks, timeline
@@ -162,7 +162,7 @@ def test_ticks_are_even_and_within_the_axis(start: int, span: int, begin: float,
 
 
 def test_a_strip(rich: Store) -> None:
-    partition = catalogue(rich, topic="orders").partition("orders", 0)
+    partition = ArchiveReader(rich).catalogue("orders").partition("orders", 0)
     drawn = strip(partition, [("a", 0), ("b", 90), ("c", 500), ("d", -4)])
     assert [(s.start, s.end) for s in drawn.spans] == [(0, 120), (160, 180)]
     assert [round(m.x) for m in drawn.marks] == [0, 500, 1000, 0]
@@ -173,7 +173,7 @@ def test_a_strip(rich: Store) -> None:
 
 
 def test_lost_and_expired_ranges_of_a_strip(rich: Store) -> None:
-    partition = replace(catalogue(rich, topic="orders").partition("orders", 0), start=20)
+    partition = replace(ArchiveReader(rich).catalogue("orders").partition("orders", 0), start=20)
     drawn = strip(partition, [("a", 60), ("b", 60), ("c", 160)], [(120, 160), (50, 51), (180, 200)], (0, 20))
     assert (drawn.start, drawn.end) == (0, 200), "with what is lost behind the last record"
     assert [(s.start, s.end) for s in drawn.lost] == [(50, 51), (120, 160), (180, 200)]

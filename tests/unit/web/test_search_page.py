@@ -16,6 +16,7 @@ from kbackup.archive.segments.window import Window
 from kbackup.cli.common.records import as_json
 from kbackup.formats.record import rows
 from kbackup.jobs.decoding import Decoding, Expression
+from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
@@ -279,7 +280,7 @@ def test_the_download_has_every_match(store: Store, query: dict[str, str], expec
 
 
 def test_the_download_has_the_documents_of_find(store: Store) -> None:
-    (batch,) = browse.page_from(store, browse.catalogue(store).partition("orders", 1), 7, 1).blocks
+    (batch,) = browse.page_from(store, ArchiveReader(store).catalogue().partition("orders", 1), 7, 1).blocks
     (row,) = rows(batch)
     sent = visit(store).get("/search.ndjson", params={"text": "value 7 of", "where": "orders:1"})
     assert sent.text == as_json(TopicPartition("orders", 1), row)

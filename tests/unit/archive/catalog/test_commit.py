@@ -26,7 +26,7 @@ from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.archive.derived import refresh_derived
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import load
-from kbackup.archive.query.overview import list_points, overview
+from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import WritingRun, begin_writing, check_written, open_or_create
 from kbackup.errors import (
@@ -40,6 +40,7 @@ from kbackup.errors import (
     UsageError,
 )
 from kbackup.formats.index import decode_partition_index
+from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Buffer, Store
 from kbackup.store.file import FileStore
 from kbackup.store.wrappers import GuardedStore
@@ -567,5 +568,5 @@ def test_list_and_info_are_bounded_as_well(chunked: MemoryStore) -> None:
     listing = chunked.requests.total()
     assert listing <= _MOST - 1 + 2 * _CHUNKS, "and incarnations and losses, for what is damaged"
     chunked.requests.clear()
-    assert overview(chunked, "latest").restore_point == _POINTS
+    assert ArchiveReader(chunked, "latest").overview().restore_point == _POINTS
     assert chunked.requests.total() <= _MOST + 2 + len(SCHEMAS) * _CHUNKS

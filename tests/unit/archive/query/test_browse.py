@@ -23,7 +23,6 @@ from kbackup.archive.query.browse import (
     Page,
     PartitionRecords,
     Sought,
-    catalogue,
     offset_at,
     page_before,
     page_from,
@@ -40,6 +39,7 @@ from kbackup.errors import CorruptError, UsageError
 from kbackup.formats import frames
 from kbackup.formats.frames import encode_seek_table
 from kbackup.formats.record import Row, rows
+from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
@@ -159,14 +159,14 @@ def test_rows_are_the_records() -> None:
 
 
 def test_of_an_earlier_restore_point(made: MemoryStore) -> None:
-    earlier: Catalogue = catalogue(made, "1", "orders")
+    earlier: Catalogue = ArchiveReader(made, "1").catalogue("orders")
     assert [t.name for t in earlier.topics] == ["orders"]
     assert offsets(records(made, "orders", earlier.partition("orders", 0))) == list(range(10))
 
 
 def test_missing_partitions_and_topics(made: MemoryStore) -> None:
     with pytest.raises(UsageError, match=r"there is no topic order in restore point 2; did you mean orders\?"):
-        catalogue(made, topic="order")
+        ArchiveReader(made).catalogue("order")
     with pytest.raises(UsageError, match="topic orders has no partition 3 in restore point 2"):
         partition_of(made, "orders", 3)
 
@@ -362,7 +362,7 @@ def test_empty_and_foreign(made: MemoryStore) -> None:
     empty = page_from(made, ArchivedPartition(0, 0, 0, ()), 0, 10)
     assert (page_offsets(empty), empty.first, empty.last, empty.earlier, empty.later) == ([], None, None, False, False)
     java = FileStore(JAVA / "archive")
-    whole = catalogue(java)
+    whole = ArchiveReader(java).catalogue()
     assert whole.restore_point is None
     assert sum(p.records for t in whole.topics for p in t.partitions) == 385
     for topic in whole.topics:
@@ -419,7 +419,7 @@ def test_invalid_expressions_are_refused() -> None:
 
 
 def everything(store: Store) -> list[tuple[str, ArchivedPartition]]:
-    return [(t.name, p) for t in catalogue(store).topics for p in t.partitions]
+    return [(t.name, p) for t in ArchiveReader(store).catalogue().topics for p in t.partitions]
 
 
 def places(matches: Iterator[PartitionRecords]) -> list[tuple[str, int, int]]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kbackup.archive.models import TopicState
 from kbackup.archive.query.content import NO_POINTS, Content
 from kbackup.archive.query.groups import point_lags, sample_points
-from kbackup.archive.query.overview import PointOverview, added_after, growth_of, list_points, overview
+from kbackup.archive.query.overview import PointOverview, added_after, growth_of, list_points
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.run import open_or_create
@@ -26,6 +26,7 @@ from kbackup.errors import UsageError
 from kbackup.formats.record import decode, encode
 from kbackup.jobs.replay import ReadStep, read_range
 from kbackup.jobs.restore.plan import select_content
+from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.util.times import ms_of, time_text
@@ -235,7 +236,7 @@ def test_where_the_window_ends_after_the_archive_that_is_said(store: FaultyStore
     assert left_out(store, to_time=later) == words
     beside = ["orders: nothing of its partitions 1 is restored: --range names others"]
     assert left_out(store, to_time=later, range=["orders:0:5-9"]) == words + beside
-    shown = overview(store, "latest", ms_of(later)).choice
+    shown = ArchiveReader(store, "latest", ms_of(later)).overview().choice
     assert shown is not None
     assert list(shown.left_out) == words
     (earlier,) = left_out(store, to_time=BETWEEN, restore_point=1)
