@@ -65,7 +65,7 @@ def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.Monkey
     monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run_tasks)
     options: Any = SimpleNamespace(segment_bytes=1, compression="none", split_records=100, pack_records=10)
     run: Any = SimpleNamespace(
-        plain=None,
+        plain=MemoryStore(),
         store=MemoryStore(),
         run="r",
         since=lambda: 0.0,
