@@ -53,6 +53,7 @@ def session_settings(master: str | None, attempts: int, submitted: bool, conf: M
         "spark.ui.showConsoleProgress": "false",
         "spark.task.maxFailures": str(attempts),
         "spark.speculation": "false",
+        "spark.sql.execution.arrow.localRelationThreshold": "0",  # a partition for each task, however small
         "spark.driver.extraJavaOptions": log4j,
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # workers import nothing from the working directory
     }
