@@ -145,7 +145,7 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
         )
     most = "" if plan.exact else "at most "
     reporter.line(f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}")
-    reporter.note(f"to restore: {own_command(drop='--dry-run')}")
+    reporter.note(f"to restore: {own_command(drop=('--dry-run', '--count'))}")
 
 
 def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter) -> None:

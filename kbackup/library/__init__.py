@@ -239,19 +239,20 @@ def restore(
     config: Configuration = None,
     *,
     dry_run: bool = False,
+    count: bool = False,
     spark: SparkSession | None = None,
     listener: ProgressListener | None = None,
     **settings: Any,
 ) -> RestoreReport:
     """Restore records, group offsets and settings into the target cluster, as `kbackup restore` does; with `dry_run`
-    check everything, write nothing, and return the plan.
+    check everything, write nothing, and return the plan, whose counts of a window are exact with `count`.
 
     `settings` are keys of the section `restore`: `topics=["orders"]`, `to_time=datetime.now(UTC)`,
     `map={"orders": "orders-restored"}`, `restore_id` to resume. `missing` in the report names what could not be done:
     exit code 3 on the command line."""
     chosen = configured(config, "restore", settings)
     with spark_of(chosen, spark) as session, opened(chosen) as store:
-        return run_restore(chosen, store, session, listener or Silent(), dry_run)
+        return run_restore(chosen, store, session, listener or Silent(), dry_run, count=count)
 
 
 def run_restore(

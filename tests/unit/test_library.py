@@ -47,7 +47,7 @@ def test_the_public_surface() -> None:
         "RestorePoint": ["number", "committed_at", "labels", "pinned", "records", "bytes", "losses", "_archive"],
         "backup": ["config", "label", "spark", "listener", "settings"],
         "open_archive": ["url", "config", "restore_point", "to_time"],
-        "restore": ["config", "dry_run", "spark", "listener", "settings"],
+        "restore": ["config", "dry_run", "count", "spark", "listener", "settings"],
         "status": ["config", "settings"],
         "to_dict": ["report"],
         "verify": ["config", "restore_point", "quick", "spark", "listener"],

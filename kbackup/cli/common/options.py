@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -452,8 +452,8 @@ def _toml(text: str) -> str:
     return f'"{"".join(plain)}"'
 
 
-def own_command(*, add: str = "", drop: str = "") -> str:
-    """Return this run's command line with the option `add`, or without the option `drop`, for messages.
+def own_command(*, add: str = "", drop: Collection[str] = ()) -> str:
+    """Return this run's command line with the option `add`, or without the options `drop`, for messages.
 
     Where it holds a secret, all arguments but the command are dots."""
     context = click.get_current_context()
@@ -461,4 +461,4 @@ def own_command(*, add: str = "", drop: str = "") -> str:
     added = [add] if add else []
     if any(exposes_secret(setting.path, setting.value) for setting in state.settings):
         return " ".join([context.command_path, "…", *added])
-    return kbackup_command(*(word for word in state.arguments if word != drop), *added)
+    return kbackup_command(*(word for word in state.arguments if word not in drop), *added)

@@ -221,7 +221,7 @@ def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[
         units=(),
         groups=(),
     )
-    state = FlagValues(arguments=["restore", "-a", "s3://b/a", "--dry-run"])
+    state = FlagValues(arguments=["restore", "-a", "s3://b/a", "--dry-run", "--count"])
     with click.Context(restore, obj=state):
         _show_plan(plan, [], True, Reporter())
     out, err = capsys.readouterr()
