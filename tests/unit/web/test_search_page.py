@@ -279,6 +279,13 @@ def test_the_download_has_every_match(store: Store, query: dict[str, str], expec
     assert visit(store, token="t" * 20).get("/search.ndjson", params=query).status_code == 401
 
 
+def test_the_last_slice_offers_the_download_of_all(store: Store) -> None:
+    """Also without a match of its own: earlier slices may have some, and its end replaces theirs."""
+    client = visit(store)
+    offered = ["search.ndjson" in client.get(f"/search?text=nowhere&done={done}").text for done in (0, 1)]
+    assert offered == [False, True]
+
+
 def test_the_download_has_the_documents_of_find(store: Store) -> None:
     (batch,) = browse.page_from(store, ArchiveReader(store).catalogue().partition("orders", 1), 7, 1).blocks
     (row,) = rows(batch)
