@@ -254,6 +254,37 @@ def read_map_parts(
             yield MapPart(table.replace_schema_metadata(None), cut)
 
 
+class MappedUnit(NamedTuple):
+    """A unit, its partitions on the target, and the parts of its map."""
+
+    number: int
+    partitions: Sequence[TopicPartition]
+    parts: Sequence[MapPartName]
+
+
+def in_order(store: Store, restore_id: str, units: Iterable[MappedUnit]) -> Iterator[MapPart]:
+    """Yield the maps of units in order of partition. Those of units with several partitions are held until their turn
+    comes."""
+    held: dict[TopicPartition, list[Runs]] = {}
+
+    def due(before: TopicPartition | None = None) -> Iterator[MapPart]:
+        for tp in sorted(tp for tp in held if before is None or tp < before):
+            yield MapPart(pa.concat_tables(runs_table({tp: runs}) for runs in held.pop(tp)))
+
+    units = sorted(units, key=lambda unit: min(unit.partitions))
+    reading = read_map_parts(store, restore_id, ((unit.number, unit.parts) for unit in units))
+    for unit in units:
+        yield from due(min(unit.partitions))
+        for part in islice(reading, len(unit.parts)):
+            if len(unit.partitions) == 1:
+                yield part
+                continue
+            for tp, runs in by_partition(part.runs):
+                held.setdefault(tp, []).append(runs)
+            yield MapPart(SCHEMA.empty_table(), part.cut)
+    yield from due()
+
+
 def begun_map_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:
     """Yield every part that an attempt at the unit has written, whether its transaction was committed or not."""
     for entry in store.list(layout.restore_key(restore_id, f"map/{unit}/")):
@@ -314,7 +345,7 @@ def write_map(
     parts: Iterable[MapPart],
     wanted: Mapping[TopicPartition, Int64Array] = MappingProxyType({}),
 ) -> WrittenMap:
-    """Write offsets.parquet from parts in which each partition's runs follow one another. `wanted` are source offsets
+    """Write offsets.parquet from parts in order. `wanted` are source offsets
     to be mapped. Memory holds the written file, and of the runs `_ROWS` at once."""
     records, cut, near = Counter[str](), NOTHING, defaultdict[TopicPartition, list[Runs]](list)
     key = layout.restore_key(restore_id, layout.OFFSETS)

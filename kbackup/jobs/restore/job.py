@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import readable
-from kbackup.archive.restores.offset_map import Runs, read_map_parts, write_map
+from kbackup.archive.restores.offset_map import MappedUnit, Runs, in_order, write_map
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
@@ -129,9 +129,8 @@ def restore(
         results = run_counted(spark, list(enumerate(plan.units)), work, listener, plan.records)
         kernel.say(r.kernel for r in results)
     with phases.step("offset map"):
-        in_order = sorted(results, key=lambda r: plan.units[r.number][0].tp)
-        parts = read_map_parts(state, plan.restore_id, ((r.number, r.parts) for r in in_order))
-        offset_map = write_map(state, plan.restore_id, parts, committed_offsets(plan))
+        units = [MappedUnit(r.number, [part.tp for part in plan.units[r.number]], r.parts) for r in results]
+        offset_map = write_map(state, plan.restore_id, in_order(state, plan.restore_id, units), committed_offsets(plan))
         done = restored(plan, offset_map, [r.cut for r in results])
         check_complete(plan, done)
         hidden = wait_visible(cluster, offset_map.runs)

@@ -101,15 +101,17 @@ def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], re
 
 
 def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRange, ...], ...]:
-    """Return partitions with records, big ones alone, small ones sharing a producer with their neighbours on the
-    target; the biggest first."""
+    """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
     parts = [
         UnitRange(topic=t.name, partition=p.partition, target=names[t.name], segments=p.segments, window=p.window)
         for t in content.topics
         for p in t.partitions
         if p.segments
     ]
-    units = pack(sorted(parts, key=lambda part: part.tp), bytes_of, UNIT_BYTES, UNIT_PARTITIONS)
+    parts.sort(
+        key=lambda part: (bytes_of(part) >= UNIT_BYTES, part.tp)
+    )  # neighbours share: the map keeps fewer of them
+    units = pack(parts, bytes_of, UNIT_BYTES, UNIT_PARTITIONS)
     return tuple(sorted(units, key=lambda unit: -sum(map(bytes_of, unit))))
 
 

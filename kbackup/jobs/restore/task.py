@@ -62,8 +62,7 @@ class RestoreWork:
             ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
             unit = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
             unit.run()
-        parts = committed_names(self.state, self.restore_id, number, ledger.last)
-        yield UnitResult(number, tuple(parts), unit.counted, producer.moved, selected_kernel())
+        yield UnitResult(number, ledger.parts(), unit.counted, producer.moved, selected_kernel())
 
 
 @dataclass
@@ -74,12 +73,13 @@ class _UnitLedger:
     number: int
     progress: Mapping[TopicPartition, CommittedProgress]
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
-    map_parts_written: int = 0
+    map_parts: int = 0
+    """Committed by this attempt."""
 
     def __post_init__(self) -> None:
         self.transactions = self.work.transactions
         self.reached = {tp: p.next for tp, p in self.progress.items()}
-        self.began_from = self.last = _last_part(self.number, self.progress)
+        self.began_from = _last_part(self.number, self.progress)
         if self.transactions and not self.progress:
             # brokers expire the progress of an empty group: a record may be committed all the same
             work, number = self.work, self.number
@@ -100,15 +100,19 @@ class _UnitLedger:
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
-        work, name = self.work, MapPartName(self.attempt, self.map_parts_written)
+        work, name = self.work, MapPartName(self.attempt, self.map_parts)
         self.reached |= {tp: each.next for tp, each in reached.items()}
         table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
         write_map_part(work.state, work.restore_id, self.number, name, table, self.began_from, cut)
-        self.map_parts_written += 1
         return {tp: CommittedProgress(at, str(name)) for tp, at in self.reached.items()}
 
     def committed(self) -> None:
-        self.last = MapPartName(self.attempt, self.map_parts_written - 1)
+        self.map_parts += 1
+
+    def parts(self) -> tuple[MapPartName, ...]:
+        """Return the map parts that this attempt and earlier ones committed, in order."""
+        earlier = committed_names(self.work.state, self.work.restore_id, self.number, self.began_from)
+        return (*earlier, *(MapPartName(self.attempt, n) for n in range(self.map_parts)))
 
 
 def _last_part(unit: int, progress: Mapping[TopicPartition, CommittedProgress]) -> MapPartName | None:

@@ -16,13 +16,16 @@ from hypothesis import strategies as st
 from kbackup.archive import layout
 from kbackup.archive.restores import offset_map as offset_maps
 from kbackup.archive.restores.offset_map import (
+    SCHEMA,
     Cut,
     MapPart,
     MapPartName,
+    MappedUnit,
     OffsetMap,
     around,
     committed_names,
     decode,
+    in_order,
     joined,
     read_map_parts,
     runs_by_partition,
@@ -108,6 +111,31 @@ def test_the_whole_map_has_all_parts(store: FaultyStore, monkeypatch: pytest.Mon
     assert (written.records, written.cut) == ({"a": 4, "orders": 6}, Cut(4, 6, 0))
     assert [column.tolist() for column in written.runs[TP]] == [[4, 50], [0, 7], [3, 2]]
     assert write_map(store, "none", []) == ({}, Cut(), {})
+
+
+def test_units_are_mapped_in_order_of_partition(store: FaultyStore) -> None:
+    """Small partitions share a unit, between whose partitions lie those of others."""
+    a, b, c, d, e = (TopicPartition("t", n) for n in range(5))
+    parts = {0: [[(c, 0), (c, 5)], [(c, 9)]], 1: [[(e, 0)], [(a, 0), (e, 7)], [(d, 1)]], 2: [[(b, 3)]]}
+    units = []
+    for number, of_unit in parts.items():
+        names = [MapPartName("x", n) for n in range(len(of_unit))]
+        for name, rows_of in zip(names, of_unit, strict=True):
+            runs = pa.concat_tables([run(source, source, 1, tp) for tp, source in rows_of])
+            write_map_part(store, "r", number, name, runs, None, Cut(1, 0, 0))
+        units.append(MappedUnit(number, sorted({tp for some in of_unit for tp, _ in some}), names))
+    written = write_map(store, "r", in_order(store, "r", units))
+    key = layout.restore_key("r", layout.OFFSETS)
+    table = decode(store.get(key), key)
+    found = [(r["partition"], r["source"]) for r in table.to_pylist()]
+    assert found == [(0, 0), (1, 3), (2, 0), (2, 5), (2, 9), (3, 1), (4, 0), (4, 7)]
+    assert (written.records, written.cut) == ({"t": 8}, Cut(6, 0, 0))
+
+
+def test_a_map_without_records_is_read_back(store: FaultyStore) -> None:
+    write_map(store, "r", [])
+    key = layout.restore_key("r", layout.OFFSETS)
+    assert decode(store.get(key), key).equals(SCHEMA.empty_table())
 
 
 def test_runs_that_stand_apart_are_one_partitions() -> None:

@@ -102,6 +102,12 @@ def test_units_hold_every_partition_with_records_once_big_ones_alone() -> None:
     assert sum(s.bytes for p in units[0] for s in p.segments) == UNIT_BYTES * 3
 
 
+def test_small_partitions_between_big_ones_share_a_unit() -> None:
+    made = content({"mixed": [10, UNIT_BYTES, 10, UNIT_BYTES + 1, 10]})
+    units = make_units(made, {"mixed": "copy"})
+    assert [[p.partition for p in unit] for unit in units] == [[3], [1], [0, 2, 4]]
+
+
 def test_overrides_win_over_archived_configs_and_replication() -> None:
     (topic,) = content({"orders": [1]}).topics
     planned = plan_topic(topic, "o2", {"retention.ms": "-1", "x": "y"}, 1)
