@@ -138,6 +138,9 @@ class SparkEndedError(TaskError):
 
     default_hint = "find out why, for instance in the kernel's log of killed processes, and run the command again"
 
+    def __init__(self, message: str = "Spark's JVM has ended in the middle of the work", hint: str = "") -> None:
+        super().__init__(message, hint)
+
 
 def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None = None) -> list[R]:
     """Return all that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the executors.
@@ -216,11 +219,8 @@ def _sent(
 
 def _frame(spark: SparkSession, tasks: Sequence[T]) -> DataFrame:
     """Return a frame with a row for each task, in a partition of its own: a worker gets no other."""
-    batches = [
-        pa.RecordBatch.from_pylist([{"task": number, "data": zlib.compress(pickle.dumps(task), 1)}], schema=_TASK)
-        for number, task in enumerate(tasks)
-    ]
-    return spark.createDataFrame(pa.Table.from_batches(batches))
+    columns = {"task": range(len(tasks)), "data": [zlib.compress(pickle.dumps(task), 1) for task in tasks]}
+    return spark.createDataFrame(pa.Table.from_batches(pa.table(columns, schema=_TASK).to_batches(max_chunksize=1)))
 
 
 def _unpickled(data: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any, Work[Any, Any]]]:
@@ -283,7 +283,7 @@ def spark_errors() -> Iterator[None]:
     except (Py4JError, ConnectionError, EOFError) as error:
         is_lost = isinstance(error, Py4JNetworkError | ConnectionError | EOFError)
         if is_lost or jvm_has_ended(_PATIENCE):
-            raise SparkEndedError("Spark's JVM has ended in the middle of the work") from None
+            raise SparkEndedError from None
         raise
 
 

@@ -339,7 +339,7 @@ class DeltaTable:
             yield
         except (Py4JError, PySparkException, ConnectionError) as error:
             if isinstance(error, ConnectionError) or jvm_has_ended():
-                raise SparkEndedError("Spark's JVM has ended in the middle of the work") from None
+                raise SparkEndedError from None
             text = str(error)
             known = from_text(text)
             if known is not None:
