@@ -182,9 +182,10 @@ def folder_beside(key: str) -> str:
     return found[0] if found else ""
 
 
-def progress_group(restore_id: str) -> str:
-    """Return the consumer group on the target in which a restore keeps its progress."""
-    return f"{_RESTORE_GROUPS}{restore_id}"
+def progress_group(restore_id: str, number: int = 0) -> str:
+    """Return a consumer group on the target in which a restore keeps its progress, the first one by default. '@' can't
+    stand in a restore's id, so that no two restores share a group."""
+    return f"{_RESTORE_GROUPS}{restore_id}" + (f"@{number}" if number else "")
 
 
 def reader_group(kind: Literal["backup", "verify"], run: str) -> str:

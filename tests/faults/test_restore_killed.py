@@ -58,13 +58,17 @@ def test_killed_and_resumed(wish: Wish, trip: Trip, tmp_path: Path, spark: Spark
 
 
 def test_killed_twice_and_resumed(trip: Trip, tmp_path: Path, spark: SparkSession) -> None:
-    """All by the command line; the map is put together from three attempts."""
+    """All by the command line; the map is put together from three attempts, whose progress is in three groups."""
+    trip.begin(groups=3)
     for number, nth in enumerate((2, 1)):
         trip.die(Wish("kill job", "after", "transaction", nth), tmp_path / f"dead{number}", spark)
+    progress = trip.progress(groups=3)
+    assert len(progress) > 1, f"groups with progress: {progress}"
     ended = run(tmp_path / "last", trip.arguments)
     assert ended.code == 0, ended.err
     assert ended.document["status"] == "restored"
     trip.check()
+    assert trip.progress(groups=3) == set()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -6,13 +6,17 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from kbackup.archive import layout
+from kbackup.archive.models import dump
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores import offset_map
 from kbackup.config.models import Restore
 from kbackup.jobs.restore.job import restore
+from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
@@ -56,6 +60,21 @@ class Trip:
             restore_id=self.id,
             transaction_bytes=20_000,
         )
+
+    def begin(self, groups: int) -> None:
+        """Write the plan as that of a large restore: progress in several groups, and of a unit for each partition."""
+        cluster_id, _ = Cluster(self.broker.client(), "target").connect()
+        plan = plan_restore(self.options, select_content(self.options, self.store), cluster_id)
+        units = tuple((part,) for unit in plan.units for part in unit)
+        large = msgspec.structs.replace(plan, units=units, progress_groups=groups)
+        self.store.put_new(layout.restore_key(self.id, layout.PLAN), dump(large))
+
+    def progress(self, groups: int) -> set[str]:
+        """Return which of so many groups have progress."""
+        names = [layout.progress_group(self.id, number) for number in range(groups)]
+        committed, unread = Cluster(self.broker.client(), "target").groups.committed(names)
+        assert unread == {}
+        return {name for name in names if committed.get(name)}
 
     def die(self, wish: Wish, folder: Path, spark: SparkSession, state: Store | None = None) -> None:
         """Until the moment of `wish`: the command by SIGKILL where that lies in a transaction, else a job of this

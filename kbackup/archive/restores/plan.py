@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -65,7 +65,9 @@ class PlannedGroup(Member, frozen=True, kw_only=True):
 class RestorePlan(Document, frozen=True, kw_only=True):
     """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is set if a window
     was requested. `not_carried` gives the reasons why the restore point lacks requested groups. `options` are the keys
-    of `[restore]` that decide what is restored, as they were given; null if an older version wrote the plan."""
+    of `[restore]` that decide what is restored, as they were given; null if an older version wrote the plan.
+    `progress_groups` counts the consumer groups that hold the progress; it is missing if there is one, so that versions
+    that know one group alone read the plan."""
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str
@@ -85,6 +87,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     options: dict[str, Any] | None = None
     damaged: tuple[str, ...] = ()
     """Losses by damage of records that are asked for, one sentence each."""
+    progress_groups: Annotated[int, msgspec.Meta(ge=2)] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def exact(self) -> bool:
@@ -98,6 +101,13 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     @property
     def bytes(self) -> int:
         return sum(t.bytes for t in self.topics)
+
+    @property
+    def progress_group_names(self) -> tuple[str, ...]:
+        """Return the consumer groups on the target that hold the progress. Unit n uses the one at n modulo their
+        number."""
+        count = 1 if self.progress_groups is msgspec.UNSET else self.progress_groups
+        return tuple(layout.progress_group(self.restore_id, number) for number in range(count))
 
     @property
     def group_warnings(self) -> list[str]:

@@ -14,7 +14,6 @@ from importlib.metadata import version
 import msgspec
 
 from kbackup import __version__
-from kbackup.archive import layout
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import Content
 from kbackup.archive.query.overview import damaged_segments
@@ -84,7 +83,7 @@ _PAUSE = 0.25  # s
 @dataclass
 class Scratch:
     """The names under a prefix, which is free when the drill begins. `topics` and `groups` are all that the restore
-    creates, also its progress group: others that appear later are not deleted."""
+    creates, also its progress groups: others that appear later are not deleted."""
 
     cluster: Cluster
     prefix: str
@@ -251,7 +250,7 @@ class DrillRun:
                 raise RefusedError(
                     f"{name} came into the archive while the drill began: it has no scratch name", "run the drill again"
                 )
-        self.scratch.topics, self.scratch.groups = topics, (*groups, layout.progress_group(plan.restore_id))
+        self.scratch.topics, self.scratch.groups = topics, (*groups, *plan.progress_group_names)
         self.plan = plan
         self.point = _restore_point(self.store, plan.restore_point)
 

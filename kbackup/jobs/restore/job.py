@@ -52,6 +52,7 @@ from kbackup.spark.tasks import Spark, run_counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.system import attempts
+from kbackup.util.text import join_names
 
 
 def restore(
@@ -122,7 +123,7 @@ def restore(
             store=records,
             state=state,
             restore_id=plan.restore_id,
-            group=layout.progress_group(plan.restore_id),
+            groups=plan.progress_group_names,
             transactions=plan.transactions,
             transaction_bytes=plan.transaction_bytes,
         )
@@ -191,7 +192,7 @@ def finished_report(state: Store, plan: RestorePlan) -> RestoreReport | None:
 def try_transactions(plan: RestorePlan, target: Properties) -> None:
     """Check that the target allows transactions, before anything is written."""
     if plan.transactions and plan.units:
-        txid, group = f"kbackup-{plan.restore_id}-preflight", layout.progress_group(plan.restore_id)
+        txid, group = f"kbackup-{plan.restore_id}-preflight", plan.progress_group_names[-1]
         with closing(BlockProducer(target, txid, group, outlet=message_outlet)) as producer:
             producer.start([plan.units[0][0].tp])
 
@@ -237,12 +238,12 @@ def wait_visible(cluster: Cluster, runs: Mapping[TopicPartition, Runs]) -> list[
 
 
 def delete_progress(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
-    """Delete the progress group, which has served. A group that can't be deleted is a warning: the restore is done."""
+    """Delete the progress groups, which have served. One that can't be deleted is a warning: the restore is done."""
     if not plan.transactions or not plan.units:
         return report
-    group = layout.progress_group(plan.restore_id)
     try:
-        cluster.groups.delete([group])
+        cluster.groups.delete(plan.progress_group_names)
     except KbackupError as error:
-        return with_warning(report, f"progress group {group} is left on the target: {error.message}")
+        left = join_names(plan.progress_group_names, 1)
+        return with_warning(report, f"progress group {left} may be left on the target: {error.message}")
     return report

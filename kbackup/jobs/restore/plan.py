@@ -47,6 +47,9 @@ from kbackup.util.times import now
 
 UNIT_BYTES = 32 << 20
 UNIT_PARTITIONS = 64
+GROUP_UNITS = 64
+PROGRESS_GROUPS = 50
+"""At most so many: the partitions of __consumer_offsets, unless a cluster has another number."""
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
 
 
@@ -113,6 +116,13 @@ def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRa
     )  # neighbours share: the map keeps fewer of them
     units = pack(parts, bytes_of, UNIT_BYTES, UNIT_PARTITIONS)
     return tuple(sorted(units, key=lambda unit: -sum(map(bytes_of, unit))))
+
+
+def progress_groups(units: int) -> int | msgspec.UnsetType:
+    """Return the number of consumer groups that hold the progress of so many units, unset for one. A group has one
+    coordinator, and one partition of __consumer_offsets: more groups spread the commits over brokers."""
+    groups = min(-(-units // GROUP_UNITS), PROGRESS_GROUPS)
+    return groups if groups > 1 else msgspec.UNSET
 
 
 def bytes_of(part: UnitRange) -> int:
@@ -381,6 +391,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
         )
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
     check_groups(content, names, selection, options.map_group)
+    units = make_units(content, names)
     return RestorePlan(
         restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
         archive_id=content.archive_id,
@@ -394,7 +405,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
         topics=tuple(
             plan_topic(t, names[t.name], options.topic_config, options.replication_factor) for t in content.topics
         ),
-        units=make_units(content, names),
+        units=units,
         groups=map_groups(content, names, selection, options.map_group),
         settings=options.settings,
         options=given_options(options),
@@ -404,6 +415,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
             for group, why in content.not_carried.items()
             if selection is not None and selection.matches(group)
         },
+        progress_groups=progress_groups(len(units)) if options.transactions else msgspec.UNSET,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -44,21 +44,25 @@ class UnitResult:
 
 @dataclass(frozen=True)
 class RestoreWork:
-    """The settings of every unit. `state` stores the offset map, `store` has the segments."""
+    """The settings of every unit. `state` stores the offset map, `store` has the segments, `groups` of the target the
+    progress."""
 
     target: Properties = field(repr=False)
     store: Store
     state: Store
     restore_id: str
-    group: str
+    groups: Sequence[str]
     transactions: bool
     transaction_bytes: int
+
+    def group_of(self, number: int) -> str:
+        return self.groups[number % len(self.groups)]
 
     def __call__(self, task: Unit, progress: ProgressSender) -> Iterator[UnitResult]:
         number, ranges = task
         txid = f"kbackup-{self.restore_id}-{number}" if self.transactions else None
         largest = max((s.largest for each in ranges for s in each.segments), default=0)
-        with closing(BlockProducer(self.target, txid, self.group, largest)) as producer:
+        with closing(BlockProducer(self.target, txid, self.group_of(number), largest)) as producer:
             ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
             unit = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
             unit.run()
@@ -82,13 +86,13 @@ class _UnitLedger:
         self.began_from = _last_part(self.number, self.progress)
         if self.transactions and not self.progress:
             # brokers expire the progress of an empty group: a record may be committed all the same
-            work, number = self.work, self.number
+            work, number, group = self.work, self.number, self.work.group_of(self.number)
             map_parts = begun_map_parts(work.state, work.restore_id, number)
-            if committed := first_committed(work.target, work.group, map_parts):
+            if committed := first_committed(work.target, group, map_parts):
                 tp, offset = committed
                 raise ClusterError(
                     f"the progress of unit {number} is missing on the target: {tp} holds what this restore wrote at "
-                    f"offset {offset}, group {work.group} knows of none (it expired after the brokers' "
+                    f"offset {offset}, group {group} knows of none (it expired after the brokers' "
                     "offsets.retention.minutes, or was deleted)",
                     "begin another restore, with another --restore-id and into topics made anew",
                 )

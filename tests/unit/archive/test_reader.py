@@ -124,6 +124,7 @@ def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
     own = [
         layout.mirror_group("A", "B"),
         layout.progress_group("drill-7"),
+        layout.progress_group("drill-7", 3),
         layout.reader_group("backup", "r"),
         layout.reader_group("verify", "v"),
         *probe_groups(2),

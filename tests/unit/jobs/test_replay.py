@@ -77,6 +77,7 @@ class Target:
     partition."""
 
     moved = 0
+    group = ""
 
     def __init__(self, *_: object) -> None:
         self.calls: list[tuple[str, int, int]] = []
@@ -103,7 +104,12 @@ class Target:
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target()
-    monkeypatch.setattr(restore_task, "BlockProducer", lambda *_: made)
+
+    def start(_target: object, _id: str, group: str, _largest: int) -> Target:
+        made.group = group
+        return made
+
+    monkeypatch.setattr(restore_task, "BlockProducer", start)
     return made
 
 
@@ -127,11 +133,17 @@ def part(segments: Sequence[Segment], window: Window | None = None) -> UnitRange
     return UnitRange(topic="orders", partition=0, target="orders", segments=tuple(segments), window=window)
 
 
-def run(store: Store, unit: UnitRange) -> UnitResult:
+def run(store: Store, unit: UnitRange, number: int = 0) -> UnitResult:
     work = RestoreWork(
-        target={}, store=store, state=store, restore_id="r", group="g", transactions=True, transaction_bytes=1 << 30
+        target={},
+        store=store,
+        state=store,
+        restore_id="r",
+        groups=("g", "g@1", "g@2"),
+        transactions=True,
+        transaction_bytes=1 << 30,
     )
-    (result,) = work((0, (unit,)), ProgressSender(None, 0))
+    (result,) = work((number, (unit,)), ProgressSender(None, 0))
     return result
 
 
@@ -177,16 +189,19 @@ def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
 
     def committed(target: object, group: str, parts: Iterator[pa.Table]) -> tuple[TopicPartition, int] | None:
         asked.append(list(parts))
+        assert group == producer.group
         return (TP, 7) if asked[-1] and producer.calls else None
 
     monkeypatch.setattr(restore_task, "first_committed", committed)
-    begun(store, 10, 70)
-    begun(store, 0, 7)
-    run(store, part(small_then_large))
+    begun(store, 1, 70)
+    begun(store, 10, 7)
+    run(store, part(small_then_large), 10)
     ((table,),) = asked
     assert table.column("target").to_pylist() == [7]
-    with pytest.raises(ClusterError, match=r"progress of unit 0 is missing .* orders-0 holds .* at offset 7") as told:
-        run(store, part(small_then_large))
+    with pytest.raises(
+        ClusterError, match=r"of unit 10 is missing .* orders-0 holds .* at offset 7, group g@1 "
+    ) as told:
+        run(store, part(small_then_large), 10)
     assert "offsets.retention.minutes" in told.value.message
     assert "another --restore-id" in told.value.hint
 

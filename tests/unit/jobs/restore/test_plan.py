@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import lose_segments
-from kbackup.archive.models import GroupOffset
+from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.query.java import java_content
 from kbackup.archive.query.selection import Selection
@@ -23,6 +24,7 @@ from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, RefusedError, UsageError
 from kbackup.jobs.groups.plan import map_groups
+from kbackup.jobs.restore import plan as restore_plans
 from kbackup.jobs.restore.plan import (
     UNIT_BYTES,
     UNIT_PARTITIONS,
@@ -32,6 +34,7 @@ from kbackup.jobs.restore.plan import (
     make_units,
     plan_restore,
     plan_topic,
+    progress_groups,
     select_content,
     target_name,
     with_counts,
@@ -43,7 +46,7 @@ from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
-from tests.support.archives import commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import commit_point, group_at, make_archive, restore_plan, topic_state, write
 from tests.support.memory_store import MemoryStore
 
 
@@ -106,6 +109,25 @@ def test_small_partitions_between_big_ones_share_a_unit() -> None:
     made = content({"mixed": [10, UNIT_BYTES, 10, UNIT_BYTES + 1, 10]})
     units = make_units(made, {"mixed": "copy"})
     assert [[p.partition for p in unit] for unit in units] == [[3], [1], [0, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("units", "groups"), [(0, 1), (1, 1), (64, 1), (65, 2), (128, 2), (129, 3), (3200, 50), (40_000, 50)]
+)
+def test_progress_is_in_a_group_for_every_64_units(units: int, groups: int) -> None:
+    names = restore_plan(progress_groups=progress_groups(units)).progress_group_names
+    assert names == ("kbackup-restore-r", *(f"kbackup-restore-r@{n}" for n in range(1, groups)))
+
+
+def test_the_plan_keeps_how_many_groups_have_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = content({"big": [UNIT_BYTES] * 3})
+    for transactions, units_of_group, groups in ((True, 1, 3), (True, 3, UNSET), (False, 1, UNSET)):
+        monkeypatch.setattr(restore_plans, "GROUP_UNITS", units_of_group)
+        plan = plan_restore(Restore(transactions=transactions), made, "c")
+        assert plan.progress_groups == groups
+        data = dump(plan)
+        assert (b"progress_groups" in data) == (groups is not UNSET), "of one group: as versions up to 0.2 wrote it"
+        assert load(RestorePlan, data, "plan.json").progress_group_names == plan.progress_group_names
 
 
 def test_overrides_win_over_archived_configs_and_replication() -> None:
