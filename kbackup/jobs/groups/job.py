@@ -173,21 +173,22 @@ def offset_maps(
             usable.append(tp)
         else:
             unusable[tp] = f"{tp} is not on the target"
-    starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_committed")
+    starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_uncommitted")
+    stable_ends = cluster.log_ends(usable, "read_committed")  # a broker may not have written all markers yet
     maps: dict[TopicPartition, OffsetMap] = {}
     none = np.empty(0, np.int64)
     for tp in usable:
         source, target, count = runs.get(tp, (none, none, none))
-        start, end = starts[tp], ends[tp]
+        start, stable_end = starts[tp], stable_ends[tp]
         # records that others have written since are not skipped, unless they were there before
-        following = end if plan.into_existing else start
+        following = stable_end if plan.into_existing else start
         if len(target):
             following = int(target[-1] + count[-1])
-            if following > end:
-                unusable[tp] = f"{tp} ends at {end}, and was restored up to {following}: it was made anew since"
+            if following > ends[tp]:
+                unusable[tp] = f"{tp} ends at {ends[tp]}, and was restored up to {following}: it was made anew since"
                 continue
-            if plan.transactions and end == following + 1:  # the marker behind the last record
-                following = end
+            if plan.transactions and stable_end == following + 1:  # the marker behind the last record
+                following = stable_end
         maps[tp] = OffsetMap(source, target, count, following, start)
     return maps, unusable
 

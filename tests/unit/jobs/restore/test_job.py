@@ -76,14 +76,17 @@ RUNS = {
 
 
 class Ends:
-    """A cluster that answers with these log ends, one after the other; the last ones stay."""
+    """A cluster that answers with these stable ends, one after the other; the last ones stay. `logs` has the ends
+    of its logs."""
 
-    def __init__(self, *answers: dict[TopicPartition, int]) -> None:
-        self._answers = list(answers)
+    def __init__(self, *answers: dict[TopicPartition, int], logs: dict[TopicPartition, int] | None = None) -> None:
+        self._answers, self._logs = list(answers), logs
         self.asked: list[set[TopicPartition]] = []
 
     def log_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> dict[TopicPartition, int]:
-        assert isolation == "read_committed"
+        if isolation == "read_uncommitted":
+            assert self._logs is not None
+            return {tp: self._logs[tp] for tp in partitions}
         self.asked.append(set(partitions))
         ends = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         return {tp: ends[tp] for tp in self.asked[-1]}
@@ -111,20 +114,30 @@ def test_says_what_stays_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("transactions", "end", "expected"),
+    ("transactions", "stable", "end", "expected"),
     [
-        (True, 12, 12),  # behind the marker
-        (True, 30, 11),  # others have written since: their records are not skipped
-        (False, 11, 11),
-        (False, 12, 11),
+        (True, 12, 12, 12),  # behind the marker
+        (True, 30, 30, 11),  # others have written since: their records are not skipped
+        (False, 11, 11, 11),
+        (False, 12, 12, 11),
+        (True, 5, 11, 11),  # the marker is not written yet
+        (True, 5, 12, 11),  # nor is another one before it
+        (True, 11, 20, 11),  # another transaction is open
     ],
 )
-def test_past_the_end_is_after_the_restore(transactions: bool, end: int, expected: int) -> None:
+def test_past_the_end_is_after_the_restore(transactions: bool, stable: int, end: int, expected: int) -> None:
     group = PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),))
     plan = restore_plan(transactions=transactions, topics=(planned_topic("s", "t"),), groups=(group,))
-    maps, unusable = offset_maps(_cluster(Ends({A: end})), plan, [A], RUNS)
+    maps, unusable = offset_maps(_cluster(Ends({A: stable}, logs={A: end})), plan, [A], RUNS)
     assert unusable == {}
     assert maps[A].map(13).offset == expected
+
+
+def test_a_log_that_ends_before_the_restored_records_was_made_anew() -> None:
+    plan = restore_plan(topics=(planned_topic("s", "t"),))
+    maps, unusable = offset_maps(_cluster(Ends({A: 10, B: 3}, logs={A: 10, B: 21})), plan, [A, B], RUNS)
+    assert unusable == {A: "t-0 ends at 10, and was restored up to 11: it was made anew since"}
+    assert maps.keys() == {B}
 
 
 NAMES = {"orders": "o", "pay": "p"}
