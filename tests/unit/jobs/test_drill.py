@@ -86,7 +86,7 @@ class Restoring:
         show_plan(plan, [])
         self.cluster.unheard = self.unheard
         self.cluster.topics |= {t.target for t in plan.topics} | self.late
-        self.cluster.names |= {g.target for g in plan.groups}
+        self.cluster.names |= {*(g.target for g in plan.groups), *plan.progress_group_names}
         raise ClusterError("the target gave up")
 
 
