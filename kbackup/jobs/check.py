@@ -25,7 +25,7 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup.job import check_cluster
 from kbackup.jobs.capture import LiveTopic, capture_settings
 from kbackup.jobs.metadata import sources_beside
-from kbackup.kafka.admin.cluster import Cluster, Topic
+from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.client import librdkafka_version
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel import message_outlet
@@ -293,7 +293,8 @@ def check_target(steps: Steps, target: Mapping[str, str], transactions: bool) ->
         return
     name = f"kbackup-check-{uuid.uuid4().hex}"
     with steps.trying(_TARGET[0]) as step:
-        cluster.create_topic(name, 1, -1, {}, dry_run=True)
+        for error in cluster.topic_admin.create([TopicToCreate(name, 1, -1)], dry_run=True).values():
+            raise error
         step.detail = "allowed"
     if not transactions:
         steps.skip(_TARGET[1:], "restore.transactions is off")

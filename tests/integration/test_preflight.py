@@ -42,6 +42,7 @@ def unfit(zoo: Zoo) -> dict[str, str]:
     zoo.broker.create_topic(unfit["big"], 1, config={"max.message.bytes": "1000"})
     zoo.broker.create_topic(unfit["long"], 1)
     topics.produce(zoo.broker, unfit["long"], 0, [b"mine"])
+    zoo.broker.create_topic(f"{zoo.prefix}_taken", 1)
     return unfit
 
 
@@ -52,7 +53,9 @@ def test_refusal_lists_every_problem_and_writes_nothing(
     objects, existing = zoo.archive.objects(), _all_topics(zoo.broker)
     ends = {t: log_ends(zoo.broker.bootstrap, t) for t in unfit.values()}
     arguments = [f"--map={zoo.topic(name)}={target}" for name, target in unfit.items()]
-    arguments += [f"--topic={zoo.topic(name)}" for name in [*unfit, "late"]]
+    arguments += [f"--topic={zoo.topic(name)}" for name in [*unfit, "late", "trimmed"]]
+    taken = f"{zoo.prefix}.taken"  # of all topics to create, the target refuses this one
+    arguments += [f"--map={zoo.topic('trimmed')}={taken}"]
     outcome = kbackup("restore", zoo.archive.url, *arguments, "--map", f"{zoo.topic('late')}=new", *["--dry-run"] * dry)
     assert outcome.code == 1
     assert "restore point 3" not in outcome.err, "one answer: no plan beside the refusal"
@@ -62,11 +65,12 @@ def test_refusal_lists_every_problem_and_writes_nothing(
         (f"topic {unfit['growing']} has 1 partitions, the archive 4", "--alter --topic"),
         (f"topic {unfit['big']} takes records of up to 1000 bytes", "--topic-config max.message.bytes="),
         (f"topic {unfit['long']} is not empty", "--into-existing"),
+        (f"topic {taken} can't be created: ", f"collides with existing topic: {zoo.prefix}_taken"),
     ):
         (line,) = [line for line in message.splitlines() if problem in line]
         assert hint in line
     assert "nothing was written" in message
-    assert len(message.splitlines()) == 1 + len(unfit)
+    assert len(message.splitlines()) == 2 + len(unfit)
     assert _all_topics(zoo.broker) == existing
     assert {t: log_ends(zoo.broker.bootstrap, t) for t in unfit.values()} == ends
     assert zoo.archive.objects() == objects

@@ -18,7 +18,7 @@ from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.positions import Maps, OffsetSyncStore, Translate, exact_translation
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
 from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync, RecordWriter, fits, read_records
 from kbackup.types import Int64Array, TopicPartition
@@ -220,16 +220,13 @@ class InternalTopics:
 
 def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
     present = cluster.topics({topic.name for topic in topics})
+    compact = {"cleanup.policy": "compact"}
+    due = [TopicToCreate(t.name, 1, t.replication_factor, compact) for t in topics if t.name not in present]
+    refused = cluster.topic_admin.create(due, exist_ok=True)
     for topic in topics:
-        if topic.name in present:
-            continue
-        try:
-            cluster.create_topic(topic.name, 1, topic.replication_factor, {"cleanup.policy": "compact"})
-        except KbackupError as error:
-            if cluster.topics([topic.name]):  # another process has made it meanwhile
-                continue
+        if error := refused.get(topic.name):
             if not isinstance(error, ClusterError):
-                raise
+                raise error
             hint = f"set {topic.factor_key} to less than {topic.replication_factor} where there are fewer brokers"
             if "collides" in error.message:
                 hint = (

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import astuple, replace
 
+from kbackup.errors import KbackupError
 from kbackup.jobs.mirror.flow import Flow, IdentityPolicy, NameFilter, RemoteTopic
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import Acl
-from kbackup.util.system import attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ def sync_configs(
         changes |= {name: value for name, value in due.items() if current.get(name) != value}
         if changes:
             changed[remote] = changes
-    refused = {} if dry_run else cluster.topic_admin.alter_configs(changed)
+    errors = {} if dry_run else cluster.topic_admin.alter_configs(changed)
+    refused = {remote: error.message for remote, error in errors.items()}
     return ConfigsReport({remote: c for remote, c in changed.items() if remote not in refused}, refused)
 
 
@@ -101,10 +102,6 @@ def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> Acl | None:
     return replace(acl, name=remote, operation=operation)
 
 
-_VISIBLE_SECONDS = 30.0  # until every broker shows what the controller has agreed to
-_PAUSE = 0.1  # s, before the brokers are asked again
-
-
 @dataclass(frozen=True, slots=True)
 class TopicsReport:
     """Remote topics by name. `grown` maps a topic to its new number of partitions, `refused` to the target's reason.
@@ -127,34 +124,18 @@ def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, 
         for topic in topics
         if topic.remote in existing and len(existing[topic.remote].partitions) < topic.partitions
     }
-    refused: dict[str, str] = {}
+    refused: dict[str, KbackupError] = {}
     if not dry_run:
         due = (
             TopicToCreate(name, t.partitions, flow.replication_factor, _replicated_configs(flow, t.configs or {}))
             for name, t in new.items()
         )
-        refused |= cluster.topic_admin.create([*due])
+        refused |= cluster.topic_admin.create(due, exist_ok=True)
         refused |= cluster.topic_admin.add_partitions(growing)
         totals = {remote: topic.partitions for remote, topic in new.items()} | growing
-        refused |= _await({remote: n for remote, n in totals.items() if remote not in refused}, cluster)
+        refused |= cluster.topic_admin.wait_visible({name: n for name, n in totals.items() if name not in refused})
     return TopicsReport(
         created=tuple(sorted(new.keys() - refused.keys())),
         grown={remote: total for remote, total in sorted(growing.items()) if remote not in refused},
-        refused=refused,
+        refused={remote: error.message for remote, error in refused.items()},
     )
-
-
-def _await(totals: Mapping[str, int], cluster: Cluster) -> dict[str, str]:
-    """Wait until the brokers show the partitions that they have just agreed to; the topics of which they don't."""
-    missing = dict(totals)
-    for _ in attempts(_VISIBLE_SECONDS, _PAUSE):
-        shown = cluster.topics(missing.keys() & {*cluster.topic_names()})
-        missing = {
-            remote: total
-            for remote, total in missing.items()
-            if remote not in shown or len(shown[remote].partitions) < total
-        }
-        if not missing:
-            break
-    where = cluster.connection.address
-    return {remote: f"{where} does not show the new partitions of topic {remote} yet" for remote in missing}

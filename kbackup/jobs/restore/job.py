@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from kbackup.jobs.restore.preflight import (
     check_segments,
     check_still_there,
     check_target,
+    topic_to_create,
     warn_of_existing,
     warn_of_members,
 )
@@ -52,7 +53,7 @@ from kbackup.spark.tasks import Spark, run_counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.system import attempts
-from kbackup.util.text import join_names
+from kbackup.util.text import join_names, plural
 
 
 def restore(
@@ -114,9 +115,7 @@ def restore(
             write_plan(state, plan)
         # before there is what an ACL is to guard
         settings = apply_settings(cluster, SettingsCaptures(state, plan.restore_id), cluster_id, settings)
-        for topic in plan.topics:
-            if topic.target in findings.create:
-                cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs)
+        create_topics(cluster, plan, findings.create)
     with phases.step("run"):
         work = RestoreWork(
             target=target,
@@ -195,6 +194,17 @@ def try_transactions(plan: RestorePlan, target: Properties) -> None:
         txid, group = f"kbackup-{plan.restore_id}-preflight", plan.progress_group_names[-1]
         with closing(BlockProducer(target, txid, group, outlet=message_outlet)) as producer:
             producer.start([plan.units[0][0].tp])
+
+
+def create_topics(cluster: Cluster, plan: RestorePlan, names: Collection[str]) -> None:
+    """Create topics of the plan, and wait until they can be written to. Raises the error of the first one that the
+    target refuses, when the others are there."""
+    due = [topic_to_create(topic) for topic in plan.topics if topic.target in names]
+    refused = cluster.topic_admin.create(due)
+    refused |= cluster.topic_admin.wait_visible({t.name: t.partitions for t in due if t.name not in refused})
+    for error in refused.values():
+        more = f"; {plural(len(refused) - 1, 'more topic')} failed likewise" if len(refused) > 1 else ""
+        raise type(error)(f"{error.message}{more}", error.hint)
 
 
 def write_plan(state: Store, plan: RestorePlan) -> None:

@@ -19,7 +19,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.replay import read_range
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.store.base import Store
@@ -65,15 +65,21 @@ def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Con
     existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics})
     defaults = cluster.broker_configs()
     archived = {t.name: t for t in content.topics}
+    partitions = [TopicPartition(t.name, p) for t in existing.values() for p in t.partitions]
+    ends, starts = cluster.log_ends(partitions, "read_uncommitted"), cluster.log_starts(partitions)
+    held = {tp.topic for tp in partitions if ends[tp] > starts[tp]}
+    own_configs = cluster.all_topic_configs(existing)
+    missing = [topic_to_create(topic) for topic in plan.topics if topic.target not in existing]
+    refused = cluster.topic_admin.create(missing, dry_run=True)
     for topic in plan.topics:
         there = existing.get(topic.target)
         if there is not None:
-            partitions = [TopicPartition(topic.target, p) for p in there.partitions]
-            _check_existing(findings, topic, cluster, partitions, plan.into_existing)
-            configs = cluster.all_topic_configs(topic.target)
+            holds = topic.target in held and not plan.into_existing
+            _check_existing(findings, topic, cluster, len(there.partitions), holds)
+            configs = own_configs[topic.target]
         else:
             findings.create.append(topic.target)
-            _check_creation(findings, topic, cluster, brokers)
+            _check_creation(findings, topic, brokers, refused.get(topic.target))
             configs = effective_configs(topic.configs, defaults)
         _check_sizes(findings, topic, archived[topic.source], configs)
         _check_times(findings, topic, archived[topic.source], configs)
@@ -82,27 +88,26 @@ def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Con
     return findings
 
 
+def topic_to_create(topic: PlannedTopic) -> TopicToCreate:
+    return TopicToCreate(topic.target, topic.partitions, topic.replication_factor, topic.configs)
+
+
 def _check_existing(
-    findings: PreflightFindings,
-    topic: PlannedTopic,
-    cluster: Cluster,
-    partitions: list[TopicPartition],
-    into_existing: bool,
+    findings: PreflightFindings, topic: PlannedTopic, cluster: Cluster, partitions: int, in_the_way: bool
 ) -> None:
-    if len(partitions) < topic.partitions:
+    """`partitions` is their number in the target; `in_the_way`: they have records."""
+    if partitions < topic.partitions:
         findings.refuse(
-            f"target topic {topic.target} has {len(partitions)} partitions, the archive {topic.partitions}",
+            f"target topic {topic.target} has {partitions} partitions, the archive {topic.partitions}",
             f"map it to another name (--map {topic.source}={topic.source}-restored), or add partitions: "
             + _topics_command(cluster, topic, "--alter", "--partitions", str(topic.partitions)),
         )
-    elif len(partitions) > topic.partitions:
+    elif partitions > topic.partitions:
         findings.warnings.append(
-            f"target topic {topic.target} has {len(partitions)} partitions, the archive {topic.partitions}: "
+            f"target topic {topic.target} has {partitions} partitions, the archive {topic.partitions}: "
             "new records with the same key may go to other partitions than restored ones"
         )
-    ends = cluster.log_ends(partitions, "read_uncommitted")
-    starts = cluster.log_starts(partitions)
-    if any(ends[tp] > starts[tp] for tp in partitions) and not into_existing:
+    if in_the_way:
         findings.refuse(
             f"target topic {topic.target} is not empty",
             "restore only the topics that are missing with --topic, restore it beside under another name with "
@@ -115,7 +120,10 @@ def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options
     return kafka_command("kafka-topics", servers, action, "--topic", topic.target, *options)
 
 
-def _check_creation(findings: PreflightFindings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
+def _check_creation(
+    findings: PreflightFindings, topic: PlannedTopic, brokers: int, refused: KbackupError | None
+) -> None:
+    """`refused` is what the target says to the creation of the topic."""
     in_sync = int(topic.configs.get("min.insync.replicas", "1"))
     if topic.replication_factor > brokers:
         findings.refuse(
@@ -129,11 +137,8 @@ def _check_creation(findings: PreflightFindings, topic: PlannedTopic, cluster: C
             f"{topic.replication_factor}: it would take no record",
             f"give --topic-config min.insync.replicas={topic.replication_factor}",
         )
-    else:
-        try:
-            cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs, dry_run=True)
-        except KbackupError as error:
-            findings.refuse(f"topic {topic.target} can't be created: {error.message}", error.hint)
+    elif refused is not None:
+        findings.refuse(f"topic {topic.target} can't be created: {refused.message}", refused.hint)
 
 
 def effective_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, str]:
@@ -214,13 +219,15 @@ def warn_of_existing(target: Properties, cluster: Cluster, store: Store, plan: R
     for range_ in (range_ for unit in plan.units for range_ in unit):
         ranges[range_.target].append(range_)
     warnings = []
-    for topic in cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics}).values():
-        partitions = [TopicPartition(topic.name, p) for p in topic.partitions]
-        starts, ends = cluster.log_starts(partitions), cluster.log_ends(partitions, "read_committed")
-        held = sum(ends[tp] - starts[tp] for tp in partitions)
+    topics = cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics}).values()
+    partitions = {t.name: [TopicPartition(t.name, p) for p in t.partitions] for t in topics}
+    every = [tp for of_topic in partitions.values() for tp in of_topic]
+    starts, ends = cluster.log_starts(every), cluster.log_ends(every, "read_committed")
+    for topic, of_topic in partitions.items():
+        held = sum(ends[tp] - starts[tp] for tp in of_topic)
         if not held:
             continue
-        sampled = [r for r in ranges[topic.name] if ends[r.tp] > starts[r.tp]][:_COMPARED]
+        sampled = [r for r in ranges[topic] if ends[r.tp] > starts[r.tp]][:_COMPARED]
         logs = [OffsetRange(*r.tp, starts[r.tp], min(ends[r.tp], starts[r.tp] + _COMPARED)) for r in sampled]
         present: dict[TopicPartition, list[Row]] = defaultdict(list)
         group = layout.reader_group("verify", plan.restore_id)
@@ -231,7 +238,7 @@ def warn_of_existing(target: Properties, cluster: Cluster, store: Store, plan: R
         samples = [(r, present[r.tp]) for r in sampled if present[r.tp]]
         same = samples and all(_contents(each) == _contents(_first_rows(store, r, len(each))) for r, each in samples)
         doubled = ", and begins with the same records: they would be in it twice" if same else ""
-        warnings.append(f"target topic {topic.name} holds up to {plural(held, 'record')} now{doubled}")
+        warnings.append(f"target topic {topic} holds up to {plural(held, 'record')} now{doubled}")
     return warnings
 
 

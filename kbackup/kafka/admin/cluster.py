@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewPartitions
 
+from kbackup.errors import KbackupError
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
 from kbackup.kafka.groups.admin import GroupAdmin
@@ -38,15 +39,17 @@ from kbackup.kafka.retry import (
 )
 from kbackup.kafka.security import SecurityAdmin, Untold
 from kbackup.types import TopicPartition
+from kbackup.util.system import attempts
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 _ONE_OF_MANY = 10.0  # s, for a broker that others can answer for
-_TOPICS_AT_ONCE = 500  # topics in one request
 _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
 _REFRESH = 10.0  # s
-_BATCH = 2000  # names or partitions in one admin request
+_BATCH = 2000
+"""Names or partitions in one admin request; of a change, records of the metadata log: controllers refuse 10,000."""
+_VISIBLE, _PAUSE = 30.0, 0.1  # s, until every broker shows what the controller has agreed to
 
 _DESCRIBE_NOT_READY = {code: s for code, s in LEADER_NOT_READY.items() if code != KafkaError.UNKNOWN_TOPIC_OR_PART}
 
@@ -123,14 +126,14 @@ def _ask(
     request: Request[Item],
     not_ready: NotReady,
     refresh: Callable[[], object] = lambda: None,
-    size: int = _BATCH,
+    weight: Callable[[Item], int] = lambda item: 1,
 ) -> tuple[dict[Item, Any], dict[Item, KafkaError]]:
-    """Return each item's answer, and the error of each item that was refused; `size` items go into one request."""
+    """Return each item's answer, and the error of each item that was refused. The items of one request weigh `_BATCH`
+    at most, but for one that is heavier alone."""
 
     def ask(waiting: list[Item]) -> Answers[Any, Any]:
-        ordered = sorted(waiting)
-        for at in range(0, len(ordered), size):
-            for key, future in request(ordered[at : at + size]).items():
+        for batch in _batches(sorted(waiting), weight):
+            for key, future in request(batch).items():
                 if isinstance(key, ConfigResource):
                     yield answered(key.name, future)
                 elif isinstance(key, KafkaTopicPartition):
@@ -139,6 +142,19 @@ def _ask(
                     yield answered(key, future)
 
     return ask_until_ready(items, ask, not_ready, refresh)
+
+
+def _batches(items: Iterable[Item], weight: Callable[[Item], int]) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    room = _BATCH
+    for item in items:
+        if batch and weight(item) > room:
+            yield batch
+            batch, room = [], _BATCH
+        batch.append(item)
+        room -= weight(item)
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,34 +166,54 @@ class TopicToCreate:
 
 
 class TopicAdmin:
-    """Changes many topics at once. Each method maps the topics that the brokers refused to the reason, and raises where
+    """Changes many topics at once. Each method maps the topics that the brokers refused to the error, and raises where
     no broker answers."""
 
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection
         self._admin = admin
 
-    def create(self, topics: Sequence[TopicToCreate]) -> dict[str, str]:
-        """Create topics. A topic that exists already counts as created: another process was faster."""
+    def create(
+        self, topics: Iterable[TopicToCreate], *, exist_ok: bool = False, dry_run: bool = False
+    ) -> dict[str, KbackupError]:
+        """Create topics. `exist_ok`: a topic that exists already counts as created, another process was faster.
+        `dry_run`: the brokers only check whether they would."""
         named = {topic.name: topic for topic in topics}
 
         def request(names: list[str]) -> Mapping[str, Future[Any]]:
             asked = [named[name] for name in names]
             new = [NewTopic(t.name, t.partitions, t.replication_factor, config=dict(t.configs)) for t in asked]
-            return self._admin.create_topics(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+            timeouts = {"operation_timeout": TIMEOUT, "request_timeout": TIMEOUT}
+            return self._admin.create_topics(new, **timeouts, validate_only=dry_run)
 
-        return self._reasons("creating topic", named, request, KafkaError.TOPIC_ALREADY_EXISTS)
+        def records(name: str) -> int:
+            return 1 + named[name].partitions + len(named[name].configs)
 
-    def add_partitions(self, totals: Mapping[str, int]) -> dict[str, str]:
+        harmless = KafkaError.TOPIC_ALREADY_EXISTS if exist_ok else None
+        return self._refused("creating topic", named, request, records, harmless)
+
+    def wait_visible(self, totals: Mapping[str, int]) -> dict[str, KbackupError]:
+        """Wait until the brokers show so many partitions of each topic, with their leaders."""
+        missing = dict(totals)
+        for _ in attempts(_VISIBLE, _PAUSE) if totals else ():
+            with self.connection.errors("listing topics"):
+                shown = self._admin.list_topics(timeout=TIMEOUT).topics
+            led = {name: sum(p.leader >= 0 for p in topic.partitions.values()) for name, topic in shown.items()}
+            missing = {name: total for name, total in missing.items() if led.get(name, 0) < total}
+            if not missing:
+                break
+        return {name: self.connection.silent(f"does not show the new partitions of topic {name}") for name in missing}
+
+    def add_partitions(self, totals: Mapping[str, int]) -> dict[str, KbackupError]:
         """Raise each topic's number of partitions to the total given."""
 
         def request(names: list[str]) -> Mapping[str, Future[Any]]:
             new = [NewPartitions(name, totals[name]) for name in names]
             return self._admin.create_partitions(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
 
-        return self._reasons("adding partitions to topic", totals, request)
+        return self._refused("adding partitions to topic", totals, request, lambda name: totals[name])
 
-    def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, str]:
+    def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, KbackupError]:
         """Set configs of topics; None removes one, so that the default of the brokers holds."""
 
         def request(names: list[str]) -> Mapping[Any, Future[Any]]:
@@ -188,20 +224,26 @@ class TopicAdmin:
                     resource.add_incremental_config(ConfigEntry(config, value, incremental_operation=operation))
             return self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT)
 
-        return self._reasons("setting configs of topic", changes, request)
+        return self._refused("setting configs of topic", changes, request, lambda name: len(changes[name]))
 
-    def _reasons(
-        self, doing: str, names: Iterable[str], request: Request[str], harmless: int | None = None
-    ) -> dict[str, str]:
-        _, refused = _ask(names, request, CONTROLLER_NOT_READY, size=_TOPICS_AT_ONCE)
-        reasons: dict[str, str] = {}
+    def _refused(
+        self,
+        doing: str,
+        names: Iterable[str],
+        request: Request[str],
+        records: Callable[[str], int],
+        harmless: int | None = None,
+    ) -> dict[str, KbackupError]:
+        """`records` of the metadata log are what a topic's change takes."""
+        _, refused = _ask(names, request, CONTROLLER_NOT_READY, weight=records)
+        errors: dict[str, KbackupError] = {}
         for name, error in refused.items():
             explained = self.connection.error(error, f"{doing} {name}")
             if error.code() < 0:  # an error of the client library's own: no broker answered
                 raise explained
             if error.code() != harmless:
-                reasons[name] = explained.message
-        return reasons
+                errors[name] = explained
+        return errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,10 +346,12 @@ class Cluster:
             raise self.connection.error(error, f"reading configs of topic {name}")
         return sorted(answers.items(), key=lambda answer: answer[0])
 
-    def all_topic_configs(self, name: str) -> dict[str, str]:
-        """Return every config of a topic, defaults included."""
-        ((_, entries),) = self._topic_entries([name])
-        return {entry.name: entry.value for entry in entries.values() if entry.value is not None}
+    def all_topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return every config of each topic, defaults included."""
+        return {
+            topic: {entry.name: entry.value for entry in entries.values() if entry.value is not None}
+            for topic, entries in self._topic_entries(names)
+        }
 
     def broker_configs(self) -> dict[str, str]:
         """Return every config of the first broker that answers, defaults included, without those that are not set, or
@@ -362,19 +406,6 @@ class Cluster:
         """Have the client look up brokers, leaders and topic ids again: it would keep the old ones for minutes."""
         with self.connection.errors("listing topics"):
             self._admin.list_topics(timeout=_REFRESH)
-
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str], dry_run: bool = False
-    ) -> None:
-        def request(names: list[str]) -> Mapping[str, Future[Any]]:
-            topics = [NewTopic(n, partitions, replication_factor, config=dict(configs)) for n in names]
-            return self._admin.create_topics(
-                topics, operation_timeout=TIMEOUT, request_timeout=TIMEOUT, validate_only=dry_run
-            )
-
-        _, refused = _ask([name], request, CONTROLLER_NOT_READY)
-        for error in refused.values():
-            raise self.connection.error(error, f"creating topic {name}")
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, str]:
         """Delete topics and return, by topic, '' or why the broker refused. A missing topic counts as deleted, and

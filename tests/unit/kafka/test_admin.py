@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
 )
 
-from kbackup.errors import UnreachableError
+from kbackup.errors import KbackupError, UnreachableError
 from kbackup.kafka.admin.cluster import TopicAdmin, TopicToCreate
 from kbackup.kafka.client import Connection
 from kbackup.kafka.security import ACLS_AT_ONCE, SecurityAdmin, Untold
@@ -215,7 +215,7 @@ def topics(fake: TopicsAdmin) -> TopicAdmin:
     return TopicAdmin(Connection({"bootstrap.servers": "h:1"}, "target"), cast(AdminClient, fake))
 
 
-Change = Callable[[TopicAdmin, list[str]], dict[str, str]]
+Change = Callable[[TopicAdmin, list[str]], dict[str, KbackupError]]
 CHANGES: dict[str, Change] = {
     "Create on the cluster, or on topics": lambda admin, names: admin.create([TopicToCreate(n, 1, 1) for n in names]),
     "Alter on the topic": lambda admin, names: admin.add_partitions(dict.fromkeys(names, 3)),
@@ -227,7 +227,7 @@ CHANGES: dict[str, Change] = {
 def test_refusals_name_the_missing_right(right: str) -> None:
     refused = CHANGES[right](topics(TopicsAdmin(b=KafkaError.TOPIC_AUTHORIZATION_FAILED)), NAMES)
     assert refused.keys() == {"b"}
-    assert f"it takes {right}" in refused["b"]
+    assert f"it takes {right}" in refused["b"].message
 
 
 @pytest.mark.parametrize("right", CHANGES)
@@ -236,15 +236,31 @@ def test_a_cluster_that_does_not_answer_is_an_error(right: str) -> None:
         CHANGES[right](topics(TopicsAdmin(a=KafkaError._TRANSPORT)), NAMES)
 
 
-def test_a_topic_that_exists_counts_as_created() -> None:
+@pytest.mark.parametrize(("exist_ok", "refused"), [(True, set()), (False, {"a"})])
+def test_a_topic_that_exists_is_refused_unless_that_is_fine(exist_ok: bool, refused: set[str]) -> None:
     admin = topics(TopicsAdmin(a=KafkaError.TOPIC_ALREADY_EXISTS))
-    assert admin.create([TopicToCreate(name, 1, 1) for name in NAMES]) == {}
+    assert admin.create([TopicToCreate(name, 1, 1) for name in NAMES], exist_ok=exist_ok).keys() == refused
 
 
-@pytest.mark.parametrize("right", CHANGES)
-def test_many_topics_take_several_requests(right: str) -> None:
+BATCHES: dict[str, tuple[Callable[[TopicAdmin], dict[str, KbackupError]], list[int]]] = {
+    "none": (lambda admin: admin.create([]), []),
+    "small topics": (lambda admin: admin.create([TopicToCreate(f"t{n:04}", 1, 1) for n in range(1200)]), [1000, 200]),
+    "wide ones": (
+        lambda admin: admin.create([TopicToCreate(f"t{n}", n, 1) for n in (999, 999, 2500, 1, 5000)]),
+        [1, 1, 1, 1],
+    ),
+    "with configs": (
+        lambda admin: admin.create([TopicToCreate(f"t{n:04}", 7, 1, {"a": "1", "b": "2"}) for n in range(250)]),
+        [200, 50],
+    ),
+    "partitions": (lambda admin: admin.add_partitions({f"t{n}": 600 for n in range(4)}), [3, 1]),
+    "configs": (lambda admin: admin.alter_configs({f"t{n:04}": {"a": None, "b": "1"} for n in range(1001)}), [1000, 1]),
+}
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_a_request_changes_no_more_than_a_controller_takes(case: str) -> None:
+    """A KRaft controller refuses a request of 10,000 records as a whole."""
+    change, batches = BATCHES[case]
     fake = TopicsAdmin()
-    assert CHANGES[right](topics(fake), [f"t{n}" for n in range(1200)]) == {}
-    assert fake.batches == [500, 500, 200]
-    assert CHANGES[right](topics(fake), []) == {}
-    assert len(fake.batches) == 3
+    assert (change(topics(fake)), fake.batches) == ({}, batches)

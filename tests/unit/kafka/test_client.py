@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, New
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
 from kbackup.kafka import produce, retry
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Connection, with_admin
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.produce import BlockProducer
@@ -288,7 +288,7 @@ class Admin:
 
 def cluster(admin: Admin) -> Cluster:
     made = Cluster({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}, "target")
-    made._admin = made.groups._admin = cast(AdminClient, admin)
+    made._admin = made.groups._admin = made.topic_admin._admin = cast(AdminClient, admin)
     return made
 
 
@@ -298,7 +298,7 @@ REQUESTS: dict[str, tuple[Callable[[Cluster], object], object]] = {
     "leader epochs": (lambda c: c.leader_epochs([TP]), {TP: 3}),
     "topics": (lambda c: [*c.topics(["t"])], ["t"]),
     "configs": (lambda c: c.topic_configs(["t"]), {"t": {"c": "v"}}),
-    "all configs": (lambda c: c.all_topic_configs("t"), {"c": "v"}),
+    "all configs": (lambda c: c.all_topic_configs(["t"]), {"t": {"c": "v"}}),
 }
 
 
@@ -350,14 +350,14 @@ def test_patience_ends(code: int, seconds: float, clock: list[float]) -> None:
 
 
 def test_a_new_controller_is_asked_again(clock: list[float]) -> None:
-    cluster(Admin(KafkaError.NOT_CONTROLLER)).create_topic("t", 1, 1, {})
+    assert cluster(Admin(KafkaError.NOT_CONTROLLER)).topic_admin.create([TopicToCreate("t", 1, 1)]) == {}
     deleted = cluster(Admin(KafkaError.NOT_CONTROLLER, KafkaError.NOT_CONTROLLER)).delete_topics(["t", "u"])
     assert (deleted, len(clock)) == ({"t": "", "u": ""}, 2)
 
 
 def test_refusals_of_a_controller_are_reported(clock: list[float]) -> None:
-    with pytest.raises(ClusterError, match="creating topic t"):
-        cluster(Admin(KafkaError.TOPIC_ALREADY_EXISTS)).create_topic("t", 1, 1, {})
+    taken = cluster(Admin(KafkaError.TOPIC_ALREADY_EXISTS)).topic_admin.create([TopicToCreate("t", 1, 1)])
+    assert "creating topic t" in taken["t"].message
     deleted = cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.POLICY_VIOLATION)).delete_topics(["t", "u"])
     assert deleted["t"] == ""
     assert "deleting topic u" in deleted["u"]

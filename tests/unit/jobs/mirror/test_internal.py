@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from kbackup.errors import ClusterError, UnreachableError
+from kbackup.errors import ClusterError, KbackupError, UnreachableError
 from kbackup.jobs.mirror import internal
 from kbackup.jobs.mirror import internal as topics
 from kbackup.jobs.mirror.flow import Clock, Flow
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.mirror_records import Heartbeat
 from tests.support.flow_maps import CLUSTERS, flow_of
 from tests.support.kafka_raw import FakeCluster, FakeGroups
@@ -41,14 +41,20 @@ class Brokers:
     def topics(self, names: Iterable[str]) -> dict[str, Made]:
         return {name: self.made[name] for name in names if name in self.made}
 
-    def create_topic(self, name: str, partitions: int, factor: int, configs: Mapping[str, str]) -> None:
-        if name in self.rival:
-            self.made[name] = (1, 1, {})
-        if name in self.made:
-            raise ClusterError(f"topic {name} already exists")
-        if factor > 3:
-            raise ClusterError("replication factor is larger than the number of brokers")
-        self.made[name] = (partitions, factor, configs)
+    def create(self, topics: Iterable[TopicToCreate], *, exist_ok: bool) -> dict[str, KbackupError]:
+        assert exist_ok
+        for topic in topics:
+            made = (topic.partitions, topic.replication_factor, topic.configs)
+            self.made[topic.name] = (1, 1, {}) if topic.name in self.rival else made
+        return {
+            name: ClusterError("replication factor is larger than the number of brokers")
+            for name, (_, factor, _) in self.made.items()
+            if factor > 3
+        }
+
+    @property
+    def topic_admin(self) -> Brokers:
+        return self
 
     @property
     def cluster(self) -> Cluster:

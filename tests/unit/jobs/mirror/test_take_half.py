@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from kbackup.jobs.mirror.halves.apply import Timetable
 from kbackup.jobs.mirror.halves.take import mirror_selections, rhythm_of, run_together, sources_of
 from kbackup.jobs.mirror.internal import InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from tests.support.flow_maps import CLUSTERS, flow_of
 
 TO_C = "C.bootstrap.servers = c:1\nA->C.enabled = true\n"
@@ -164,8 +164,13 @@ class Brokers:
     def topics(self, names: object) -> dict[str, object]:
         return {}
 
-    def create_topic(self, name: str, *rest: object) -> None:
-        self.made.append(name)
+    @property
+    def topic_admin(self) -> Brokers:
+        return self
+
+    def create(self, topics: Iterable[TopicToCreate], **_: object) -> dict[str, KbackupError]:
+        self.made += [topic.name for topic in topics]
+        return {}
 
 
 @dataclass
@@ -262,8 +267,9 @@ def test_a_source_that_refuses_heartbeats_is_backed_up(
     """With the rights of a backup alone, or with fewer brokers than the topic asks for."""
 
     class Refusing(Brokers):
-        def create_topic(self, name: str, *rest: object) -> None:
-            raise UnreachableError("source denies creating topic heartbeats", "allow it")
+        def create(self, topics: Iterable[TopicToCreate], **_: object) -> dict[str, KbackupError]:
+            denied = UnreachableError("source denies creating topic heartbeats", "allow it")
+            return {topic.name: denied for topic in topics}
 
     monkeypatch.setattr(take, "Cluster", Refusing)
     check_rounds(caplog, "source denies creating topic heartbeats; allow it")
