@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import click
 
+from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import describe, holder
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points
@@ -22,7 +25,6 @@ from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
-from kbackup.library.reading import ArchiveReader
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
 
@@ -51,11 +53,15 @@ def list_command(frame: Frame, label: str | None) -> None:
                 "run 'kbackup info' to show its content, or 'kbackup restore' to restore it",
             ) from None
         raise
-    if label is not None and label not in archive.state.labels:
-        hint = suggest_name(label, archive.state.labels, "run 'kbackup list' to see all labels")
+    state = archive.state
+    if label is not None and label not in state.labels:
+        hint = suggest_name(label, state.labels, "run 'kbackup list' to see all labels")
         raise UsageError(f"no restore point has label {label!r}", hint)
+    with ThreadPoolExecutor() as pool:
+        holding = pool.submit(holder, store)
+        fetch(state.points, state.incarnations, state.losses, state.past)
     points = [p for p in list_points(archive) if label is None or label in p.labels]
-    lease, let_go = holder(store), archive.state.let_go
+    lease, let_go = holding.result(), state.let_go
     reporter.table(
         columns(
             "number, committed at, age 4, topics 2, partitions 1, new records, bytes 4, stored 3, groups 1 optional, "
@@ -90,6 +96,8 @@ def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | 
     With --to-time, records and bytes are upper bounds unless you --count. Folders of the Java tool kafka-backup work
     too.
     """
+    from kbackup.library.reading import ArchiveReader
+
     moment = moment_of("--to-time", to_time)
     store = cached_archive_store(frame)
     archived = ArchiveReader(store, restore_point, moment).overview(topic, count=count)

@@ -140,10 +140,10 @@ def _prefixes(offsets: Int64Array, batch: pa.RecordBatch, key_lengths: Int64Arra
 
 def _headers(column: pa.Array[Any]) -> list[Column]:
     """Return the columns that end a record: the header count and, where there are any, the joined headers."""
-    counts = arrow.filled(arrow.pc.list_value_length(column), 0).astype(np.int64)
+    counts = arrow.filled(arrow.compute().list_value_length(column), 0).astype(np.int64)
     if not counts.any():
         return [_NO_HEADERS]
-    names, values = arrow.pc.list_flatten(column).flatten()
+    names, values = arrow.compute().list_flatten(column).flatten()
     if names.null_count:
         raise UsageError("a null header key in a record batch", "use an empty header key in place of null")
     names = names.cast(pa.large_binary())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import is_held, read_lease
 from kbackup.archive.models import load
 from kbackup.archive.query.overview import damaged_segments
@@ -143,17 +145,20 @@ def archive_status(
     """
     at = moment if moment is not None else datetime.now(UTC)
     since = rfc3339(at - timedelta(days=RECENT_DAYS))
-    last = archive.state.newest
+    state = archive.state
+    with ThreadPoolExecutor() as pool:
+        verifying = pool.submit(_newest_verifications, archive.store, at)
+        drilling = pool.submit(_newest_drill, reports if reports is not None else archive.store, at)
+        leasing = pool.submit(_lease_status, archive.store)
+        fetch(state.points, state.incarnations, state.losses)
+    last = state.newest
     newest = NewestPoint(last.number, last.committed_at, _age_at(at, last.committed_at)) if last is not None else None
     losses = _recent_losses(archive, since)
-    damaged = sorted(damaged_segments(archive.state))
-    verifications, damaged_reports = _newest_verifications(archive.store, at)
-    drilled = None
-    try:
-        drilled = _newest_drill(reports if reports is not None else archive.store, at)
-    except CorruptError as error:
-        damaged_reports.append(error)
-    lease = _lease_status(archive.store)
+    damaged = sorted(damaged_segments(state))
+    (verifications, damaged_reports), drilled, lease = verifying.result(), drilling.result(), leasing.result()
+    if isinstance(drilled, CorruptError):
+        damaged_reports.append(drilled)
+        drilled = None
     findings = [
         *_age_findings(newest, rules.max_age, at, lease),
         *_loss_findings(0 if rules.allow_loss else losses),
@@ -237,12 +242,15 @@ def _needs_read(finding: VerificationFinding) -> bool:
     return is_segment and not _BY_SIZE.match(finding.message)
 
 
-def _newest_drill(state: Store, moment: datetime) -> LastDrill | None:
-    """Return the drill whose report was stored last. `CorruptError` for a damaged report."""
+def _newest_drill(state: Store, moment: datetime) -> LastDrill | CorruptError | None:
+    """Return the drill whose report was stored last, or the error of a damaged report."""
     drills = list_drills(state)
     if not drills:
         return None
-    report = read_report(state, drills[0].drill_id)
+    try:
+        report = read_report(state, drills[0].drill_id)
+    except CorruptError as error:
+        return error
     age = _age_at(moment, report.ended_at)
     return LastDrill(report.drill_id, report.result, report.ended_at, age, report.restore_point)
 

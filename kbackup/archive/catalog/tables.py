@@ -22,6 +22,7 @@ from kbackup.archive.identity import REPAIR
 from kbackup.archive.segments.table import SCHEMA, decode_table, integers, rows_where
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
+from kbackup.util.system import in_threads
 
 SEGMENTS = SCHEMA.append(pa.field("point", pa.int64(), nullable=False))
 """One row per segment; `point` is the restore point that added it."""
@@ -47,7 +48,8 @@ class Chunk:
     _greatest: dict[str, int] = field(default_factory=dict)
 
     @cached_property
-    def _data(self) -> bytes:
+    def data(self) -> bytes:
+        """The file; empty where the rows are in memory."""
         return self.source() if callable(self.source) else b""
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -64,7 +66,7 @@ class Chunk:
 
     def _decoded(self, columns: Sequence[str] | None) -> pa.Table:
         name = self.ref.key if self.ref is not None else ""
-        table = decode_table(self._data, name, self.schema, columns, self.rows)
+        table = decode_table(self.data, name, self.schema, columns, self.rows)
         if len(table) != self.rows:
             raise CorruptError(f"file {name} has {len(table)} rows, its catalog says {self.rows}", REPAIR)
         return table
@@ -166,6 +168,11 @@ def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef], known: 
     there = {chunk.ref: chunk for chunk in known.chunks} if known is not None else {}
     chunks = (there.get(ref) or Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs)
     return Rows(schema, tuple(chunks))
+
+
+def fetch(*tables: Rows) -> None:
+    """Read the files of tables side by side; otherwise each is read when its rows are first needed."""
+    in_threads(lambda chunk: chunk.data, [chunk for rows in tables for chunk in rows.chunks])
 
 
 def write_rows(store: Store, rows: Rows, names: Iterator[str]) -> tuple[Rows, tuple[TableRef, ...]]:

@@ -22,7 +22,7 @@ from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.segments.read import SegmentRanges
 from kbackup.archive.segments.window import Window
 from kbackup.errors import UsageError
-from kbackup.formats.arrow import pc
+from kbackup.formats.arrow import compute
 from kbackup.formats.block import select_records
 from kbackup.formats.layout import gather, layout
 from kbackup.store.base import Store
@@ -83,7 +83,7 @@ class Pattern:
         pattern = b"(?i)" * self.ignore_case + b"(" + self.text.encode() + b")"
         column = pa.array([field[:_MARKED]], pa.large_binary())
         try:
-            marked = pc.replace_substring_regex(column, pattern=pattern, replacement=opening + rb"\1" + closing)
+            marked = compute().replace_substring_regex(column, pattern=pattern, replacement=opening + rb"\1" + closing)
         except pa.ArrowInvalid:  # `\Q` without `\E` is valid alone
             return []
         first, *others = marked[0].as_py().split(opening)
@@ -96,6 +96,7 @@ class Pattern:
         return spans
 
     def _among(self, column: pa.Array[Any]) -> npt.NDArray[np.bool_]:
+        pc = compute()
         match = pc.match_substring_regex if self.regex else pc.match_substring
         found = match(column, pattern=self.text.encode(), ignore_case=self.ignore_case)
         matching: npt.NDArray[np.bool_] = pc.fill_null(found, False).to_numpy(zero_copy_only=False)

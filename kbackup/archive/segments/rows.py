@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kbackup.formats.arrow import pc
+from kbackup.formats.arrow import compute
 from kbackup.formats.block import heads
 from kbackup.formats.layout import Layout, gather, layout
 from kbackup.types import Int64Array, RecordBlock
@@ -145,7 +145,7 @@ def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
     fields = layout(block, segment, 0)
     raw: Any = gather(block.data, fields.header_keys)
     shown = headers.flatten().field(0).cast(pa.large_binary())
-    changed = pc.not_equal(raw, shown).to_numpy(zero_copy_only=False).astype(np.int64)
+    changed = compute().not_equal(raw, shown).to_numpy(zero_copy_only=False).astype(np.int64)
     before = np.concatenate(([0], np.cumsum(changed)))
     odd = np.diff(before[fields.header_starts]) > 0
     starts: Any = pa.array(fields.header_starts, pa.int32())

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from kbackup.archive import layout
 from kbackup.errors import CorruptError
-from kbackup.formats.arrow import pc
 from kbackup.types import IncarnationPartition, Int64Array
 
 _ROWS_A_BYTE = 8
@@ -84,10 +83,15 @@ def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int)
         first: Any = next(encoded.iter_batches(1, row_groups=[number], columns=texts, use_threads=False), None)
         for column in first.columns if first is not None else ():
             if isinstance(column, pa.DictionaryArray):
-                longest = pc.max(pc.binary_length(column.dictionary)).as_py() or 0
-                decoded += longest * file.metadata.row_group(number).num_rows
+                decoded += _longest(column.dictionary) * file.metadata.row_group(number).num_rows
         if decoded > most:
             raise _too_large(name, f"up to {decoded} bytes of text", len(data))
+
+
+def _longest(texts: Any) -> int:
+    """Return the bytes of the longest text, from the edges between texts."""
+    edge = np.int64 if texts.type in (pa.large_string(), pa.large_binary()) else np.int32
+    return int(np.diff(np.frombuffer(texts.buffers()[1], edge, len(texts) + 1)).max()) if len(texts) else 0
 
 
 def _too_large(name: str, extent: str, stored: int) -> CorruptError:
@@ -174,7 +178,8 @@ def decode_table(
     names = schema.names if columns is None else list(columns)
     try:
         table = read_bounded(data, name, schema.names, names, rows)
-        return table.cast(pa.schema([schema.field(n) for n in names]))
+        kept = pa.schema([schema.field(n) for n in names])
+        return table if table.schema == kept else table.cast(kept)  # `cast` imports pyarrow.compute
     except (pa.ArrowException, OSError, ValueError) as error:  # the last where names are no text
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
 
