@@ -18,6 +18,17 @@ Offsets = tuple[tuple[int, int], ...]
 EVERY_OFFSET: Offsets = ((0, 2**63 - 1),)
 
 
+def joined(ranges: Iterable[tuple[int, int]]) -> Offsets:
+    """Return the same offsets as disjoint, rising ranges."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        elif low < high:
+            merged.append((low, high))
+    return tuple(merged)
+
+
 def without(ranges: Offsets, skipped: Iterable[tuple[int, int]]) -> Offsets:
     """Return `ranges` without the offsets in `skipped`, which are disjoint and rising as well."""
     rest: list[tuple[int, int]] = []

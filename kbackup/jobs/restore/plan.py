@@ -28,7 +28,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Window, without
+from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Offsets, Window, joined, without
 from kbackup.archive.segments.writer import greatest, least
 from kbackup.config.keys import RENAMED
 from kbackup.config.models import Restore
@@ -135,25 +135,17 @@ def bytes_of(part: UnitRange) -> int:
 _TASK_BYTES = 64 << 20
 
 
-class Times(NamedTuple):
-    """The least and the greatest timestamp (ms) of the segment at `key`; None if no record has one."""
-
-    key: str
-    low: int | None
-    high: int | None
-
-
 @dataclass(frozen=True)
 class ReadTimes:
     store: Store
 
-    def __call__(self, task: Sequence[Segment], progress: ProgressSender) -> Iterator[Times]:
+    def __call__(self, task: Sequence[Segment], progress: ProgressSender) -> Iterator[Segment]:
         for segment in task:
             low = high = None
             for block in read_segment(self.store, segment):
                 low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
                 progress.add(len(block), block.nbytes)
-            yield Times(segment.key, low, high)
+            yield replace(segment, min_timestamp=low, max_timestamp=high)
 
 
 def with_timestamps(content: Content, store: Store, spark: Spark, listener: ProgressListener) -> Content:
@@ -163,13 +155,8 @@ def with_timestamps(content: Content, store: Store, spark: Spark, listener: Prog
         return content
     tasks = pack(unknown, lambda s: s.bytes, _TASK_BYTES, len(unknown))
     results = run_counted(spark, tasks, ReadTimes(store), listener, sum(s.count for s in unknown))
-    times = {each.key: each for each in results}
-
-    def timed(segment: Segment) -> Segment:
-        read = times.get(segment.key)
-        return segment if read is None else replace(segment, min_timestamp=read.low, max_timestamp=read.high)
-
-    return _with_partitions(content, lambda _, p: replace(p, segments=tuple(map(timed, p.segments))))
+    timed = {segment.key: segment for segment in results}
+    return _with_partitions(content, lambda _, p: replace(p, segments=tuple(timed.get(s.key, s) for s in p.segments)))
 
 
 def _with_partitions(content: Content, change: Callable[[str, ArchivedPartition], ArchivedPartition]) -> Content:
@@ -245,7 +232,7 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
     skips = tuple(map(parse_range, options.skip))
     if options.where:
         where_of(options.where)
-    window = msgspec.structs.replace(time_window(options, int(time.time() * 1000)), where=options.where or None)
+    window = time_window(options, int(time.time() * 1000))
     archive = archive or open_archive_or_folder(store)
     if archive is None:
         content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
@@ -272,7 +259,8 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
 
 
 def time_window(options: Restore, now: int) -> Window:
-    """Return the bounds in time, `now` being in ms since the epoch. `UsageError` if they leave nothing."""
+    """Return the bounds in time and the expression; `now` is in ms since the epoch. `UsageError` if the times leave
+    nothing."""
     start = parse_time(options.from_time, now, up=True) if options.from_time else None
     end = parse_time(options.to_time, now) if options.to_time else None
     if start is not None and end is not None and start > end:
@@ -280,7 +268,7 @@ def time_window(options: Restore, now: int) -> Window:
             f"--from-time {options.from_time} is later than --to-time {options.to_time}",
             "give the earlier time to --from-time; both times are included",
         )
-    return Window(from_time=start, to_time=end)
+    return Window(from_time=start, to_time=end, where=options.where or None)
 
 
 def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:
@@ -325,9 +313,7 @@ def _cut(
     return narrowed(content, window_of, least, choice)
 
 
-def check_ranges(
-    content: Content, ranges: Sequence[Range], option: str = "--range"
-) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+def check_ranges(content: Content, ranges: Sequence[Range], option: str = "--range") -> dict[TopicPartition, Offsets]:
     """Return disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
     for a bound that lies outside of what is."""
     archived = {TopicPartition(t.name, p.partition): p for t in content.topics for p in t.partitions}
@@ -353,14 +339,7 @@ def check_ranges(
                 "keep to that, or leave out the side that goes beyond it",
             )
         bounds.setdefault(tp, []).append((start, end))
-    merged: dict[TopicPartition, list[tuple[int, int]]] = {tp: [] for tp in bounds}
-    for tp, each in bounds.items():
-        for start, end in sorted(r for r in each if r[0] < r[1]):
-            if merged[tp] and start <= merged[tp][-1][1]:
-                merged[tp][-1] = (merged[tp][-1][0], max(end, merged[tp][-1][1]))
-            else:
-                merged[tp].append((start, end))
-    return {tp: tuple(each) for tp, each in merged.items()}
+    return {tp: joined(each) for tp, each in bounds.items()}
 
 
 def plan_restore(options: Restore, content: Content, cluster_id: str) -> RestorePlan:

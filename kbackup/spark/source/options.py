@@ -16,7 +16,7 @@ from kbackup.archive.identity import check_archive_id
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.parallel import PART_BYTES
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import EVERYTHING, Window
+from kbackup.archive.segments.window import EVERYTHING, Window, joined
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.load import TRUST_OPTIONS
 from kbackup.config.values import has_reference
@@ -135,17 +135,6 @@ def common(a: Ranges, b: Ranges) -> Ranges:
         else:
             j += 1
     return tuple(overlaps)
-
-
-def joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    """Return the same offsets as disjoint, rising ranges."""
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
-        elif low < high:
-            merged.append((low, high))
-    return tuple(merged)
 
 
 def _fits(test: str, value: object, kind: type) -> bool:

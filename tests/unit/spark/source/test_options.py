@@ -15,12 +15,12 @@ from pyspark.sql import types
 
 from kbackup.archive import layout
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Window
+from kbackup.archive.segments.window import Window, joined
 from kbackup.config import load
 from kbackup.errors import KbackupError, UsageError
 from kbackup.spark.source import KbackupDataSource, columns_of
 from kbackup.spark.source.batch import remembered
-from kbackup.spark.source.options import OPTIONS, TYPES, Pushed, both, common, joined, push, request_of, window_of
+from kbackup.spark.source.options import OPTIONS, TYPES, Pushed, both, common, push, request_of, window_of
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
