@@ -141,6 +141,11 @@ class HeldLease:
     def owner(self) -> str:
         return self._lease.owner
 
+    @property
+    def until(self) -> datetime:
+        """The end of the lease, unless it is renewed."""
+        return min(self._until, datetime.now(UTC) + timedelta(seconds=self._until_monotonic - time.monotonic()))
+
     def check(self) -> None:
         if self._lost is not None:
             raise self._lost

@@ -19,7 +19,7 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
 from kbackup.archive.catalog.operations import NewPoint, begin_run, end_run
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.derived import refresh_derived
+from kbackup.archive.derived import Files, refresh_derived
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -99,9 +99,9 @@ class WritingRun:
         self.store.put_new(key, data)
         return document_ref(key, data)
 
-    def refresh_derived(self) -> None:
-        """Write the derived files that changed since they were last written."""
-        refresh_derived(self.archive)
+    def refresh_derived(self, write: Callable[[Files], Files] = lambda files: files) -> None:
+        """Write the derived files that changed since they were last written; `write` as in `refresh_derived`."""
+        refresh_derived(self.archive, write)
 
     def since(self) -> float:
         """Return the time when this run began, in seconds since the epoch by the store's clock."""

@@ -22,7 +22,7 @@ from kbackup.archive.catalog.commit import Committed
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, OpenRun
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_segments
 from kbackup.archive.catalog.state import PastPoint, State
-from kbackup.archive.derived import derived_files
+from kbackup.archive.derived import derived_files, put_files
 from kbackup.archive.identity import check_encryption
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, dump, load
@@ -483,8 +483,7 @@ def _refresh_derived_files(job: RepairJob, archive: Archive) -> None:
     files, findings = derived_files(archive), Findings()
     check_derived(job.store, files, job.sizes, True, findings)
     stale = sorted(f.file for f in findings.entries)
-    for key in stale:
-        job.store.put(key, files[key])
+    put_files(job.store, [(key, files[key]) for key in stale])
     mark = load_whole(job.store, Derived, layout.DERIVED)
     if mark is None:
         stale.append(layout.DERIVED)

@@ -29,14 +29,13 @@ from kbackup.archive.run import begin_writing, check_written, open_or_create
 from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.backup.job import Captured, commit, refresh, reserve
+from kbackup.jobs.backup.job import Captured, commit, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.metadata.sources import Sources
-from kbackup.metrics.registry import Phases, Silent
 from kbackup.store.options import S3Options
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.times import now
@@ -260,7 +259,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             check_written(store, found)
             commit(source, base, captured, plan, read)
         with run.step("refresh", "partition indexes, group offset files"):
-            refresh(writing, Phases(Silent()))
+            writing.refresh_derived()
     run.requests = store.requests - asked
     point = base.archive.state.point(number)
     for key in point.documents if point is not None else ():

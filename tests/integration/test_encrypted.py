@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
+from kbackup.jobs.backup import task as backup_task
 from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
@@ -64,6 +65,7 @@ def encrypted(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archiv
     options = ["--encryption-key", f"env:{KEY}", "--topic", topic, "--group", group]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KEY, key)
+        patch.setattr(backup_task, "MANY_FILES", 4)  # of six derived files
         fill(broker, topic, range(2000))
         commit(broker.bootstrap, group, {(topic, 0): Position(700, MARKER), (topic, 1): Position(1000)})
         kbackup.backup(archive, *options, "--compression", "none", "--segment-bytes", "400KiB")

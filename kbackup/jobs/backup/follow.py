@@ -157,7 +157,7 @@ class Follower:
             if self.rhythm.topic_metrics:
                 job.topic_lag(job.lag_of(report.topics))
             self.watcher.committed(report)
-            job.refresh(base.run, phases)
+            job.refresh(base.run, self.spark, phases)
         else:
             self._count_round("unchanged")
             if last:

@@ -27,7 +27,7 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without
+from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without, write_by_tasks
 from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
 from kbackup.kafka.admin.cluster import Cluster
@@ -101,7 +101,7 @@ def backup(
             manifest = commit(source, base, captured, plan, read, label)
         report = report_of(manifest, captured, plan, read, store.url, phases)
         backed_up(report)
-        refresh(base.run, phases)
+        refresh(base.run, spark, phases)
     return report
 
 
@@ -267,11 +267,11 @@ def put_documents(base: Base, captured: Captured) -> Capture:
     return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
 
 
-def refresh(run: WritingRun, phases: Phases) -> None:
+def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
     """Write what follows from the restore point just taken."""
     try:
         with phases.step("refresh derived files"):
-            run.refresh_derived()
+            run.refresh_derived(partial(write_by_tasks, run, spark))
     except KbackupError as error:
         newest = run.next_point - 1
         raise type(error)(

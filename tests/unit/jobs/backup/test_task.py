@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import StoreError
 from kbackup.jobs.backup import task as backup_task
-from kbackup.jobs.backup.task import BackupWork, LastRead
+from kbackup.jobs.backup.task import BackupWork, FileWork, LastRead, write_by_tasks
 from kbackup.jobs.common import RETRIED
 from kbackup.kafka.consume import Vanished
 from kbackup.kafka.kernel import Kernel
@@ -182,3 +184,32 @@ def test_the_last_records_of_each_range_are_told_the_last_one_with_its_epoch(sto
 def test_salvaged_segments_report_no_last_read(store: Store) -> None:
     run(store, OffsetRange(TOPIC, 0, 30, 60))
     assert not any(isinstance(r, LastRead) for r in results_of(store, OffsetRange(TOPIC, 0, 30, 60)))
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds", "rounds", "left"),
+    [
+        (3, 60, 0, 3),  # so few are the driver's
+        (10, 60, 1, 0),
+        (10, -1, 1, 10),  # the clocks of the workers are ahead: no task writes
+    ],
+)
+def test_many_derived_files_are_written_by_tasks_while_the_lease_lasts(
+    files: int, seconds: int, rounds: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    def here(_: object, tasks: Sequence[Any], work: FileWork) -> list[Any]:
+        sent.append(len(tasks))
+        return [each for task in tasks for each in work(task, ProgressSender(None, 0))]
+
+    monkeypatch.setattr(backup_task, "run_tasks", here)
+    monkeypatch.setattr(backup_task, "MANY_FILES", 3)
+    monkeypatch.setattr(backup_task, "_TASK_FILES", 3)
+    monkeypatch.setattr(backup_task, "_AT_ONCE", 2)
+    store, due = MemoryStore(), {f"topics/t/{n}": b"%d" % n for n in range(files)}
+    lease = SimpleNamespace(check=lambda: None, until=datetime.now(UTC) + timedelta(seconds=seconds))
+    run: Any = SimpleNamespace(plain=store, lease=lease)
+    remaining = write_by_tasks(run, lambda: None, due)  # type: ignore[arg-type,return-value]
+    written = {entry.key: store.get(entry.key) for entry in store.list()}
+    assert ({**written, **remaining}, len(remaining), sent) == (due, left, [4] * rounds)
