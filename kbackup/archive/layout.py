@@ -56,7 +56,7 @@ _PLAIN = (ARCHIVE, LOCK)
 _REPLACED = (LOCK, LATEST, DERIVED)
 _SMALL = (*_PLAIN, LATEST, DERIVED, KEYS)
 _SMALL_BYTES = 16 << 20
-_FLOW_FILE = re.compile(r"^mirrors/[^/]+/[^/]+/(?:status\.json\Z|map/)")
+_FLOW_FILE = re.compile(r"^mirrors/[^/]+/[^/]+/(?:(?:status|lock)\.json\Z|map/)")
 
 
 def key_class(key: str) -> KeyClass:

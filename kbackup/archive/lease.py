@@ -99,13 +99,23 @@ class HeldLease:
     it at the end.
 
     `LockedError` where another holds it: at once, or where `pause` is given, once its lease would have run out. `pause`
-    waits a number of seconds, and returns whether to wait no longer. `check` raises `LeaseLostError` when it is no
+    waits a number of seconds, and returns whether to wait no longer. A `standby` waits as long as the other renews its
+    lease. `key` is of another lease than the archive's. `check` raises `LeaseLostError` when it is no
     longer ours; so does leaving with another error when it was taken over.
     """
 
-    def __init__(self, store: Store, command: str, seconds: float, pause: Pause | None = None) -> None:
-        self._store = store
-        self._pause = pause
+    def __init__(
+        self,
+        store: Store,
+        command: str,
+        seconds: float,
+        pause: Pause | None = None,
+        *,
+        standby: bool = False,
+        key: str = layout.LOCK,
+    ) -> None:
+        self._store, self._key = store, key
+        self._pause, self._standby = pause, standby
         self._seconds = seconds
         self._stop = threading.Event()
         self._lost: LeaseLostError | None = None
@@ -170,7 +180,7 @@ class HeldLease:
 
     def _write(self, lease: Lease) -> None:
         """Replace our own version."""
-        self._etag = self._store.replace(layout.LOCK, dump(lease), self._etag)
+        self._etag = self._store.replace(self._key, dump(lease), self._etag)
 
     def _write_or_look(self, lease: Lease, began: float) -> bool:
         """Replace our own version, and return whether that was answered. Where another version is there, it is ours if
@@ -179,7 +189,7 @@ class HeldLease:
             self._write(lease)
             return True
         with suppress(NotFoundError):
-            current, etag = read_lease(self._store)
+            current, etag = read_lease(self._store, self._key)
             if current.owner == lease.owner:
                 self._etag = etag
                 self._set_end(current, began)
@@ -199,12 +209,12 @@ class HeldLease:
                     raise
                 if end is None:
                     # when the present lease runs out; the clock that wrote `expires_at` may be wrong
-                    held = holder(self._store)
+                    held = holder(self._store, self._key)
                     until = datetime.fromisoformat(held.expires_at) - datetime.now(UTC) if held else timedelta(0)
                     end = time.monotonic() + min(until.total_seconds(), self._seconds) + _POLL
                     log.warning("%s; waiting for the end of that lease", error.message)
                 left = end - time.monotonic()
-                if left <= 0 or self._pause(min(left, _POLL)):
+                if (left <= 0 and not self._standby) or self._pause(min(max(left, 0.1), _POLL)):
                     raise
 
     def _try_to_acquire(self) -> None:
@@ -212,10 +222,10 @@ class HeldLease:
         lease = self._next()
         self._set_end(lease, began)
         with suppress(AlreadyExistsError):
-            self._etag = self._store.put_new(layout.LOCK, dump(lease))
+            self._etag = self._store.put_new(self._key, dump(lease))
             return
         try:
-            held, self._etag = read_lease(self._store)
+            held, self._etag = read_lease(self._store, self._key)
             if is_held(held):
                 raise LockedError(f"archive {self._store.url} is locked by {describe(held)}", "wait until it ends")
             self._write(lease)
@@ -247,9 +257,9 @@ class HeldLease:
         self._until, self._until_monotonic = datetime.fromisoformat(lease.expires_at), began + self._seconds
 
 
-def read_lease(store: Store) -> tuple[Lease, str]:
-    data, etag = store.get_with_etag(layout.LOCK)
-    return load(Lease, data, layout.LOCK), etag
+def read_lease(store: Store, key: str = layout.LOCK) -> tuple[Lease, str]:
+    data, etag = store.get_with_etag(key)
+    return load(Lease, data, key), etag
 
 
 def is_held(lease: Lease) -> bool:
@@ -258,10 +268,10 @@ def is_held(lease: Lease) -> bool:
     return not is_over and not is_dead(lease)
 
 
-def holder(store: Store) -> Lease | None:
+def holder(store: Store, key: str = layout.LOCK) -> Lease | None:
     """Return the lease of `store` where it is held at this moment, else None."""
     try:
-        lease, _ = read_lease(store)
+        lease, _ = read_lease(store, key)
     except NotFoundError:
         return None
     return lease if is_held(lease) else None

@@ -25,6 +25,7 @@ from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition, TopicPartition
 from kbackup.util.system import in_threads
 
+_KEPT = 4  # documents of captures: restore points share them
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 
 
@@ -37,6 +38,7 @@ class Archive:
     committed: Committed
     _manifests: dict[int, Manifest] = field(default_factory=dict)
     _captures: dict[int, Capture] = field(default_factory=dict)
+    _documents: dict[DocumentRef, bytes] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
@@ -109,9 +111,14 @@ class Archive:
 
     def read_document(self, ref: DocumentRef) -> bytes:
         """Return the bytes that `ref` promises; `CorruptError` if they are missing or others."""
+        if ref in self._documents:
+            return self._documents[ref]
         data = self._document(ref.key)
         if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
             raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
+        if len(self._documents) >= _KEPT:
+            self._documents.clear()
+        self._documents[ref] = data
         return data
 
     def capture(self, number: int) -> Capture:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from msgspec.structs import asdict
 
 from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.commit import Author, commit, write_hint
 from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
 from kbackup.archive.catalog.operations import NewPoint, begin_run, end_run
 from kbackup.archive.catalog.state import Point, State
@@ -72,6 +73,8 @@ class WritingRun:
     """True if the run before this one was interrupted and may have left segments behind."""
     began: int = 0
     """The catalog of the fence."""
+    hints: bool = True
+    """False: latest.json is written with the derived files, not with each commit."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -85,7 +88,7 @@ class WritingRun:
     def commit(self, operation: Callable[[State], State], kind: Kind, summary: str) -> None:
         """Commit an operation and move the archive on to it."""
         author = Author(kind, self.run, summary)
-        self.archive.move(commit(self.store, self.archive.committed, operation, author))
+        self.archive.move(commit(self.store, self.archive.committed, operation, author, hint=self.hints))
 
     def put_document(self, number: int, name: str, document: Document) -> DocumentRef:
         """Create a document of restore point `number`, before the commit that refers to it.
@@ -101,10 +104,13 @@ class WritingRun:
 
     def refresh_derived(self, write: Callable[[Files], Files] = lambda files: files) -> None:
         """Write the derived files that changed since they were last written; `write` as in `refresh_derived`."""
+        if not self.hints:
+            write_hint(self.store, self.archive.state)
         refresh_derived(self.archive, write)
 
+    @cached_property
     def since(self) -> float:
-        """Return the time when this run began, in seconds since the epoch by the store's clock."""
+        """The time when this run began, in seconds since the epoch by the store's clock."""
         return self.store.stat(layout.catalog_key(self.began)).modified
 
     def end(self) -> None:
@@ -185,8 +191,10 @@ def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]
             groups=draft.groups,
         ),
     )
-    ref = writing.put_document(draft.number, layout.MANIFEST, manifest)
-    manifest = load(Manifest, writing.store.get(ref.key), ref.key)
+    data = dump(manifest)
+    ref = document_ref(layout.point_key(draft.number, writing.run, layout.MANIFEST), data)
+    writing.store.put_new(ref.key, data)
+    manifest = load(Manifest, data, ref.key)
     incarnations = {t.name: t.incarnation for t in manifest.topics}
     return manifest, NewPoint(
         point=point_of(manifest, ref),

@@ -61,6 +61,8 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     small_segments: Annotated[int, Meta(ge=0), "Number of waiting partitions that each restore point still takes."] = (
         100
     )
+    look_seconds: Annotated[float, Meta(ge=0.02), "Time between looks of a mirror's apply half at its archive."] = 0.5
+    lease_seconds: Annotated[int, Meta(ge=5), "Duration of a follower's lease without renewal."] = 10
     listen: Annotated[str, "Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none."] = ""
     stale_after_seconds: Annotated[
         float, Meta(ge=1), "`/healthz` answers 503 after this time without a good round. Set it above the interval."

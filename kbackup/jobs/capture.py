@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive import layout
@@ -59,12 +59,14 @@ def connect(properties: Properties, isolation_level: IsolationLevel, poll_timeou
 @dataclass
 class Base:
     """What a backup goes on from: its run, and the newest restore point with its groups and settings, None without
-    one. A commit moves it on."""
+    one. A commit moves it on. `compared` has the leader epochs under which logs were compared with the archive: a
+    leader appends to its log and never cuts it."""
 
     run: WritingRun
     head: Manifest | None = None
     groups: Groups | None = None
     settings: Metadata | None = None
+    compared: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def archive(self) -> Archive:
@@ -79,11 +81,12 @@ class Base:
 @dataclass(frozen=True, slots=True)
 class Live:
     """A partition as the cluster shows it: log start, log end to archive (last stable offset or high
-    watermark), and the high watermark."""
+    watermark), the high watermark, and the leader epoch (None: unknown)."""
 
     start: int
     end: int
     high: int
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +238,16 @@ def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -
     """Return the start and end of each partition. The log starts are read last: records that retention deletes
     meanwhile then are a loss."""
     every = [TopicPartition(t.name, p) for t in topics.values() for p in t.partitions]
-    ends = cluster.log_ends(every, isolation)
-    highs = cluster.log_ends(every, "read_uncommitted") if isolation == "read_committed" else ends
+    ends = cluster.log_ends(every, isolation) if isolation == "read_committed" else None
+    highs = cluster.high_watermarks(every)
     starts = cluster.log_starts(every)
+
+    def live(tp: TopicPartition) -> Live:
+        high, epoch = highs[tp]
+        return Live(starts[tp], high if ends is None else ends[tp], high, epoch)
+
     return [
-        LiveTopic(
-            t.name,
-            t.id,
-            {p: Live(starts[tp], ends[tp], highs[tp]) for p in t.partitions for tp in [TopicPartition(t.name, p)]},
-        )
+        LiveTopic(t.name, t.id, {p: live(TopicPartition(t.name, p)) for p in t.partitions})
         for _, t in sorted(topics.items())
     ]
 

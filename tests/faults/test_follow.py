@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-QUICK = Follow(interval_seconds=0.3, stale_after_seconds=1)
+QUICK = Follow(interval_seconds=0.3, stale_after_seconds=1, lease_seconds=SHORT_LEASE)
 
 
 def eventually(true: Callable[[], bool], process: Kbackup) -> None:
@@ -53,7 +53,7 @@ def test_a_broker_and_a_store_that_go_away_and_come_back(spark: SparkSession) ->
         store = open_store(
             "s3://followed/archive", S3Options(**minio.options, max_attempts=2), key_class=layout.key_class
         )
-        with Following(options(shop, lease_seconds=SHORT_LEASE), QUICK, broker, store, spark) as following:
+        with Following(options(shop), QUICK, broker, store, spark) as following:
             following.until(lambda: len(following.commits) == 1)
 
             broker.kill()
@@ -81,7 +81,7 @@ def test_a_broker_and_a_store_that_go_away_and_come_back(spark: SparkSession) ->
 
 def test_a_lease_that_was_taken_over_ends_it(archive: Path, shop: Shop, spark: SparkSession) -> None:
     store = FileStore(archive)
-    with Following(options(shop, lease_seconds=SHORT_LEASE), QUICK, shop.broker, store, spark) as following:
+    with Following(options(shop), QUICK, shop.broker, store, spark) as following:
         following.until(lambda: bool(following.commits))
         before = [m.number for m in open_archive(store).restore_points]
         other_lease = Lease(
@@ -105,6 +105,7 @@ def follow_arguments(shop: Shop, archive: Path, port: int) -> list[str]:
         *backup_arguments(shop, str(archive)),
         "--follow",
         "--interval=500ms",
+        "--set=follow.lease_seconds=120",
         f"--listen=127.0.0.1:{port}",
         "--stale-after=1h",
     ]
@@ -191,14 +192,14 @@ def test_a_follower_whose_jvm_is_killed_goes_on_until_the_third_time(archive: Pa
         for kills in (1, 2):
             kill_jvm(process)
             before = points(store)
-            sell(shop, 50)
+            sell(shop, 300)  # more than the process archives without Spark
             eventually(lambda before=before: points(store) > before, process)  # type: ignore[misc]
             assert process.err.count("Spark's JVM has ended: another session starts") == kills, process.err
         eventually(
             lambda: in_archive(store) == in_cluster(shop.broker.bootstrap, shop.topics), process
         )  # the records of a sale may come in two rounds
         kill_jvm(process)
-        sell(shop, 50)
+        sell(shop, 300)
         ended = process.wait()
     assert ended.code == 1, ended.err
     assert "kbackup: Spark's JVM has ended 3 times within an hour" in ended.err

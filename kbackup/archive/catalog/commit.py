@@ -168,7 +168,9 @@ class Author:
     summary: str
 
 
-def commit(store: Store, base: Committed, operation: Callable[[State], State], author: Author) -> Committed:
+def commit(
+    store: Store, base: Committed, operation: Callable[[State], State], author: Author, *, hint: bool = True
+) -> Committed:
     """Apply `operation` to the newest state and create the next catalog; `base` is the state to try first.
 
     `operation` may run more than once, on newer states. Where it returns the state itself nothing is written. Raises
@@ -180,7 +182,8 @@ def commit(store: Store, base: Committed, operation: Callable[[State], State], a
             return base
         made = _write(store, base, state, author, token)
         if made is not None and _stands(store, made):
-            _hint(store, made.state)
+            if hint:
+                write_hint(store, made.state)
             return made
         base = open_newest(store, base.state.archive_id)
     raise StoreError(f"archive {store.url} changed during each of {_ATTEMPTS} commits", "run the command again")
@@ -241,7 +244,7 @@ def _stands(store: Store, made: Committed) -> bool:
     return entry in newest.state.history.rows("catalog", "run", "by", "at")
 
 
-def _hint(store: Store, state: State) -> None:
+def write_hint(store: Store, state: State) -> None:
     """Write latest.json after a commit. A failure costs readers a longer listing, nothing else."""
     with suppress(StoreError, UnreachableError, LeaseLostError):
         store.put(layout.LATEST, dump(Latest(archive_id=state.archive_id, number=state.number)))

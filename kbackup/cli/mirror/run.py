@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import click
@@ -193,18 +194,20 @@ class Building:
         sources = sources_of(members) if take else []
         halves: dict[str, TakeHalf | ApplyHalf] = {}
         for alias in self.properties.clusters:
+            bells: list[Event] = []
             for source in (source for source in sources if source.alias == alias):
                 name = f"take {alias} into {source.archive}"
-                halves[name] = self._take(source, name)
+                halves[name] = self._take(source, name, bells)
             for flow in (flow for flow in members if apply and flow.source == alias):
                 name = f"apply {flow.name}"
-                halves[name] = self._apply(flow, name)
+                halves[name] = half = self._apply(flow, name)
+                bells.append(half.bell)
         return halves
 
     def _health_of(self, half: str) -> Health | None:
         return self.health.add_component(half) if self.health is not None else None
 
-    def _take(self, source: MirrorSource, name: str) -> TakeHalf:
+    def _take(self, source: MirrorSource, name: str, bells: list[Event]) -> TakeHalf:
         config = self.frame.config
         heartbeats = tuple(flow for flow in self.properties.heartbeat_flows if flow.target == source.alias)
         follower = Follower(
@@ -218,7 +221,7 @@ class Building:
             self.stop,
             mirror_selections(config.backup, source.flows),
         )
-        return TakeHalf(source, heartbeats, follower)
+        return TakeHalf(source, heartbeats, follower, bells)
 
     def _apply(self, flow: Flow, name: str) -> ApplyHalf:
         flow.client("target")  # refuse now, not after the first restore point
@@ -227,7 +230,9 @@ class Building:
         watcher = ApplyRoundReporter(self.frame, self._health_of(name))
         finish = self.last is not self.stop
         with counted.of_archive(store.url):
-            return ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)
+            half = ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)
+        half.look_seconds, half.lease_seconds = self.rhythm.look_seconds, self.rhythm.lease_seconds
+        return half
 
 
 @click.command("run", epilog="Example: kbackup mirror run mm2.properties --dry-run")
@@ -241,6 +246,7 @@ class Building:
 )
 @key_option("follow.interval_seconds", "--interval", default="5s")
 @key_option("follow.max_age_seconds", "--max-age", default="the interval")
+@key_option("follow.look_seconds", "--look")
 @key_option("follow.stale_after_seconds", "--stale-after")
 @key_option("follow.listen", "--listen")
 @key_option("restore.state", "--state")

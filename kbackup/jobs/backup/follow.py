@@ -17,7 +17,7 @@ from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import job
-from kbackup.jobs.backup.job import BackupReport
+from kbackup.jobs.backup.job import BackupReport, Captured
 from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.capture import Base, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
@@ -29,6 +29,7 @@ from kbackup.types import IncarnationPartition, TopicPartition
 from kbackup.util.times import now
 
 _LOG_ENDS_EVERY = 5.0  # s, between reads of the log ends, which cost a request for 2,000 partitions
+_CAPTURE_EVERY = 5.0  # s, between captures of groups and settings; rounds between them capture the logs alone
 
 
 class Watcher(Protocol):
@@ -86,6 +87,8 @@ class Follower:
     def __post_init__(self) -> None:
         self.report = FollowReport(self.store.url)
         self._connected: tuple[SourceCluster, Base] | None = None
+        self._captured: tuple[float, Captured] | None = None
+        self._derived_due = False
         self._follows = True
         self._since: dict[IncarnationPartition, float] = {}
         rhythm = self.rhythm
@@ -106,7 +109,8 @@ class Follower:
         source = self._connect()
         open_or_create(self.store)
         pause = self.stop.wait if self._follows else time.sleep
-        with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds, pause) as lease:
+        name, seconds = "kbackup backup --follow", self.rhythm.lease_seconds
+        with HeldLease(self.store, name, seconds, pause, standby=self._follows) as lease:
             base = job.begin(self.store, lease, source, self.options.adopt_cluster)
             self._connected = source, base
             self.report.restore_point = base.head.number if base.head is not None else None
@@ -129,7 +133,7 @@ class Follower:
             self._wait(source, base, due)
 
     def _failed(self, error: KbackupError, pause: float) -> None:
-        self._connected = None
+        self._connected = self._captured = None
         self.report.retries += 1
         failed(error)
         counted.add("kbackup_retries_total")
@@ -137,16 +141,15 @@ class Follower:
         self.watcher.failed(error, pause)
 
     def _round(self, source: SourceCluster, base: Base, last: bool) -> None:
-        phases = Phases(self.listener)
-        selections = self.selections or job.selections_of(self.options)
-        captured = job.capture_cluster(source, base, selections, phases, now(), later=True)
+        phases, base.run.hints = Phases(self.listener), last
+        captured, whole = self._capture(source, base, phases, last)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
         plan, moment = job.plan_records(source, base, captured, phases, self.options.adopt_topics), self.clock()
         self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
         plan = hold_back(plan, patience, self._since, moment)
         if job.has_news(base, captured, plan):
-            read = job.archive_records(source, base, plan, self.options, self.spark, phases)
+            read = job.archive_records(source, base, plan, self.options, self.spark, phases, here=True)
             with phases.step("commit"):
                 manifest = job.commit(source, base, captured, plan, read, last=last)
             self._since = {place: self._since[place] for place in held_back(plan)}
@@ -157,13 +160,28 @@ class Follower:
             if self.rhythm.topic_metrics:
                 job.topic_lag(job.lag_of(report.topics))
             self.watcher.committed(report)
-            job.refresh(base.run, self.spark, phases)
+            self._derived_due = True
         else:
             self._count_round("unchanged")
             if last:
                 base.run.end()
+        if self._derived_due and whole:
+            job.refresh(base.run, self.spark, phases)
+            self._derived_due = False
         self.report.rounds += 1
         self.watcher.well()
+
+    def _capture(self, source: SourceCluster, base: Base, phases: Phases, last: bool) -> tuple[Captured, bool]:
+        """Return what the cluster shows, and whether groups and settings are captured anew."""
+        selections, moment = self.selections or job.selections_of(self.options), self.clock()
+        if self._captured is not None and not last and moment < self._captured[0] + _CAPTURE_EVERY:
+            ends = job.capture_ends(source, base, selections, phases, self._captured[1])
+            if ends is not None:
+                return ends, False
+        base.compared.clear()
+        captured = job.capture_cluster(source, base, selections, phases, now(), later=True)
+        self._captured = moment, captured
+        return captured, True
 
     def _count_round(self, result: str) -> None:
         """Count a round of a follower, for alerts."""

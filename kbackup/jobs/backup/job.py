@@ -39,6 +39,8 @@ from kbackup.types import OffsetRange
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 
+_SMALL_BYTES = 16 << 20  # of a follower's round that is done in this process: Spark would take longer to begin
+
 
 @dataclass(frozen=True)
 class BackupReport:
@@ -152,6 +154,21 @@ def capture_cluster(
     return Captured(started_at, live, existing, groups, settings, merged.warnings, merged.damage)
 
 
+def capture_ends(
+    source: SourceCluster, base: Base, selections: Selections, phases: Phases, captured: Captured
+) -> Captured | None:
+    """Capture the ends of the logs anew, with the groups and settings of an earlier capture. None if topics or
+    partitions have come or gone since: then all is captured anew."""
+    with phases.step("discover"):
+        topics, existing = capture.discover(source.cluster, selections.topics, base.head, later=True)
+    before = {t.name: (t.id, {*t.partitions}) for t in captured.topics}
+    if {t.name: (t.id, {*t.partitions}) for t in topics.values()} != before:
+        return None
+    with phases.step("resolve ranges"):
+        live = capture.live_topics(source.cluster, topics, source.isolation_level)
+    return replace(captured, started_at=now(), topics=live, existing=existing)
+
+
 def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: Phases, adopt_topics: bool) -> Plan:
     """Plan what to archive. Topics whose log was cut begin anew."""
     with phases.step("compare logs"):
@@ -164,9 +181,10 @@ def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: 
 
 
 def archive_records(
-    source: SourceCluster, base: Base, plan: Plan, options: Backup, spark: Spark, phases: Phases
+    source: SourceCluster, base: Base, plan: Plan, options: Backup, spark: Spark, phases: Phases, here: bool = False
 ) -> Read:
-    """Write the segments of the plan, by tasks on Spark, and look at each of them."""
+    """Write the segments of the plan, by tasks on Spark, and look at each of them. `here`: a small round is done in
+    this process."""
     run = base.run
     with phases.step("plan"):
         reserve(run, plan)
@@ -185,10 +203,13 @@ def archive_records(
                 compression=options.compression,
                 poll_timeout=source.poll_timeout,
                 incarnations={t.name: t.incarnation for t in plan.topics if t.name in topics},
-                since=run.since(),
+                since=run.since,
                 salvage=operations.may_salvage(run.archive.state),
             )
-            read = read_records(work, tasks, spark, phases.listener)
+            expected = [p for p in planning.waiting(plan).values() if p.end > p.start]
+            size = sum(planning.new_bytes(p.end - p.start, p.before) for p in expected)
+            here = here and size <= _SMALL_BYTES and sum(p.end - p.start for p in expected) <= options.pack_records
+            read = read_records(work, tasks, None if here else spark, phases.listener)
             read = replace(read, segments=[*salvaged, *read.segments])
         check_written(run.store, read.segments)
     return read

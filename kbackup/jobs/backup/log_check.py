@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -67,9 +68,15 @@ def compare_logs(
     source: SourceCluster, base: Base, live: Sequence[LiveTopic]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log differs from the archive, each with an offset that differs; and warnings. Adds
-    the last records that could be read to the newest restore point, `base.head`."""
+    the last records that could be read to the newest restore point, `base.head`. Logs that were compared under the
+    same leader are left out."""
     if base.head is None:
         return {}, []
+    epochs = {TopicPartition(t.name, p): at.epoch for t in live for p, at in t.partitions.items()}
+    due = {tp for tp, epoch in epochs.items() if epoch is None or base.compared.get(tp) != epoch}
+    if not due:
+        return {}, []
+    live = [replace(t, partitions={p: at for p, at in t.partitions.items() if (t.name, p) in due}) for t in live]
     base.head, warnings = with_last_records(base.archive, base.head, live)
     exact = may_salvage(base.archive.state)
     expected = expectations(base.head, live, exact=exact)
@@ -84,6 +91,7 @@ def compare_logs(
 
         expected = [each for each in expected if each.archived or not is_lost(each.range)]
     diverged, unanswered = _compare(source, base, expected)
+    base.compared |= {tp: epoch for tp in due if (epoch := epochs[tp]) is not None}
     return diverged, [*warnings, *unanswered]
 
 

@@ -30,7 +30,6 @@ from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted, run_tasks
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
-from kbackup.util.system import in_threads
 
 
 class LastRead(NamedTuple):
@@ -196,10 +195,13 @@ class Read:
 
 
 def read_records(
-    work: BackupWork, tasks: Sequence[Sequence[OffsetRange]], spark: Spark, listener: ProgressListener
+    work: BackupWork, tasks: Sequence[Sequence[OffsetRange]], spark: Spark | None, listener: ProgressListener
 ) -> Read:
-    """Run the tasks on Spark, which write the segments."""
-    results = run_counted(spark, tasks, work, listener, sum(r.end - r.start for task in tasks for r in task))
+    """Run the tasks, which write the segments, on Spark; without `spark` here, one after the other."""
+    if spark is None:
+        results = [result for task in tasks for result in work(task, ProgressSender(None, 0))]
+    else:
+        results = run_counted(spark, tasks, work, listener, sum(r.end - r.start for task in tasks for r in task))
     kernel.say(r for r in results if isinstance(r, Kernel))
     lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.records[-1].offset)
     return Read(
@@ -324,10 +326,9 @@ def recover(
         return []
     known = run.archive.keys()
     orphans: list[RecordsObject] = []  # at or beyond the archived end of their partition
-    folders = (layout.topic_dir(topic.name, topic.incarnation) for topic in plan.topics)
-    listings = in_threads(lambda folder: [entry.key for entry in run.archive.store.list(folder)], folders)
-    for topic, keys in zip(plan.topics, listings, strict=True):
+    for topic in plan.topics:
         ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
+        keys = [entry.key for entry in run.archive.store.list(layout.topic_dir(topic.name, topic.incarnation))]
         objects = filter(None, map(parse_records_object, keys))
         orphans += [o for o in objects if o.key not in known and o.start >= ends.get(o.target.partition, 0)]
     if not orphans:

@@ -184,6 +184,12 @@ def after_round(
     )
 
 
+def news_of(status: FlowStatus) -> object:
+    """Return what a reader wants to know at once: all but how far the flow is."""
+    topics = [(topic.remote, topic.incarnation, topic.held_back) for topic in status.topics]
+    return topics, status.incidents, status.refusals, status.error
+
+
 def after_error(before: FlowStatus, message: str) -> FlowStatus:
     """Return the status after a round that failed, or after what ended the process."""
     return _replace(before, written_at=now(), error=message)

@@ -385,10 +385,13 @@ class Cluster:
         found = self._offsets(partitions, OffsetSpec.latest(), level)
         return {tp: result.offset for tp, result in found.items()}
 
-    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return each partition's current leader epoch; None if the broker doesn't return it."""
+    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int | None]]:
+        """Return each partition's high watermark and current leader epoch; None if the broker doesn't return that."""
         found = self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
-        return {tp: result.leader_epoch for tp, result in found.items()}
+        return {tp: (result.offset, result.leader_epoch) for tp, result in found.items()}
+
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return {tp: epoch for tp, (_, epoch) in self.high_watermarks(partitions).items()}
 
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel

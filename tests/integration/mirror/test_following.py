@@ -90,7 +90,8 @@ def test_both_halves_follow_until_sigterm(mirror: Mirror) -> None:
             return False
         return sum(map(len, values(target, mirror.remote("A", topic)).values())) >= count
 
-    with running(file, "--interval", "1s", "--listen", "127.0.0.1:0") as process:
+    short = ("--interval", "1s", "--set", "follow.lease_seconds=5")
+    with running(file, *short, "--listen", "127.0.0.1:0") as process:
         port = process.port()
         process.until(lambda: arrived(name, 1))
         produce(source, name, 0, [b"2"])
@@ -106,7 +107,14 @@ def test_both_halves_follow_until_sigterm(mirror: Mirror) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
             assert answer.status == 200
         process.until(lambda: arrived("heartbeats", 2))  # B->A writes them into A, and A->B mirrors them
-        assert process.end() == 0, process.told
+        with running(file, *short) as standby:
+            standby.until(lambda: standby.told.count("waiting for the end of that lease") == 2)  # of both halves
+            process.process.send_signal(signal.SIGSTOP)  # to be seen from here like a node that died elsewhere
+            produce(source, name, 0, [b"5"])
+            assert standby.until(lambda: arrived(name, 4)) < 15, standby.told
+            process.process.send_signal(signal.SIGCONT)
+            assert process.process.wait(_PATIENCE) in (1, 11), process.told  # fenced by the producer, or by the lease
+            assert standby.end() == 0, standby.told
     assert "retr" not in process.told
     report = mirror.once(file)
     assert values(target, mirror.remote("A", name)) == values(source, name)

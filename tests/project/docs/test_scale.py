@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 
+import msgspec
 import pytest
 
+from kbackup.archive.catalog.operations import add_point
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.run import Draft, begin_writing, put_manifest
 from kbackup.archive.segments.read import FETCH_SPAN
-from kbackup.config.models import Backup
+from kbackup.archive.segments.writer import SegmentTarget
+from kbackup.config.models import Backup, Follow
+from kbackup.jobs.backup.follow import _CAPTURE_EVERY
 from kbackup.jobs.backup.task import PACK_PARTITIONS
+from kbackup.jobs.mirror.halves.take import INTERVAL_SECONDS
 from scripts.bench.requests import table
 from scripts.bench.simulate import CORES, PREFIX_RATES, PRICES, RATE, RECORD, RUN, Cluster, simulate, worked_rows
 from tests.project.docs.documents import ROOT
+from tests.support.archives import topic_archive, topic_state, write_block
+from tests.support.faulty_store import Counting
+from tests.support.made_segments import block
+from tests.support.memory_store import MemoryStore
 
 DOCS = ROOT / "infra" / "docs"
 SCALE, SIZING, REQUESTS = (
@@ -39,6 +51,42 @@ def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
         assert text in SCALE, text
     for text in (f"with new records, {RUN} for the run", f"one every {Backup().lease_seconds / 3:.0f} s"):
         assert text in SIZING, text
+
+
+def test_the_cost_of_a_mirror() -> None:
+    """The formulas hold for a commit of a follower, and the table for the formulas."""
+    store = Counting(MemoryStore())
+    old = topic_archive(store, "orders", block(range(10)))
+    with HeldLease(store, "kbackup test", 60) as lease:
+        run = begin_writing(store, lease, "backup")
+        run.hints = False
+        head = run.archive.restore_point("latest")
+        store.calls.clear()
+        new = write_block(store, SegmentTarget("orders", 1, 0, 1 << 24, "none"), block(range(10, 20)))
+        state = topic_state("orders", 2, "present", [(0, 20, [*old, *new])])
+        draft = Draft(
+            number=2,
+            started_at=head.started_at,
+            committed_at=head.committed_at,
+            topics=[state],
+            segments=new,
+            captures=[msgspec.structs.replace(head.captures[0], number=2)],
+            groups=0,
+            captured_topics=1,
+            captured_partitions=1,
+        )
+        _, point = put_manifest(run, draft)
+        run.commit(lambda state: add_point(state, run.run, point), "backup", "test")
+        # two of the segment, manifest, two tables, catalog, and a look behind: 2 x P + 5; the apply half adds P + 1
+        assert Counter(operation for operation, _ in store.calls) == {"commit": 2, "put_new": 4}
+    mirroring, follow, busy = (DOCS / "mirroring.md").read_text("utf-8"), Follow(), 4
+    assert f"{follow.lease_seconds} s (`follow" in mirroring
+    for interval, name in ((0.1, "100ms"), (1, "1s"), (INTERVAL_SECONDS, "5s")):
+        points, slow = 3600 / interval, 3600 / _CAPTURE_EVERY
+        fixed = 2 * 3600 / (follow.lease_seconds / 3) + 3600 / follow.look_seconds
+        writes, reads = points * (3 * busy + 6) + slow * (busy + 4) + fixed, points * (busy + 4)
+        dollars = (writes * PRICES["PUT"] + reads * PRICES["GET"]) / 1000
+        assert f"| `{name}` | {writes:,.0f} | {reads:,.0f} | {dollars:.2f} |" in mirroring
 
 
 def test_sizes_and_requests_are_those_of_a_simulation() -> None:

@@ -428,6 +428,14 @@ def test_a_writer_waits_no_longer_than_the_lease_it_met(tmp_path: Path) -> None:
             pytest.fail("both hold it")
 
 
+def test_a_standby_waits_as_long_as_another_lives_and_other_leases_are_not_its_concern(store: FaultyStore) -> None:
+    looks = iter([False, False, True])
+    with HeldLease(store, "kbackup copy", LONG), HeldLease(store, "another", LONG, key="mirrors/A/B/lock.json"):
+        with pytest.raises(LockedError), HeldLease(store, "b", 0, lambda _: next(looks), standby=True):
+            pytest.fail("both hold it")
+        assert next(looks, "asked to wait no longer") == "asked to wait no longer"
+
+
 # Breaking a lease, and what becomes of the one that held it.
 
 

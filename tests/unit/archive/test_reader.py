@@ -232,13 +232,13 @@ def test_an_old_hint_or_none_leads_to_the_newest_catalog(hint: int | None, store
 @pytest.mark.parametrize("name", ["table", layout.GROUPS, layout.METADATA])
 def test_the_files_beside_a_manifest_are_those_it_names(name: str, store: FaultyStore) -> None:
     first = write(store, target(0), range(30))
-    archive, point = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
+    archive, _ = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
     catalog = archive.committed.catalog
     assert catalog is not None
     reads: dict[str, Callable[[], object]] = {
         "table": lambda: open_archive(store).added(0, 1),
-        layout.GROUPS: lambda: archive.groups(point),
-        layout.METADATA: lambda: archive.metadata(point),
+        layout.GROUPS: lambda: open_archive(store).groups(1),
+        layout.METADATA: lambda: open_archive(store).metadata(1),
     }
     (key,) = (
         [ref.key for ref in catalog.tables.segments]

@@ -14,9 +14,11 @@ from typing import Protocol
 
 import msgspec
 
+from kbackup.archive import layout
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.errors import FencedError, KbackupError, NoArchiveError
+from kbackup.errors import FencedError, KbackupError, LeaseLostError, NoArchiveError
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.jobs.mirror import metering
 from kbackup.jobs.mirror.apply import Applier, Spark
@@ -33,7 +35,15 @@ from kbackup.jobs.mirror.flow import (
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.positions import sync_group_offsets
 from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
-from kbackup.jobs.mirror.status import after_error, after_round, first_status, planned, round_lag, with_unreported
+from kbackup.jobs.mirror.status import (
+    after_error,
+    after_round,
+    first_status,
+    news_of,
+    planned,
+    round_lag,
+    with_unreported,
+)
 from kbackup.jobs.mirror.topics import MirrorTopicPlan, SkippedTopic, plan_topics, replicated, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics import registry as metrics
@@ -75,9 +85,11 @@ ALIVE = Clock(enabled=True, seconds=60.0)
 
 SIGN_OF_LIFE = "sign of life"
 
+_PROGRESS = Clock(enabled=True, seconds=5.0)  # between documents that tell of nothing but progress
+
 
 class StatusKeeper:
-    """The status of one flow while its apply half runs. `status` is the document as it was written last.
+    """The status of one flow while its apply half runs. `status` is that of now, `settle` writes it.
 
     The keeper has a view of its own on the archive: what is committed while a round runs counts as behind, and the
     round itself goes on with the catalog that it began with."""
@@ -87,7 +99,8 @@ class StatusKeeper:
     ) -> None:
         self._flow, self._state, self._timetable, self._warn = flow, state, timetable, warn
         self._archive = Archive(archive.store, archive.info, archive.committed)
-        self._write(first_status(flow, archive.info.id, read_flow_status(state, flow.source, flow.target)))
+        self.status = first_status(flow, archive.info.id, read_flow_status(state, flow.source, flow.target))
+        self._write(self.status)
         self.count_lag()
 
     def alive(self) -> None:
@@ -124,8 +137,16 @@ class StatusKeeper:
                     self._unwritten(refused)
 
     def applied(self, point: Manifest, plan: MirrorTopicPlan, report: RoundReport) -> None:
-        self._write(after_round(self.status, point, plan.topics, report.applied, report.refused))
-        self.count_lag()
+        before = self.status
+        self.status = after_round(before, point, plan.topics, report.applied, report.refused)
+        self._pending = True
+        self.settle(at_once=news_of(before) != news_of(self.status))
+
+    def settle(self, *, at_once: bool = False) -> None:
+        """Write the status of the last rounds, unless that is done or the last one was written just now."""
+        if self._pending and (at_once or self._timetable.is_due(SIGN_OF_LIFE, _PROGRESS)):
+            self._write(self.status)
+            self.count_lag()
 
     def failed(self, message: str) -> None:
         """A round failed, or an error ends the process. The flow falls behind meanwhile."""
@@ -147,6 +168,7 @@ class StatusKeeper:
     def _write(self, status: FlowStatus) -> None:
         write_status(self._state, status)
         self.status = status
+        self._pending = False
         self._timetable.done(SIGN_OF_LIFE)
 
     def _unwritten(self, error: KbackupError) -> None:
@@ -331,15 +353,15 @@ class ApplyReport:
     is_loss: bool = False
 
 
-LOOK_SECONDS = 0.5
-"""Between looks at the archive for a new restore point; a look is one LIST."""
+_SLICE = 0.1  # s; a stop is noticed between two slices of a wait
 
 
 @dataclass
 class ApplyHalf:
     """Applies one flow: it follows an archive, round after round, and keeps the flow's status and heartbeats. `store`
     holds the archive, `state` the flow's state. To `finish` is to apply a restore point that is newer than the last
-    round when asked to stop."""
+    round when asked to stop. It looks for a new restore point every `look_seconds`, by one LIST, and where `bell`
+    rings."""
 
     flow: Flow
     store: Store
@@ -350,6 +372,9 @@ class ApplyHalf:
     stop: Stop
     timetable: Timetable = field(default_factory=Timetable)
     finish: bool = False
+    look_seconds: float = 0.5
+    lease_seconds: float = 10.0
+    bell: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
         self.report = ApplyReport(self.flow.name)
@@ -357,11 +382,12 @@ class ApplyHalf:
         self._target = ExitStack()
         """Closes the clients of the target; `_stack` closes the heartbeats."""
         self._stack = ExitStack()
+        self._lease: HeldLease | None = None
         self._keeper: StatusKeeper | None = None
         self._heartbeats: HeartbeatClock | None = None
         self._reported = ""
         self._heartbeat_error = ""
-        self._point = 0
+        self._point, self._looked = 0, False
         self._positions: Mapping[TopicPartition, AppliedPosition] = {}
         metering.flow_begins(self.flow)
 
@@ -379,7 +405,9 @@ class ApplyHalf:
             else:
                 metering.following_begins(self.flow)
                 run_rounds(self.stop, self._attempt, self._failed)
-        except FencedError:
+            if self._keeper is not None:
+                self._keeper.settle(at_once=True)
+        except (FencedError, LeaseLostError):
             raise  # the status is that of the process which applies the flow now
         except Exception as error:
             if self._keeper is not None:  # of an internal error only its class: its text may hold secrets
@@ -396,7 +424,9 @@ class ApplyHalf:
             return
         try:
             archive, rounds, keeper = self._opened()
-            archive.reopen()
+            if not self._looked:
+                archive.reopen()
+            self._looked = False
         except NoArchiveError as error:
             self._close_target()
             self._wait_for_archive(error)
@@ -414,7 +444,7 @@ class ApplyHalf:
         if error.message != self._reported:
             self._reported = error.message
             self.watcher.waiting(self.flow, error.message)
-        self.stop.wait(LOOK_SECONDS)
+        self._pause()
 
     def _round(self, archive: Archive, rounds: Rounds, keeper: StatusKeeper, point: Manifest) -> None:
         before = keeper.status
@@ -451,15 +481,25 @@ class ApplyHalf:
                 self._heartbeat_error = str(error)
                 self.watcher.warned(f"heartbeats of {self.flow.name} are not written: {error}")
 
+    def _pause(self) -> bool:
+        """Wait until it is time for a look, or the bell rings. Return whether a stop was requested."""
+        end = time.monotonic() + self.look_seconds
+        while not self.stop.asked and (left := end - time.monotonic()) > 0 and not self.bell.wait(min(left, _SLICE)):
+            pass
+        self.bell.clear()
+        return self.stop.asked
+
     def _wait(self, archive: Archive, rounds: Rounds, keeper: StatusKeeper) -> None:
         """Wait until there is a new restore point, a duty is due, or the half is stopped."""
-        while not self.stop.wait(LOOK_SECONDS):
+        while not self._pause():
             archive.reopen()
             newest = archive.state.newest
             if newest is not None and newest.number > self._point:
+                self._looked = True
                 return
             if not self.timetable.seconds_idle(rounds.clocks, ALIVE.seconds):
                 return
+            keeper.settle()
             if self.timetable.is_due(SIGN_OF_LIFE, ALIVE):
                 keeper.alive()
                 metering.nothing_to_apply(self.flow)
@@ -470,6 +510,11 @@ class ApplyHalf:
         connects anew."""
         if self._open is None or self._keeper is None:
             archive = open_archive(self.store)
+            if self._lease is None:
+                key = layout.mirror_key(self.flow.source, self.flow.target, layout.LOCK)
+                pause, name = self.stop.wait, f"kbackup mirror --apply {self.flow.name}"
+                lease = HeldLease(self.state, name, self.lease_seconds, pause, standby=True, key=key)
+                self._lease = self._stack.enter_context(lease)
             if self._keeper is None:
                 self._keeper = StatusKeeper(self.flow, self.state, archive, self.timetable, self.watcher.warned)
             target = self.flow.client("target")
@@ -483,6 +528,8 @@ class ApplyHalf:
                     clock = HeartbeatClock(self.flow, InternalTopics(self.flow, cluster))
                     self._heartbeats = self._stack.enter_context(clock)
                 self._open, self._target = (archive, rounds), stack.pop_all()
+        if self._lease is not None:
+            self._lease.check()
         return *self._open, self._keeper
 
     def _failed(self, error: KbackupError, pause: float) -> None:

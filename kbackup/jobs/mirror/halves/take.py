@@ -92,6 +92,8 @@ class TakeHalf:
     source: MirrorSource
     heartbeats: tuple[Flow, ...]
     follower: Follower
+    bells: list[threading.Event] = field(default_factory=list)
+    """Set at each restore point."""
 
     @property
     def archive(self) -> str:
@@ -110,19 +112,23 @@ class TakeHalf:
                     clocks.append(stack.enter_context(HeartbeatClock(flow, topics)))
                 except KbackupError as error:
                     log.warning("heartbeats of %s are not written: %s", flow.name, error)
-            self.follower.watcher = _HeartbeatWatcher(self.follower.watcher, clocks)
+            self.follower.watcher = _TakeWatcher(self.follower.watcher, clocks, self.bells)
             return self.follower.follow()
 
 
 @dataclass
-class _HeartbeatWatcher:
-    """Logs failed heartbeats, each error of a flow once, and passes all events on. A backup goes on without them."""
+class _TakeWatcher:
+    """Rings at each restore point; logs failed heartbeats, each error of a flow once, and passes all events on. A
+    backup goes on without heartbeats."""
 
     watcher: Watcher
     clocks: Sequence[HeartbeatClock]
+    bells: Sequence[threading.Event]
     _logged: dict[str, str] = field(default_factory=dict)
 
     def committed(self, report: BackupReport) -> None:
+        for bell in self.bells:
+            bell.set()
         self.watcher.committed(report)
 
     def well(self) -> None:

@@ -416,7 +416,7 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
     taken = _recover(writing, start, end) if writing.interrupted else []
     segments: list[Segment] = []
     at = start
-    since, salvage = writing.since, may_salvage(archive.state)
+    since, salvage = (lambda: writing.since), may_salvage(archive.state)
     for segment in taken:
         segments += write_segments(writing.plain, at, segment.first, cut, since, salvage)
         segments.append(segment)

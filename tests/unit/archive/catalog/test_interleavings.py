@@ -146,10 +146,10 @@ def test_a_commit_before_its_tables_is_found() -> None:
         while pending:
             store.put_new(*pending.pop())
 
-    put_hint = commits._hint
+    put_hint = commits.write_hint
     with (
         broken(commits, "write_rows", later),
-        broken(commits, "_hint", hint),
+        broken(commits, "write_hint", hint),
         pytest.raises(ViolationError, match="is missing, a catalog refers to it"),
     ):
         find(lambda: made(2), [backup_to(4), backup_to(4)], hints_too)

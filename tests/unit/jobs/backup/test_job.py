@@ -68,7 +68,7 @@ def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.Monkey
         plain=MemoryStore(),
         store=MemoryStore(),
         run="r",
-        since=lambda: 0.0,
+        since=0.0,
         interrupted=False,
         archive=SimpleNamespace(state=State("id")),
         commit=lambda *_: None,
@@ -99,10 +99,10 @@ class Watcher:
 def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """Of rounds that find nothing new."""
     lease = SimpleNamespace(check=lambda: None)
-    base = SimpleNamespace(run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41))
+    base = SimpleNamespace(run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), compared={})
     monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c"))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
-    monkeypatch.setattr(follow, "HeldLease", lambda *_: nullcontext(lease))
+    monkeypatch.setattr(follow, "HeldLease", lambda *_, **__: nullcontext(lease))
     monkeypatch.setattr(job, "begin", lambda *_: base)
     monkeypatch.setattr(job, "capture_cluster", lambda *_, **__: None)
     monkeypatch.setattr(job, "plan_records", lambda *_: Plan((), (), (), ()))
@@ -144,6 +144,21 @@ def test_a_follower_is_counted_before_its_first_round(stop: Stop, monkeypatch: p
     values = counted.snapshot().values
     assert [values["kbackup_rounds_total", (result,)] for result in ROUNDS] == [0, 0, 0]
     assert ("kbackup_last_success_timestamp_seconds", ()) not in values
+
+
+def test_rounds_in_quick_succession_capture_the_logs_alone(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    captures: list[str] = []
+
+    def capture(name: str) -> Any:
+        return lambda *_, **__: captures.append(name) or name  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(job, "capture_cluster", capture("whole"))
+    monkeypatch.setattr(job, "capture_ends", capture("ends"))
+    half = follower(stop)
+    half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 2.0 * len(captures)  # a round every 2 s
+    monkeypatch.setattr(half.watcher, "well", lambda: stop.ask() if len(captures) == 5 else None)
+    half.follow()
+    assert captures == ["whole", "ends", "ends", "whole", "ends", "whole"]
 
 
 def test_one_restore_point_is_no_following(stop: Stop) -> None:

@@ -261,6 +261,19 @@ def test_epochs_are_validated_behind_their_last_archived_records() -> None:
     assert positions(EXPECTED._replace(archived=(UNKNOWN,)), 0) == []
 
 
+def test_a_log_is_compared_once_under_each_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader cuts no log of its own. Where the epoch is unknown, nobody can tell."""
+    last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
+    logs = {TopicPartition("orders", p): [range(9, 10)] for p in range(2)}
+    reader, base = Reader(logs), base_of(head(last, last))
+    monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
+    for epochs, asked in (((4, None), 2), ((4, None), 1), ((4, 4), 1), ((4, 4), 0), ((5, 4), 1), ((5, 4), 0)):
+        reader.asked.clear()
+        live = [LiveTopic("orders", "A", {p: Live(0, 40, 40, epoch) for p, epoch in enumerate(epochs)})]
+        assert log_check.compare_logs(source_of(), base, live) == ({}, [])
+        assert sum(reader.asked) == asked, epochs
+
+
 def compared(
     monkeypatch: pytest.MonkeyPatch,
     source: Source,

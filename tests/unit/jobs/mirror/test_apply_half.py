@@ -93,7 +93,6 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Ap
         return SimpleNamespace(plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[]))
 
     monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(apply, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
     for module in (apply, apply):
         monkeypatch.setattr(module, "InternalTopics", lambda *_: nullcontext())
@@ -102,7 +101,9 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Ap
     monkeypatch.setattr(apply, "Rounds", rounds)
     monkeypatch.setattr(ApplyHalf, "_wait", lambda *_: None)
     counted.begin("mirror")
-    return ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
+    half = ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
+    half.look_seconds = 0.001
+    return half
 
 
 def gauge(name: str) -> float | None:
@@ -202,6 +203,24 @@ def test_rounds_go_on_without_heartbeats(stop: Stop, monkeypatch: pytest.MonkeyP
     assert script.events == [applied, warning, "well", applied, "well"]
 
 
+def test_rounds_that_follow_one_another_share_a_status(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss is written at once, mere progress later."""
+    store = MemoryStore()
+    make_archive(store)
+    written: list[tuple[int, int]] = []
+    script = Script(stop, [(), (), (LOST,), (), ()])
+    half = half_of(script, store, monkeypatch)
+
+    def write(state: Store, status: FlowStatus) -> None:
+        written.append((status.rounds, len(status.incidents)))
+        write_status(state, status)
+
+    monkeypatch.setattr(apply, "write_status", write)
+    half.run()
+    # the start, the topics of the first round, its incarnations, the loss, and the end
+    assert written == [(0, 0), (0, 0), (1, 0), (3, 1), (5, 1)]
+
+
 def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     make_archive(store)
@@ -223,17 +242,29 @@ def test_the_target_stays_connected_until_the_first_restore_point(stop: Stop, mo
     script = Script(stop, [()])
     looks: list[str] = []
 
-    def wait(seconds: float) -> bool:
-        looks.append(f"{seconds} s")
+    def pause() -> bool:
+        looks.append("look")
         if len(looks) == 4:
             make_archive(store)
         return stop.asked
 
     monkeypatch.setattr(script, "waiting", lambda flow, why: looks.append(why.partition(" ")[0]))
-    monkeypatch.setattr(stop, "wait", wait)
-    assert half_of(script, store, monkeypatch).run().rounds == 1
-    assert looks == ["archive", *["0.001 s"] * 3]
+    half = half_of(script, store, monkeypatch)
+    monkeypatch.setattr(half, "_pause", pause)
+    assert half.run().rounds == 1
+    assert looks == ["archive", *["look"] * 3]
     assert script.opened == 1
+
+
+def test_a_bell_ends_the_wait_for_the_next_look(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = half_of(Script(stop, []), MemoryStore(), monkeypatch)
+    half.look_seconds = 60
+    for ring in (half.bell.set, stop.ask):
+        threading.Timer(0.01, ring).start()
+        began = time.monotonic()
+        assert half._pause() is stop.asked
+        assert time.monotonic() - began < 30, ring
+    assert stop.asked
 
 
 def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,7 @@ def test_each_flow_whose_heartbeats_fail_is_named_once(caplog: pytest.LogCapture
         return SimpleNamespace(flow=SimpleNamespace(name=name), check=check)
 
     clocks = [clock("A->B", "no brokers"), clock("A->C", "no brokers"), clock("A->D", "denied")]
-    watcher = take._HeartbeatWatcher(cast(Any, SimpleNamespace(well=lambda: None)), clocks)
+    watcher = take._TakeWatcher(cast(Any, SimpleNamespace(well=lambda: None)), clocks, ())
     for _ in range(2):
         watcher.well()
     failed = [("A->B", "no brokers"), ("A->C", "no brokers"), ("A->D", "denied")]
