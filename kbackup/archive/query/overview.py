@@ -148,12 +148,13 @@ def not_reached(
     archive: Archive,
     view: View,
     content: Content,
-    window: Window,
+    to_time: int | None,
     asked: Callable[[str, int], bool] = lambda topic, partition: True,
 ) -> tuple[str, ...]:
-    """Return what of `window` the runs up to `view.upto` can't have, in words: records later than they were, and what
-    they saw in partitions that are `asked` for and left for later. `content` is not cut to the window yet."""
-    if window.to_time is None:
+    """Return what of a window up to `to_time` (ms) the runs up to `view.upto` can't have, in words: records later than
+    they were, and what they saw in partitions that are `asked` for and left for later. `content` is not cut to the
+    window yet."""
+    if to_time is None:
         return ()
     states = {(t.name, t.incarnation): t for t in view.upto.topics}
     known = [(t, s) for t in content.topics if (s := states.get((t.name, t.incarnation))) is not None]
@@ -164,14 +165,14 @@ def not_reached(
             if state.end >= state.log_end or state.partition not in archived:
                 continue
             stamps = [s.max_timestamp for s in archived[state.partition].segments if s.max_timestamp is not None]
-            if not stamps or stamps[-1] <= window.to_time:  # else the last archived segment goes past the window
+            if not stamps or stamps[-1] <= to_time:  # else the last archived segment goes past the window
                 notes.append(
                     f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{state.partition}, or some of them, "
                     f"are not in restore point {view.upto.number}"
                 )
     if len(notes) > _NAMED:
         notes[_NAMED:] = [f"nor are offsets of {len(notes) - _NAMED} more partitions"]
-    return (*_ends(archive, view, [state for _, state in known], window.to_time), *notes)
+    return (*_ends(archive, view, [state for _, state in known], to_time), *notes)
 
 
 def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
@@ -338,7 +339,7 @@ def content_as_restored(archive: Archive, view: View, topics: Sequence[TopicStat
     window = Window(to_time=at)
     least = {t.name: len(t.partitions) for t in topics}
     content = content_at(archive, view, topics)
-    beyond = not_reached(archive, view, content, window)
+    beyond = not_reached(archive, view, content, at)
     choice = choice_of(view, window, (), (*view.excluded.values(), *beyond))
     return narrowed(content, lambda *_: window, least, choice)
 

@@ -30,6 +30,7 @@ from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted, run_tasks
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+from kbackup.util.system import in_threads
 
 
 class LastRead(NamedTuple):
@@ -326,9 +327,10 @@ def recover(
         return []
     known = run.archive.keys()
     orphans: list[RecordsObject] = []  # at or beyond the archived end of their partition
-    for topic in plan.topics:
+    folders = (layout.topic_dir(topic.name, topic.incarnation) for topic in plan.topics)
+    listings = in_threads(lambda folder: [entry.key for entry in run.archive.store.list(folder)], folders)
+    for topic, keys in zip(plan.topics, listings, strict=True):
         ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
-        keys = [entry.key for entry in run.archive.store.list(layout.topic_dir(topic.name, topic.incarnation))]
         objects = filter(None, map(parse_records_object, keys))
         orphans += [o for o in objects if o.key not in known and o.start >= ends.get(o.target.partition, 0)]
     if not orphans:

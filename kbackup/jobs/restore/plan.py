@@ -250,11 +250,10 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
     ]
     content = content_at(archive, view, topics)
     open_ended = {(r.topic, r.partition) for r in ranges if r.end is None}
-    beyond = not_reached(archive, view, content, window, lambda *tp: not ranges or tp in open_ended)
-    choice = choice_of(view, window, map(str, ranges), (*excluded, *beyond))
+    beyond = not_reached(archive, view, content, window.to_time, lambda *tp: not ranges or tp in open_ended)
+    beside = _beside(content, ranges) if ranges else ()
+    choice = choice_of(view, window, map(str, ranges), (*excluded, *beyond, *beside))
     least = {t.name: len(t.partitions) for t in topics}
-    if ranges:
-        choice = msgspec.structs.replace(choice, left_out=(*choice.left_out, *_beside(content, ranges)))
     return _cut(content, window, ranges, skips, choice, least)
 
 

@@ -24,6 +24,7 @@ from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, TopicPartition
+from kbackup.util.system import in_threads
 from kbackup.util.text import kafka_command, plural
 
 _BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
@@ -266,7 +267,8 @@ def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[st
 def check_segments(store: Store, segments: Sequence[Segment]) -> None:
     """Raise `RefusedError` naming every records object that is not there in its size."""
     folders = sorted({s.key.rpartition("/")[0] + "/" for s in segments})
-    sizes = {entry.key: entry.size for folder in folders for entry in store.list(folder)}
+    listings = in_threads(lambda folder: [*store.list(folder)], folders)
+    sizes = {entry.key: entry.size for entries in listings for entry in entries}
     findings = PreflightFindings()
     for segment in segments:
         size = sizes.get(segment.key)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,19 +22,19 @@ from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.config.models import Restore
-from kbackup.errors import ClusterError, KbackupError, MismatchError
+from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedError
 from kbackup.jobs.groups.job import offset_maps
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.restore import job as restore_job
-from kbackup.jobs.restore.job import check_complete, restore, wait_visible
+from kbackup.jobs.restore.job import check_complete, create_topics, restore, wait_visible
 from kbackup.jobs.restore.plan import check_same_options, given_options, make_units, plan_topic
-from kbackup.jobs.restore.preflight import check_still_there, effective_configs, time_limit
+from kbackup.jobs.restore.preflight import check_segments, check_still_there, effective_configs, time_limit
 from kbackup.jobs.restore.report import late_warnings, make_report, planned, restored
 from kbackup.jobs.restore.task import _last_part
-from kbackup.kafka.admin.cluster import Cluster, Topic
+from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.metrics.registry import Silent
-from kbackup.store.base import Store
+from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive, planned_topic, restore_plan
@@ -357,3 +358,38 @@ def test_a_new_topic_has_the_limit_of_its_broker(defaults: dict[str, str], limit
 def test_a_new_topic_keeps_records_as_long_as_its_broker_says(defaults: dict[str, str], keep: str | None) -> None:
     assert effective_configs({}, defaults).get("retention.ms") == keep
     assert effective_configs({"retention.ms": "1"}, defaults)["retention.ms"] == "1"
+
+
+@pytest.mark.parametrize(("refused", "more"), [(["b"], ""), (["b", "c"], "; 1 more topic failed likewise")])
+def test_an_error_names_the_topic_when_the_others_are_there(refused: list[str], more: str) -> None:
+    awaited: dict[str, int] = {}
+
+    class Topics:
+        def create(self, topics: Iterable[TopicToCreate]) -> dict[str, KbackupError]:
+            assert [topic.name for topic in topics] == ["a", "b", "c"]
+            return {name: ClusterError(f"failed creating topic {name}", "mend it") for name in refused}
+
+        def wait_visible(self, totals: dict[str, int]) -> dict[str, KbackupError]:
+            awaited.update(totals)
+            return {}
+
+    planned = restore_plan(topics=tuple(planned_topic(name, name) for name in "abcd"))
+    cluster = cast(Cluster, SimpleNamespace(topic_admin=Topics()))
+    with pytest.raises(ClusterError) as raised:
+        create_topics(cluster, planned, "abc")
+    assert (raised.value.message, raised.value.hint) == (f"failed creating topic b{more}", "mend it")
+    assert awaited == {name: 2 for name in "abc" if name not in refused}
+
+
+def test_folders_of_topics_are_listed_side_by_side() -> None:
+    """One after the other, 500 topics took 15 s where a request takes 30 ms."""
+    both = threading.Barrier(2, timeout=10)
+
+    class Slow(MemoryStore):
+        def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+            both.wait()
+            return super().list(prefix, start_after)
+
+    with pytest.raises(RefusedError) as raised:
+        check_segments(Slow(), [replace(segment(name, 0), key=f"topics/{name}/0") for name in "ab"])
+    assert raised.value.message.count("is missing") == 2
