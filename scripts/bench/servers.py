@@ -6,8 +6,10 @@ from __future__ import annotations
 import itertools
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -16,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from kbackup.store import S3Options, open_store
 from scripts.bench.processes import cpu_of
 from scripts.dev.kafka import Broker
+from scripts.dev.link import Link
 from scripts.dev.s3 import Minio
 
 PARTITIONS = 4
@@ -70,16 +73,20 @@ _FILLING = {
 
 
 class Servers:
-    """A Kafka broker with its defaults, and MinIO or (`store` 'file') a directory. A context manager."""
+    """A Kafka broker with its defaults, and MinIO or (`store` 'file') a directory. A context manager. `far` are links
+    that kbackup reaches them by: 'kafka', 'minio'."""
 
-    def __init__(self, store: str = "minio") -> None:
-        self.broker = Broker()
+    def __init__(self, store: str = "minio", far: Mapping[str, Link] = MappingProxyType({})) -> None:
+        self.far = far
+        self.broker = Broker(via=far["kafka"].open if "kafka" in far else None)
         self._minio = Minio() if store == "minio" else None
         self._folder = ""
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            for link in self.far.values():
+                stack.enter_context(link)
             stack.enter_context(self.broker)
             if self._minio is None:
                 self._folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kbackup-bench-"))
@@ -91,6 +98,16 @@ class Servers:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
+    @cached_property
+    def s3(self) -> dict[str, Any]:
+        """What `S3Options` takes to reach MinIO as kbackup does."""
+        if self._minio is None:
+            return {}
+        url = self._minio.endpoint_url
+        if "minio" in self.far:
+            url = f"http://127.0.0.1:{self.far['minio'].open(int(url.rpartition(':')[2]))}"
+        return {**self._minio.options, "endpoint_url": url}
+
     def cpu(self) -> dict[str, float]:
         """Seconds that the servers have used so far."""
         used = {"broker": cpu_of(self.broker.pid())}
@@ -101,7 +118,7 @@ class Servers:
         name = f"archive-{next(self._numbers)}"
         if self._minio is None:
             return {"store": f"file://{self._folder}/{name}", "s3": {}}
-        return {"store": f"s3://{_BUCKET}/{name}", "s3": self._minio.options}
+        return {"store": f"s3://{_BUCKET}/{name}", "s3": self.s3}
 
     def delete_archive(self, where: dict[str, Any]) -> None:
         """Gives back what an archive or a bare upload took: a disk holds only so many."""
@@ -135,7 +152,8 @@ class Servers:
             if error is not None:
                 raise KafkaException(error)
 
-        producer = Producer(self.broker.client(**_FILLING, **{"message.max.bytes": max(1_000_000, 2 * size)}))
+        own = {"bootstrap.servers": self.broker.bootstrap_of("INTERNAL"), "message.max.bytes": max(1_000_000, 2 * size)}
+        producer = Producer(self.broker.client(**_FILLING, **own))
         for partition in range(partitions):
             remaining = count
             while remaining:

@@ -24,6 +24,7 @@ from typing import Any, Self
 from kbackup.errors import KbackupError
 from kbackup.store import S3Options, open_store
 from scripts.bench.servers import PARTITIONS, Servers, grid
+from scripts.dev.link import Link
 from scripts.dev.tools import MissingToolError
 
 _ROOT = Path(__file__).parents[2]
@@ -87,7 +88,7 @@ class Round:
     """One command: `wall` and `cpu` in seconds, `memory` of the tree at most and `stored` in bytes.
 
     `steps` are the seconds of kbackup's steps; empty for other tools. `broker` and `store` are the CPU seconds of the
-    servers.
+    servers. `links` are the bytes that passed each link, on its busier way.
     """
 
     work: str
@@ -101,6 +102,7 @@ class Round:
     broker: float
     store: float
     steps: Mapping[str, float]
+    links: Mapping[str, int]
 
     @property
     def startup(self) -> float | None:
@@ -116,11 +118,13 @@ class Round:
 class WholeBench:
     """A topic with `records` records of `size` bytes, written once, and one archive a tool."""
 
-    def __init__(self, servers: Servers, size: int, records: int, tools: Sequence[tuple[Tool, str]]) -> None:
+    def __init__(
+        self, servers: Servers, size: int, records: int, tools: Sequence[tuple[Tool, str]], partitions: int = PARTITIONS
+    ) -> None:
         self._servers, self._size, self._tools = servers, size, tools
-        count = records // PARTITIONS
-        self._records = count * PARTITIONS
-        self._topic = servers.fill(size, count)
+        count = records // partitions
+        self._records = count * partitions
+        self._topic = servers.fill(size, count, partitions)
 
     def rounds(self, repeat: int, works: Sequence[str] = WORKS) -> Iterator[Round]:
         """Run each tool's backup, then its restore, `repeat` times; the tools take turns in going first."""
@@ -144,8 +148,11 @@ class WholeBench:
             }
             command, env = tool.prepare(work, variables)
             before = self._servers.cpu()
+            for link in self._servers.far.values():
+                link.passed = [0, 0]
             used = _run(command, env, Path(folder))
             after = self._servers.cpu()
+            links = {name: max(link.passed) for name, link in self._servers.far.items()}
             try:
                 report = json.loads(Path(folder, "stdout").read_bytes())["seconds"]
                 steps = {name: float(seconds) for name, seconds in report.items()}
@@ -159,6 +166,7 @@ class WholeBench:
             broker=after["broker"] - before["broker"],
             store=after["minio"] - before["minio"],
             steps=steps,
+            links=links,
         )
 
 
@@ -199,6 +207,17 @@ def steps_table(rounds: Sequence[Round]) -> str:
     return "\n".join(grid(("s", *of), rows))
 
 
+def links_table(rounds: Sequence[Round], rate: float) -> str:
+    """Return the rate of each link in MB/s, and its share of what the link takes, in the step `run`."""
+    head = ("work", "tool", *(f"{name} MB/s, %" for name in rounds[0].links), "run s", "other s")
+    rows = []
+    for r in rounds:
+        used = [size / r.steps["run"] for size in r.links.values()]
+        shares = [f"{each / 1e6:.2f}, {100 * each / rate:.0f}" for each in used]
+        rows.append([r.work, r.tool, *shares, f"{r.steps['run']:.1f}", f"{r.startup or 0:.1f}"])
+    return "\n".join(grid(head, rows))
+
+
 def document(rounds: Sequence[Round]) -> dict[str, Any]:
     """Return the rounds as a JSON document."""
     measured = [{**asdict(each), "rate": round(each.rate)} for each in rounds]
@@ -237,10 +256,14 @@ def main(arguments: list[str]) -> int:
     add = parser.add_argument
     add("--cases", default=_CASES, help=f"value sizes and records ({_CASES})")
     add("--repeat", type=int, default=3, help="rounds (3)")
+    add("--partitions", type=int, default=PARTITIONS, help=f"of the topic ({PARTITIONS})")
     add("--works", type=lambda text: tuple(text.split(",")), default=WORKS, help="backup,restore")
     add("--set", action="append", metavar="NAME=VALUE,…", help="kbackup once more, with these variables; '' for none")
     add("--against", type=Path, action="append", default=[], help="kbackup of another checkout")
     add("--peer", nargs=2, action="append", default=[], metavar=("FILE", "PROGRAM"), help="another tool")
+    add("--far", type=lambda text: text.split(","), default=[], help="servers behind a link: kafka,minio")
+    add("--delay", type=float, default=0.2, help="round trip of a link, in seconds (0.2)")
+    add("--rate", type=float, default=5.0, help="MB/s of a link (5)")
     add("--steps", action="store_true", help="show the time of each of kbackup's steps too")
     add("--json", type=Path, metavar="FILE", help="write all rounds to FILE")
     options = parser.parse_args(arguments)
@@ -248,11 +271,15 @@ def main(arguments: list[str]) -> int:
     rounds: list[Round] = []
     for case in options.cases.split(","):
         size, _, records = case.partition(":")
-        with Servers() as servers:
-            warm = WholeBench(servers, int(size), _WARM_RECORDS, _tools(options)) if not rounds else None
+        with Servers(far={name: Link(options.delay, options.rate * 1e6) for name in options.far}) as servers:
+            warm = (
+                WholeBench(servers, int(size), _WARM_RECORDS, _tools(options))
+                if not rounds and not options.far
+                else None
+            )
             for each in warm.rounds(1, options.works) if warm else ():
                 print(f"not counted: {each.tool} {each.wall:.1f} s", file=sys.stderr, flush=True)
-            bench = WholeBench(servers, int(size), int(records), _tools(options))
+            bench = WholeBench(servers, int(size), int(records), _tools(options), options.partitions)
             for each in bench.rounds(options.repeat, options.works):
                 rounds.append(each)
                 startup = f", start-up {each.startup:.1f} s" if each.startup is not None else ""
@@ -260,7 +287,9 @@ def main(arguments: list[str]) -> int:
                 print(line, file=sys.stderr, flush=True)
                 if options.json is not None:
                     options.json.write_text(json.dumps(document(rounds), indent=1) + "\n")
-    print(table(rounds), *([steps_table(rounds)] if options.steps else []), sep="\n\n")
+    more = [steps_table(rounds)] if options.steps else []
+    more += [links_table(rounds, options.rate * 1e6)] if options.far else []
+    print(table(rounds), *more, sep="\n\n")
     return 0
 
 

@@ -131,7 +131,7 @@ class Broker(Nodes):
     `properties` are added to every node's, and win. A node has the listeners CLIENT (`bootstrap`), INTERNAL
     and CONTROLLER, all plain text, and those of `listeners` (name: security protocol) for other clients
     (`bootstrap_of`). `start`, `stop` and `kill` take nodes (from 0) or, without an argument, all; data and ports stay.
-    `jars` gives those of another release.
+    `jars` gives those of another release. `via` returns the port by which clients reach a port of CLIENT.
     """
 
     def __init__(
@@ -140,10 +140,11 @@ class Broker(Nodes):
         nodes: int = 1,
         listeners: Mapping[str, str] | None = None,
         jars: Callable[[], Path] = kafka_jars,
+        via: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__(_LISTENERS | dict(listeners or {}), {}, jars)
         self._properties, self._count = dict(properties or {}), nodes
-        self._cluster = ""
+        self._cluster, self._via = "", via
 
     def _open(self) -> None:
         """Write every node's properties, format its storage, and start it."""
@@ -193,6 +194,8 @@ class Broker(Nodes):
     def _node_properties(self, node: int) -> dict[str, str]:
         listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in self._ports[node].items()}
         advertised = [address for name, address in listeners.items() if name != "CONTROLLER"]
+        if self._via is not None:
+            advertised[0] = f"CLIENT://127.0.0.1:{self._via(self._ports[node]['CLIENT'])}"
         voters = (f"{n + 1}@{address}" for n, address in enumerate(self.bootstrap_of("CONTROLLER").split(",")))
         return {
             **DEFAULTS,

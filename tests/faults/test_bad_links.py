@@ -63,25 +63,9 @@ def test_a_store_that_fails_in_every_way(seed: int, bucket: Bucket, shop: Shop, 
     trip.check()
 
 
-class _Behind(Broker):
-    """A broker that clients reach by `link` alone."""
-
-    def __init__(self, link: KafkaTrouble) -> None:
-        super().__init__()
-        self._link = link
-
-    def _node_properties(self, node: int) -> dict[str, str]:
-        properties = super()._node_properties(node)
-        self._link.server = self._ports[node]["CLIENT"]
-        own = f"CLIENT://127.0.0.1:{self._link.server}"
-        led = properties["advertised.listeners"].replace(own, f"CLIENT://127.0.0.1:{self._link.port}")
-        assert led != properties["advertised.listeners"]
-        return properties | {"advertised.listeners": led}
-
-
 @pytest.fixture(scope="module")
 def far() -> Iterator[tuple[Shop, KafkaTrouble]]:
-    with KafkaTrouble(3, 0.0) as link, _Behind(link) as broker:
+    with KafkaTrouble(3, 0.0) as link, Broker(via=link.to) as broker:
         shop = open_shop(broker, f"far-{secrets.token_hex(4)}")
         sell(shop, 900)
         yield shop, link

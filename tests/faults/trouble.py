@@ -164,17 +164,19 @@ class S3Trouble(_Link):
 
 
 class KafkaTrouble(_Link):
-    """Chunks of a connection to a broker meet a fault with probability `share`: late, or the connection is reset.
-
-    `server` is the broker's port, once it is known.
-    """
+    """Chunks of a connection to a broker meet a fault with probability `share`: late, or the connection is reset."""
 
     def __init__(self, seed: int, share: float) -> None:
         super().__init__(seed, share)
-        self.server = 0
+        self._server = 0
+
+    def to(self, server: int) -> int:
+        """Lead to the port `server`, and return the port of this end."""
+        self._server = server
+        return self.port
 
     def upstream(self) -> tuple[str, int]:
-        return "127.0.0.1", self.server
+        return "127.0.0.1", self._server
 
     def serve(self, client: socket.socket, server: socket.socket) -> None:
         self._spawn(self._pump, server, client)
