@@ -157,13 +157,19 @@ class HeldLease:
         return min(self._until, datetime.now(UTC) + timedelta(seconds=self._until_monotonic - time.monotonic()))
 
     def check(self) -> None:
+        if self._lost is None and self._has_run_out():
+            with suppress(KbackupError):
+                self._renew()  # after a network outage, before the thread does
         if self._lost is not None:
             raise self._lost
-        if datetime.now(UTC) > self._until or time.monotonic() > self._until_monotonic:
+        if self._has_run_out():
             raise LeaseRanOutError(
                 "the lease of the archive ran out before it could be renewed",
                 "run again, whole segments are reused: the store did not answer for too long",
             )
+
+    def _has_run_out(self) -> bool:
+        return datetime.now(UTC) > self._until or time.monotonic() > self._until_monotonic
 
     def _next(self, released: bool = False) -> Lease:
         expires = datetime.now(UTC) + timedelta(seconds=self._seconds)

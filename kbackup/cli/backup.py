@@ -145,8 +145,8 @@ def _follow_until_stopped(frame: Frame) -> int:
 def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
-    Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, or
-    when the metadata log of [source] is damaged.
+    Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
+    a partition has no leader, or when the metadata log of [source] is damaged.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
@@ -191,7 +191,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
             show_export=show_export,
         )
     lost = report.losses or any(each.losses for each in exported)
-    return EXIT_LOSS if report.damage or (lost and not config.backup.allow_loss) else EXIT_OK
+    return EXIT_LOSS if report.damage or report.offline or (lost and not config.backup.allow_loss) else EXIT_OK
 
 
 def _show_plan(plan: Plan, reporter: Reporter) -> None:

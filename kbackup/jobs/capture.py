@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +16,7 @@ from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
+from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security import SecurityAdmin, Untold
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
@@ -28,6 +29,7 @@ from kbackup.metadata.entities import (
 )
 from kbackup.metadata.sources import Sources
 from kbackup.types import TopicPartition
+from kbackup.util.system import attempts
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
@@ -94,6 +96,12 @@ class LiveTopic:
     name: str
     id: str
     partitions: Mapping[int, Live]
+    offline: tuple[int, ...] = ()  # partitions without a leader
+
+
+def offline_partitions(selected: Sequence[LiveTopic]) -> tuple[str, ...]:
+    """Return the partitions without a leader, such as orders-0."""
+    return tuple(str(TopicPartition(topic.name, number)) for topic in selected for number in topic.offline)
 
 
 # Capture a cluster's settings for a restore point.
@@ -196,7 +204,17 @@ def discover(
     known = {*existing, *(t.name for t in parent.topics)} if parent is not None else set(existing)
     asked = selection.only_names if later else selection
     check_selection(asked, "topic", known, "in the source cluster", _SYNTAX)
-    return cluster.topics(selection.topics(existing)), existing
+    return topics_with_leaders(cluster, selection.topics(existing)), existing
+
+
+def topics_with_leaders(cluster: Cluster, names: Iterable[str]) -> dict[str, Topic]:
+    """Describe topics. Partitions without a leader get `TIMEOUT` seconds for an election."""
+    topics = cluster.topics(names)
+    for _ in attempts(TIMEOUT, 1.0):
+        if not (offline := [name for name, topic in topics.items() if topic.offline]):
+            break
+        topics |= cluster.topics(offline)
+    return topics
 
 
 def groups(
@@ -235,9 +253,10 @@ def groups(
 
 
 def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:
-    """Return the start and end of each partition. The log starts are read last: records that retention deletes
-    meanwhile then are a loss."""
-    every = [TopicPartition(t.name, p) for t in topics.values() for p in t.partitions]
+    """Return the start and end of each partition that has a leader. The log starts are read last: records that
+    retention deletes meanwhile then are a loss."""
+    online = {t.name: [p for p in t.partitions if p not in t.offline] for t in topics.values()}
+    every = [TopicPartition(name, p) for name, partitions in online.items() for p in partitions]
     ends = cluster.log_ends(every, isolation) if isolation == "read_committed" else None
     highs = cluster.high_watermarks(every)
     starts = cluster.log_starts(every)
@@ -247,7 +266,7 @@ def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -
         return Live(starts[tp], high if ends is None else ends[tp], high, epoch)
 
     return [
-        LiveTopic(t.name, t.id, {p: live(TopicPartition(t.name, p)) for p in t.partitions})
+        LiveTopic(t.name, t.id, {p: live(TopicPartition(t.name, p)) for p in online[t.name]}, t.offline)
         for _, t in sorted(topics.items())
     ]
 

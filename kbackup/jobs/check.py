@@ -23,7 +23,7 @@ from kbackup.config.models import Backup, Config
 from kbackup.errors import EXIT_OK, KbackupError, LockedError, NoArchiveError, StoreError
 from kbackup.jobs import capture
 from kbackup.jobs.backup.job import check_cluster
-from kbackup.jobs.capture import LiveTopic, capture_settings
+from kbackup.jobs.capture import LiveTopic, capture_settings, offline_partitions
 from kbackup.jobs.metadata import sources_beside
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.client import librdkafka_version
@@ -36,7 +36,7 @@ from kbackup.spark.workers import check_protection, is_local
 from kbackup.store import open_store
 from kbackup.store.base import Store, check_conditional_writes, encryption_of
 from kbackup.types import OffsetRange, TopicPartition
-from kbackup.util.text import plural, words_of
+from kbackup.util.text import join_names, plural, words_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,6 +218,8 @@ def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
     with steps.trying(_SOURCE[1]) as step:
         live = capture.live_topics(cluster, topics, options.isolation_level)
         step.detail = f"{sum(len(t.partitions) for t in live)} partitions"
+        if offline := offline_partitions(live):
+            step.warn(f"{len(offline)} without a leader: {join_names(offline, 5)}", "start their brokers")
     with steps.trying(_SOURCE[2]) as step:
         cluster.topic_configs(topics)
         step.detail = "readable"

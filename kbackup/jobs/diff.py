@@ -16,12 +16,14 @@ from kbackup.archive.models import Groups, Manifest, Metadata
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.secrets import without_secrets
+from kbackup.errors import ClusterError
 from kbackup.jobs import capture
 from kbackup.jobs.metadata import differing, merge, pairs
 from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, reason_for
+from kbackup.util.text import join_names
 from kbackup.util.times import now, time_text
 
 Set = Literal["appeared", "gone", "changed"]
@@ -176,11 +178,14 @@ def live_view(properties: Properties, role: str, topics: Selection, groups: Sele
     """Return the cluster as a backup would find it now."""
     cluster = Cluster(properties, role)
     cluster_id, brokers = cluster.connect()
+    name = f"{role} cluster {cluster_id}"
     names = cluster.topic_names()
-    selected = cluster.topics(topics.topics(names))
+    selected = capture.topics_with_leaders(cluster, topics.topics(names))
     captured = capture.groups(cluster, groups, set(selected), later=True)
     listed = [g.group for g in cluster.groups.listed()[0]] if groups.include else []
     live = capture.live_topics(cluster, selected, isolation)
+    if offline := capture.offline_partitions(live):
+        raise ClusterError(f"{name} has partitions without a leader: {join_names(offline, 5)}", "start their brokers")
     reading = capture.read_brokers(cluster, selected, cluster_id, (g.group for g in captured.groups))
     metadata = merge([reading], now(), brokers).metadata
     known = {t.name: t for t in metadata.topics}
@@ -188,7 +193,6 @@ def live_view(properties: Properties, role: str, topics: Selection, groups: Sele
     for t in live:
         ends = {number: (p.start, p.end) for number, p in t.partitions.items()}
         views[t.name] = TopicView(t.id, None, ends, known[t.name].replication_factor, known[t.name].configs)
-    name = f"{role} cluster {cluster_id}"
     return _view(name, metadata, views, [(captured, set(selected))], groups, names, listed)
 
 

@@ -140,7 +140,7 @@ def _read(store: Store, range_: UnitRange, segment: Segment, start: int, quiet: 
 # the target shows whether the records are committed, or belong to an aborted transaction.
 
 
-_SILENCE = 60.0  # s
+SILENCE = 60.0  # s
 
 
 def first_committed(target: Properties, group: str, parts: Iterable[pa.Table]) -> tuple[TopicPartition, int] | None:
@@ -166,7 +166,7 @@ def _committed(target: Properties, group: str, map_part: pa.Table) -> Iterator[t
     ranges = [
         OffsetRange(*tp, max(int(low[0]), starts[tp]), min(int(high[-1]), ends[tp])) for tp, (low, high) in runs.items()
     ]
-    with closing(RangeReader(target, "read_committed", group, _SILENCE, len(ranges), role="target")) as reader:
+    with closing(RangeReader(target, "read_committed", group, SILENCE, len(ranges), role="target")) as reader:
         for tp, block in reader.read(ranges):
             committed = within(block.offsets, *runs[tp])
             if len(committed):

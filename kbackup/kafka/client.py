@@ -134,6 +134,11 @@ _FORBIDDEN = {
 }
 
 
+def on_the_way(round_trip: float) -> int:
+    """Return how many times as much must be on its way as to a near cluster: one for each 50 ms, 1 to 4."""
+    return min(max(1, round(round_trip / 0.05)), 4)
+
+
 class Connection:
     """The cluster that a client is connected to, and librdkafka's last error about it; makes clients and errors of
     kbackup.

@@ -41,16 +41,18 @@ class ListenerAddress(NamedTuple):
 
 
 class ProgressSender:
-    """Counts in a task, and reports at most five times a second. `address` None: reports nothing."""
+    """Counts in a task, and reports at most five times a second, from any thread. `address` None: reports nothing."""
 
     def __init__(self, address: ListenerAddress | None, task: int) -> None:
         self._address, self._task = address, task
         self._records, self._bytes, self._sent_at = 0, 0, 0.0
+        self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if address else None
 
     def add(self, records: int, size: int) -> None:
-        self._records += records
-        self._bytes += size
+        with self._lock:
+            self._records += records
+            self._bytes += size
         if time.monotonic() - self._sent_at > _EVERY:
             self.tell()
 

@@ -1,4 +1,5 @@
-"""A cluster whose controllers have no majority: its last broker still names those that are gone."""
+"""A cluster that loses brokers: a partition has no leader. Then its controllers have no majority, and its last broker
+still names those that are gone."""
 
 from __future__ import annotations
 
@@ -7,27 +8,70 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, wait
 from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import TopicCollection
-from confluent_kafka.admin import ConfigResource
+from confluent_kafka import Producer, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from kbackup.config.models import Backup
+from kbackup.jobs import capture
+from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Connection
+from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
+from tests.faults.conftest import Counting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _GONE = (0, 1)
 _PATIENCE = 4.0  # s
 
 
 @pytest.fixture(scope="module")
-def without_controller() -> Iterator[Mapping[str, str]]:
-    with Broker(nodes=3) as brokers:
-        Cluster(brokers.client(), "target").connect()
-        for node in _GONE:
-            brokers.kill(node)
-        yield brokers.client()
+def brokers() -> Iterator[Broker]:
+    with Broker(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def without_controller(brokers: Broker) -> Mapping[str, str]:
+    Cluster(brokers.client(), "target").connect()
+    for node in _GONE:
+        brokers.kill(node)
+    return brokers.client()
+
+
+def test_a_partition_without_a_leader_is_named_and_the_others_are_backed_up(
+    brokers: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first test: it takes one broker of three away."""
+    admin, options, store = AdminClient(brokers.client()), Backup(topics=("orders",)), FileStore(tmp_path / "archive")
+    admin.create_topics([NewTopic("orders", 2, replica_assignment=[[3], [2]])])["orders"].result(30)
+    cluster, producer = Cluster(brokers.client(), "source"), Producer(brokers.client(log_level=0))
+
+    def sell_and_back_up(*partitions: int) -> BackupReport:
+        for partition in partitions:
+            producer.produce("orders", b"value", partition=partition)
+        assert producer.flush(30) == 0
+        return backup(options, brokers.client(), store, lambda: spark, Counting())
+
+    brokers.wait(0, lambda: "orders" in cluster.topics(["orders"]), "topic orders")
+    assert sell_and_back_up(0, 1).offline == ()
+    brokers.kill(1)
+    brokers.wait(0, lambda: cluster.topics(["orders"])["orders"].offline == (1,), "the loss of a leader")
+    monkeypatch.setattr(capture, "TIMEOUT", 0.0)
+    report = sell_and_back_up(0)
+    assert report.offline == ("orders-1",)
+    assert "partitions without a leader: orders-1" in report.warnings[0]
+    assert [(p.partition, p.start, p.end, p.records) for p in report.topics[0].partitions] == [
+        (0, 0, 2, 2),
+        (1, 0, 1, 1),
+    ]
 
 
 def test_configs_are_read_from_the_broker_that_answers(without_controller: Mapping[str, str]) -> None:

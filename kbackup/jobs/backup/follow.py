@@ -91,6 +91,7 @@ class Follower:
         self._derived_due = False
         self._follows = True
         self._since: dict[IncarnationPartition, float] = {}
+        self._offline: set[TopicPartition] = set()
         rhythm = self.rhythm
         share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
         self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
@@ -147,6 +148,7 @@ class Follower:
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
         plan, moment = job.plan_records(source, base, captured, phases, self.options.adopt_topics), self.clock()
         self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
+        self._offline = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.offline}
         plan = hold_back(plan, patience, self._since, moment)
         if job.has_news(base, captured, plan):
             read = job.archive_records(source, base, plan, self.options, self.spark, phases, here=True)
@@ -203,6 +205,7 @@ class Follower:
             for t in base.head.topics
             if t.state == "present"
             for p in t.partitions
+            if TopicPartition(t.name, p.partition) not in self._offline
         }
         try:
             ends = source.cluster.log_ends(known, self.options.isolation_level)

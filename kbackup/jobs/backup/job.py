@@ -27,11 +27,20 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without, write_by_tasks
+from kbackup.jobs.backup.task import (
+    FETCH_BYTES,
+    BackupWork,
+    Read,
+    make_tasks,
+    read_records,
+    recover,
+    without,
+    write_by_tasks,
+)
 from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client import Properties
+from kbackup.kafka.client import Properties, on_the_way
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
@@ -57,6 +66,7 @@ class BackupReport:
     warnings: tuple[str, ...]
     held_back: int = 0
     damage: tuple[str, ...] = ()
+    offline: tuple[str, ...] = ()  # partitions without a leader: the restore point has nothing new of them
     seconds: dict[str, float] = field(default_factory=dict)
     new_records: Mapping[str, int] = field(default_factory=dict)
 
@@ -209,6 +219,8 @@ def archive_records(
             expected = [p for p in planning.waiting(plan).values() if p.end > p.start]
             size = sum(planning.new_bytes(p.end - p.start, p.before) for p in expected)
             here = here and size <= _SMALL_BYTES and sum(p.end - p.start for p in expected) <= options.pack_records
+            far = 1 if here else on_the_way(source.cluster.round_trip(ranges[0].topic))
+            work = replace(work, fetch_bytes=far * FETCH_BYTES)
             read = read_records(work, tasks, None if here else spark, phases.listener)
             read = replace(read, segments=[*salvaged, *read.segments])
         check_written(run.store, read.segments)
@@ -318,6 +330,7 @@ def report_of(
         warnings=manifest.warnings,
         held_back=len(planning.held_back(plan)),
         damage=captured.damage,
+        offline=capture.offline_partitions(captured.topics),
         seconds=phases.seconds,
         new_records=dict(new_records),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,8 +23,9 @@ from kbackup.archive.models import (
     TopicState,
 )
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.capture import Live, LiveTopic
+from kbackup.jobs.capture import Live, LiveTopic, offline_partitions
 from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
+from kbackup.util.text import join_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class TopicPlan:
     id: str
     incarnation: int
     partitions: tuple[PartitionPlan, ...]
+    offline: tuple[PartitionState, ...] = ()  # of partitions without a leader, as archived
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def make_plan(
         topics.append(plan)
         losses += lost
         warnings += warned
+    if offline := offline_partitions(selected):
+        warnings.append(f"nothing new is archived of partitions without a leader: {join_names(offline, 5)}")
     carried: list[TopicState] = []
     for state in known.values():
         if state.name in names:
@@ -105,6 +109,9 @@ def make_plan(
             ]
         carried.append(msgspec.structs.replace(state, state="deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
+
+
+_NOTHING = PartitionState(partition=0, start=0, end=0, log_start=0, log_end=0, records=0, bytes=0)
 
 
 def _plan_topic(
@@ -141,7 +148,10 @@ def _plan_topic(
         if old is not None and live.start > old.end:
             losses.append(retention_loss(TopicPartition(topic.name, number), old.end, live.start))
         partitions.append(PartitionPlan(number, start, max(start, live.end), live, old))
-    return TopicPlan(topic.name, topic.id, incarnation, tuple(partitions)), losses, warnings
+    offline = tuple(
+        archived.get(number, msgspec.structs.replace(_NOTHING, partition=number)) for number in topic.offline
+    )
+    return TopicPlan(topic.name, topic.id, incarnation, tuple(partitions), offline), losses, warnings
 
 
 def _cut_logs(
@@ -278,6 +288,14 @@ def next_states(
     added: dict[TopicPartition, list[Segment]] = defaultdict(list)
     for segment in segments:
         added[TopicPartition(segment.topic, segment.partition)].append(segment)
+
+    def states(topic: TopicPlan) -> Iterator[PartitionState]:
+        few = FEW if topic.name in compacted else 1
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition)
+            yield _partition(p, added[tp], lasts.get(tp, ()), few)
+        yield from topic.offline
+
     captured = [
         TopicState(
             name=topic.name,
@@ -285,11 +303,7 @@ def next_states(
             incarnation=topic.incarnation,
             captured=number,
             state="present",
-            partitions=tuple(
-                _partition(p, added[tp], lasts.get(tp, ()), FEW if topic.name in compacted else 1)
-                for p in topic.partitions
-                for tp in [TopicPartition(topic.name, p.partition)]
-            ),
+            partitions=tuple(sorted(states(topic), key=lambda p: p.partition)),
         )
         for topic in plan.topics
     ]

@@ -42,6 +42,8 @@ class LastRead(NamedTuple):
 
 _HELD_BYTES = 64 << 20  # blocks of small partitions that are read together, before they are written one by one
 
+FETCH_BYTES = 1 << 20  # of a partition, compressed: librdkafka's default
+
 _WRITERS = 8
 _SPARE_NAMES = 100
 """A file name has at most 255 bytes."""
@@ -50,7 +52,8 @@ _SPARE_NAMES = 100
 @dataclass(frozen=True)
 class BackupWork:
     """Function of all tasks of a run. `incarnations` are the topics' folders; `since` is the start of this run, in
-    seconds by the store's clock. `salvage`: all runs of the archive read records with the same isolation level."""
+    seconds by the store's clock. `salvage`: all runs of the archive read records with the same isolation level.
+    `fetch_bytes` are asked for at once."""
 
     source: Properties = field(repr=False)
     store: Store
@@ -62,6 +65,7 @@ class BackupWork:
     incarnations: dict[str, int]
     since: float
     salvage: bool
+    fetch_bytes: int = FETCH_BYTES
 
     def target(self, tp: TopicPartition, spare: int = 0) -> SegmentTarget:
         return SegmentTarget(
@@ -73,7 +77,9 @@ class BackupWork:
     ) -> Iterator[Segment | LastRead | Vanished | Kernel]:
         """`task` has one range, or several small ones of different partitions."""
         yield selected_kernel()
-        with closing(RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task))) as reader:
+        tuning = {"fetch.message.max.bytes": max(FETCH_BYTES, self.fetch_bytes // len(task))}
+        reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task), tuning=tuning)
+        with closing(reader):
             if len(task) == 1:
                 yield from self._write(reader, task[0], [], progress)
             else:

@@ -40,12 +40,12 @@ from kbackup.jobs.restore.report import (
     restored,
     with_warning,
 )
-from kbackup.jobs.restore.task import RestoreWork
+from kbackup.jobs.restore.task import RestoreWork, side_by_side
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client import Properties
+from kbackup.kafka.client import Properties, on_the_way
 from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce import BlockProducer
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -126,7 +126,9 @@ def restore(
             transactions=plan.transactions,
             transaction_bytes=plan.transaction_bytes,
         )
-        results = run_counted(spark, list(enumerate(plan.units)), work, listener, plan.records)
+        far = on_the_way(cluster.round_trip(plan.topics[0].target)) if plan.units else 1
+        tasks = side_by_side(plan.units, far, spark().sparkContext.defaultParallelism if far > 1 else 1)
+        results = run_counted(spark, tasks, work, listener, plan.records)
         kernel.say(r.kernel for r in results)
     with phases.step("offset map"):
         units = [MappedUnit(r.number, [part.tp for part in plan.units[r.number]], r.parts) for r in results]

@@ -18,7 +18,7 @@ from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePla
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.formats.record import Row, rows
-from kbackup.jobs.replay import read_range
+from kbackup.jobs.replay import SILENCE, read_range
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
@@ -210,7 +210,6 @@ def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
 
 
 _COMPARED = 20  # records of a partition, and partitions of a topic, that are compared
-_SILENCE = 30.0  # s
 
 
 def warn_of_existing(target: Properties, cluster: Cluster, store: Store, plan: RestorePlan) -> list[str]:
@@ -232,7 +231,7 @@ def warn_of_existing(target: Properties, cluster: Cluster, store: Store, plan: R
         logs = [OffsetRange(*r.tp, starts[r.tp], min(ends[r.tp], starts[r.tp] + _COMPARED)) for r in sampled]
         present: dict[TopicPartition, list[Row]] = defaultdict(list)
         group = layout.reader_group("verify", plan.restore_id)
-        reader = RangeReader(target, "read_committed", group, _SILENCE, max(1, len(logs)), role="target")
+        reader = RangeReader(target, "read_committed", group, SILENCE, max(1, len(logs)), role="target")
         with closing(reader):
             for tp, block in reader.read(logs):
                 present[tp] += rows(block, str(tp))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 from kbackup.archive.restores.offset_map import (
     Cut,
@@ -58,15 +60,26 @@ class RestoreWork:
     def group_of(self, number: int) -> str:
         return self.groups[number % len(self.groups)]
 
-    def __call__(self, task: Unit, progress: ProgressSender) -> Iterator[UnitResult]:
-        number, ranges = task
+    def __call__(self, task: Sequence[Unit], progress: ProgressSender) -> Iterator[UnitResult]:
+        with ThreadPoolExecutor(len(task), "unit") as threads:
+            yield from threads.map(partial(self.run, progress=progress), task)
+
+    def run(self, unit: Unit, progress: ProgressSender) -> UnitResult:
+        number, ranges = unit
         txid = f"kbackup-{self.restore_id}-{number}" if self.transactions else None
         largest = max((s.largest for each in ranges for s in each.segments), default=0)
         with closing(BlockProducer(self.target, txid, self.group_of(number), largest)) as producer:
             ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
-            unit = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
-            unit.run()
-        yield UnitResult(number, ledger.parts(), unit.counted, producer.moved, selected_kernel())
+            run = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
+            run.run()
+        return UnitResult(number, ledger.parts(), run.counted, producer.moved, selected_kernel())
+
+
+def side_by_side(units: Iterable[tuple[UnitRange, ...]], most: int, cores: int) -> list[tuple[Unit, ...]]:
+    """Return tasks of up to `most` units, as a producer has one batch of a partition on its way. No core is idle."""
+    numbered = list(enumerate(units))
+    size = max(1, min(most, len(numbered) // cores))
+    return [tuple(numbered[at : at + size]) for at in range(0, len(numbered), size)]
 
 
 @dataclass

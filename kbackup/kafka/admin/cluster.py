@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -249,7 +250,7 @@ class TopicAdmin:
 @dataclass(frozen=True, slots=True)
 class Topic:
     """`id` is the broker's own (base64), '' for brokers before 2.8; `partitions` are the partition numbers. `replicas`
-    has the ids of each one's brokers, the preferred leader first."""
+    has the ids of each one's brokers, the preferred leader first. `offline` are the partitions without a leader."""
 
     name: str
     id: str
@@ -257,6 +258,7 @@ class Topic:
     partitions: tuple[int, ...]
     replication_factor: int
     replicas: tuple[tuple[int, ...], ...] = ()
+    offline: tuple[int, ...] = ()
 
 
 class Cluster:
@@ -291,6 +293,14 @@ class Cluster:
                 return metadata.cluster_id or "", len(metadata.brokers)
         raise AssertionError
 
+    def round_trip(self, topic: str) -> float:
+        """Return the seconds until a broker answers a small request, about a topic that exists; 0 if none does."""
+        began = time.monotonic()
+        with suppress(KafkaException):
+            self._admin.list_topics(topic, timeout=_REFRESH)
+            return time.monotonic() - began
+        return 0.0
+
     def topic_names(self) -> list[str]:
         with self.connection.errors("listing topics"):
             return sorted(self._admin.list_topics(timeout=TIMEOUT).topics)
@@ -316,6 +326,7 @@ class Cluster:
                 partitions=tuple(p.id for p in partitions),
                 replication_factor=max((len(p.replicas) for p in partitions), default=0),
                 replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
+                offline=tuple(p.id for p in partitions if p.leader is None or p.leader.id < 0),
             )
         return topics
 

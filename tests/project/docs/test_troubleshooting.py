@@ -8,6 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbackup.cli.common import notify
+from kbackup.config.models import Config
+from kbackup.jobs import common, replay
+from kbackup.jobs.compare import job as compare
+from kbackup.jobs.restore import job as restore
+from kbackup.kafka import produce, retry, schema_registry
+from kbackup.kafka.admin import cluster
+from kbackup.metadata.sources import Sources
+from kbackup.store.s3 import read, upload
 from tests.project.docs.documents import ROOT
 
 DOCS = ROOT / "infra" / "docs"
@@ -42,3 +51,35 @@ def test_a_message_is_in_the_code(message: str) -> None:
 def test_every_exit_code_has_a_line() -> None:
     codes = re.findall(r"^\| (\d+) \|", (DOCS / "exit-codes.md").read_text("utf-8"), re.MULTILINE)
     assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == codes
+
+
+def test_waits_are_those_of_the_code() -> None:
+    config, zookeeper = Config(), Sources.of({"zookeeper.connect": "zk"}).zookeeper
+    assert zookeeper is not None
+    assert zookeeper.connection_timeout == zookeeper.session_timeout
+    waits = [
+        config.s3.connect_timeout,
+        config.s3.read_timeout,
+        config.s3.max_attempts,
+        read._RESUMES,
+        sum(upload._CONFLICT_WAITS),
+        config.backup.lease_seconds,
+        sum(cluster._PATIENCE),
+        retry.TIMEOUT,
+        config.backup.poll_timeout_seconds,
+        replay.SILENCE,
+        compare._TIMEOUT,
+        produce._COORDINATOR,
+        produce.OFFSETS_SECONDS,
+        produce._TIMEOUT,
+        produce.TRANSACTION_SECONDS,
+        int(str(produce.TRANSACTIONAL["message.timeout.ms"])) / 1000,
+        restore._MARKERS,
+        config.spark.task_attempts,
+        common._LAST_PAUSE,
+        schema_registry._SECONDS,
+        notify._TIMEOUT,
+        zookeeper.session_timeout,
+    ]
+    rows = re.findall(r"^\| .+ \| ([\d.]+) \|", PAGE.partition("## How long it waits")[2], re.MULTILINE)
+    assert rows == [f"{each:g}" for each in waits]

@@ -168,6 +168,17 @@ def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStor
     assert read_lease(store)[0].released
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_one_that_ran_out_is_renewed_when_it_is_needed_unless_somebody_took_it(store: FaultyStore, taken: bool) -> None:
+    """As after a minute without a network, and before the thread has noticed."""
+    with HeldLease(store, "cut off", LONG) as held:
+        if taken:
+            another(store, FUTURE)
+        held._until_monotonic = 0.0
+        assert taken_over(held) is taken
+        assert (read_lease(store)[0].owner == held.owner) is not taken
+
+
 @pytest.mark.exhaustive
 def test_one_that_ran_out_is_lost_once_somebody_took_it(store: FaultyStore) -> None:
     with HeldLease(store, "cut off", QUICK) as lease:

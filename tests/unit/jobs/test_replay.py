@@ -25,7 +25,8 @@ from kbackup.errors import ClusterError
 from kbackup.jobs import replay
 from kbackup.jobs.replay import ahead, read_range, together, within
 from kbackup.jobs.restore import task as restore_task
-from kbackup.jobs.restore.task import RestoreWork, UnitResult
+from kbackup.jobs.restore.task import RestoreWork, UnitResult, side_by_side
+from kbackup.kafka.client import on_the_way
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
@@ -143,7 +144,7 @@ def run(store: Store, unit: UnitRange, number: int = 0) -> UnitResult:
         transactions=True,
         transaction_bytes=1 << 30,
     )
-    (result,) = work((number, (unit,)), ProgressSender(None, 0))
+    (result,) = work([(number, (unit,))], ProgressSender(None, 0))
     return result
 
 
@@ -233,3 +234,20 @@ def test_a_pause_is_not_kept_waiting(store: Store, small_then_large: tuple[Segme
     unit = part(small_then_large)
     lists = list(together((unit, piece) for piece in read_range(store, unit, 0, small_then_large[0].bytes)))
     assert [some[-1][1].pause for some in lists] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("units", "round_trip", "cores", "sizes"),
+    [
+        (9, 0.001, 2, [1] * 9),
+        (9, 0.1, 2, [2, 2, 2, 2, 1]),
+        (9, 0.2, 2, [4, 4, 1]),
+        (9, 5.0, 1, [4, 4, 1]),
+        (5, 0.2, 2, [2, 2, 1]),
+        (3, 0.2, 8, [1, 1, 1]),
+    ],
+)
+def test_units_of_a_far_target_run_side_by_side(units: int, round_trip: float, cores: int, sizes: list[int]) -> None:
+    tasks = side_by_side([()] * units, on_the_way(round_trip), cores)
+    assert list(map(len, tasks)) == sizes
+    assert [number for task in tasks for number, _ in task] == list(range(units))

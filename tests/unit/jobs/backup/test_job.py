@@ -18,7 +18,7 @@ from kbackup.jobs.backup import follow, job
 from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.backup.job import BackupReport, archive_records, begin
 from kbackup.jobs.backup.plan import Plan, make_plan
-from kbackup.jobs.backup.task import BackupWork
+from kbackup.jobs.backup.task import FETCH_BYTES, BackupWork
 from kbackup.jobs.capture import Base, Live, LiveTopic
 from kbackup.jobs.common import Stop
 from kbackup.metrics.registry import ROUNDS, Phases, Silent, counted
@@ -54,7 +54,9 @@ def test_same_and_rebuilt_clusters_continue_the_archive() -> None:
     assert begun(MemoryStore(), "other").run.next_point == 1, "an archive without a restore point"
 
 
-def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_told_of_the_topics_they_read_alone_and_ask_a_far_cluster_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of 100,000 topics a round may read three: each task gets all of this."""
     sent: list[BackupWork] = []
 
@@ -73,12 +75,13 @@ def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.Monkey
         archive=SimpleNamespace(state=State("id")),
         commit=lambda *_: None,
     )
-    source: Any = SimpleNamespace(properties={}, isolation_level="read_committed", poll_timeout=1.0)
+    cluster = SimpleNamespace(round_trip=lambda _: 0.1)
+    source: Any = SimpleNamespace(cluster=cluster, properties={}, isolation_level="read_committed", poll_timeout=1.0)
     topics = [LiveTopic(name, name, {0: Live(0, end, end)}) for name, end in (("busy", 50), ("idle", 0))]
     plan = make_plan(None, topics, ["busy", "idle"], lambda name, topic_id: 1)
     spark: Any = object
     archive_records(source, Base(run), plan, options, spark, Phases(Silent()))
-    assert [work.incarnations for work in sent] == [{"busy": 1}]
+    assert [(work.incarnations, work.fetch_bytes) for work in sent] == [({"busy": 1}, 2 * FETCH_BYTES)]
 
 
 class Watcher:

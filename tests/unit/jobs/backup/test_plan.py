@@ -110,6 +110,18 @@ def test_a_first_run_takes_all_there_is_and_calls_nothing_a_loss() -> None:
     assert (plan.losses, plan.warnings, plan.carried) == ((), (), ())
 
 
+def test_a_partition_without_a_leader_stays_as_it_is_archived() -> None:
+    head = archived(5, 7)
+    plan = make_plan(head, [LiveTopic("orders", "A", {0: live(0, 9)}, offline=(1, 2))], ["orders"])
+    assert plan.ranges == [OffsetRange("orders", 0, 5, 9)]
+    assert "partitions without a leader: orders-1, orders-2" in plan.warnings[0]
+    (state,) = next_states(2, plan, ())
+    assert [(p.partition, p.end) for p in state.partitions] == [(0, 9), (1, 7), (2, 0)], "one of each partition"
+    assert state.partitions[1] == head.topics[0].partitions[1]
+    later = make_plan(manifest_of(state), [topic(live(0, 9), live(0, 7), live(0, 3))], ["orders"])
+    assert (later.losses, later.ranges[2]) == ((), OffsetRange("orders", 2, 0, 3))
+
+
 def test_the_next_run_goes_on_where_the_last_one_ended_and_takes_new_partitions_whole() -> None:
     plan = make_plan(archived(10), [topic(live(2, 15), live(0, 3))], ["orders"])
     assert plan.ranges == [OffsetRange("orders", 0, 10, 15), OffsetRange("orders", 1, 0, 3)]

@@ -36,7 +36,7 @@ HOLE = range(20, 30)
 class Source:
     """In place of `RangeReader`: blocks of seven records, and a loss in between."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **tuning: Any) -> None:
         self.vanished: list[Vanished] = []
         self.epochs: dict[TopicPartition, int] = {}
 
