@@ -21,6 +21,7 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Connection
+from kbackup.kafka.groups import admin as group_admin
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
@@ -65,6 +66,7 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_backed_up(
     brokers.kill(1)
     brokers.wait(0, lambda: cluster.topics(["orders"])["orders"].offline == (1,), "the loss of a leader")
     monkeypatch.setattr(capture, "TIMEOUT", 0.0)
+    monkeypatch.setattr(group_admin, "TIMEOUT", 1.0)  # the dead broker names no groups
     report = sell_and_back_up(0)
     assert report.offline == ("orders-1",)
     assert "partitions without a leader: orders-1" in report.warnings[0]
