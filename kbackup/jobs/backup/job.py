@@ -27,16 +27,7 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.backup.task import (
-    FETCH_BYTES,
-    BackupWork,
-    Read,
-    make_tasks,
-    read_records,
-    recover,
-    without,
-    write_by_tasks,
-)
+from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without, write_by_tasks
 from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
 from kbackup.kafka.admin.cluster import Cluster
@@ -220,8 +211,7 @@ def archive_records(
             size = sum(planning.new_bytes(p.end - p.start, p.before) for p in expected)
             here = here and size <= _SMALL_BYTES and sum(p.end - p.start for p in expected) <= options.pack_records
             far = 1 if here else on_the_way(source.cluster.round_trip(ranges[0].topic))
-            work = replace(work, fetch_bytes=far * FETCH_BYTES)
-            read = read_records(work, tasks, None if here else spark, phases.listener)
+            read = read_records(replace(work, far=far), tasks, None if here else spark, phases.listener)
             read = replace(read, segments=[*salvaged, *read.segments])
         check_written(run.store, read.segments)
     return read

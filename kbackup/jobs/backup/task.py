@@ -53,7 +53,7 @@ _SPARE_NAMES = 100
 class BackupWork:
     """Function of all tasks of a run. `incarnations` are the topics' folders; `since` is the start of this run, in
     seconds by the store's clock. `salvage`: all runs of the archive read records with the same isolation level.
-    `fetch_bytes` are asked for at once."""
+    `far` times as much as usual is asked for at once."""
 
     source: Properties = field(repr=False)
     store: Store
@@ -65,7 +65,7 @@ class BackupWork:
     incarnations: dict[str, int]
     since: float
     salvage: bool
-    fetch_bytes: int = FETCH_BYTES
+    far: int = 1
 
     def target(self, tp: TopicPartition, spare: int = 0) -> SegmentTarget:
         return SegmentTarget(
@@ -77,7 +77,7 @@ class BackupWork:
     ) -> Iterator[Segment | LastRead | Vanished | Kernel]:
         """`task` has one range, or several small ones of different partitions."""
         yield selected_kernel()
-        tuning = {"fetch.message.max.bytes": max(FETCH_BYTES, self.fetch_bytes // len(task))}
+        tuning = {"fetch.message.max.bytes": max(FETCH_BYTES, self.far * FETCH_BYTES // len(task))}
         reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task), tuning=tuning)
         with closing(reader):
             if len(task) == 1:

@@ -18,7 +18,7 @@ from kbackup.jobs.backup import follow, job
 from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.backup.job import BackupReport, archive_records, begin
 from kbackup.jobs.backup.plan import Plan, make_plan
-from kbackup.jobs.backup.task import FETCH_BYTES, BackupWork
+from kbackup.jobs.backup.task import BackupWork
 from kbackup.jobs.capture import Base, Live, LiveTopic
 from kbackup.jobs.common import Stop
 from kbackup.metrics.registry import ROUNDS, Phases, Silent, counted
@@ -81,7 +81,7 @@ def test_tasks_are_told_of_the_topics_they_read_alone_and_ask_a_far_cluster_for_
     plan = make_plan(None, topics, ["busy", "idle"], lambda name, topic_id: 1)
     spark: Any = object
     archive_records(source, Base(run), plan, options, spark, Phases(Silent()))
-    assert [(work.incarnations, work.fetch_bytes) for work in sent] == [({"busy": 1}, 2 * FETCH_BYTES)]
+    assert [(work.incarnations, work.far) for work in sent] == [({"busy": 1}, 2)]
 
 
 class Watcher:
