@@ -200,6 +200,7 @@ def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
     from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
 
+    logging.getLogger().addFilter(_is_no_end)  # before the JVM can end: Ctrl-C may come while a session is built
     builder = SparkSession.builder
     try:
         if jvm is not None:
@@ -227,15 +228,14 @@ def _reason(error: Exception) -> str:
 
 
 def silence_ends(session: SparkSession) -> None:
-    """Keep pyspark's server of accumulators and py4j from printing that the JVM has ended: the next caller
-    reports it."""
+    """Keep pyspark's server of accumulators from printing that the JVM has ended: the next caller reports it."""
     server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda request, client: None
-    logging.getLogger().addFilter(_is_no_end)
 
 
 def _is_no_end(record: logging.LogRecord) -> bool:
+    """Keep py4j, which logs to the root logger, from telling the same."""
     return record.msg != "Exception while sending command."
 
 

@@ -16,7 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.file import FileStore
+from kbackup.types import TopicPartition
+from kbackup.util.system import attempts
 from scripts.dev.kafka import Broker
 from scripts.dev.process import free_ports
 from tests.faults.conftest import backup_arguments, free_lease
@@ -89,6 +92,7 @@ def test_a_target_that_restarts_in_the_middle_of_a_restore(fragile: Shop, tmp_pa
     ]
     with Kbackup(tmp_path / "run", arguments, Wish("pause", "after", "transaction")) as process:
         process.wait_paused()
+        _wait_marked(fragile.broker, f"{prefix}-")
         fragile.broker.kill()
         fragile.broker.start()
         process.signal(signal.SIGCONT)
@@ -102,6 +106,18 @@ def test_a_target_that_restarts_in_the_middle_of_a_restore(fragile: Shop, tmp_pa
     for tp, rows in held.items():
         restored = found[tp._replace(topic=f"{prefix}-{tp.topic}")]
         assert [r[1:] for r in restored] == [r[1:] for r in rows]
+
+
+def _wait_marked(broker: Broker, prefix: str) -> None:
+    """Wait for the end of the transaction in every log of these topics. A sole broker that is killed before it has
+    written the markers drops them, as it takes the partitions for deleted when it comes back."""
+    cluster = Cluster(broker.client(), "target")
+    topics = cluster.topics([name for name in cluster.topic_names() if name.startswith(prefix)])
+    places = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
+    for _ in attempts(30, 0.1):
+        if cluster.log_ends(places, "read_committed") == cluster.log_ends(places, "read_uncommitted"):
+            return
+    pytest.fail("no markers within 30 s")
 
 
 def test_resumed_into_another_cluster(fragile: Shop, shop: Shop, archive: Path, tmp_path: Path) -> None:

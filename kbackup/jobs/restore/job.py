@@ -139,8 +139,8 @@ def restore(
     with phases.step("groups"):
         groups = restore_groups(cluster, state, plan, offset_map.runs)
     with phases.step("report"):
-        warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results), hidden)]
-        report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored", settings)
+        warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
+        report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored", settings, hidden)
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return delete_progress(cluster, plan, report)
 

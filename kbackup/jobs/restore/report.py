@@ -84,8 +84,13 @@ def make_report(
     seconds: dict[str, float],
     status: Literal["planned", "restored"],
     settings: SettingsReport | None = None,
+    hidden: Iterable[TopicPartition] = (),
 ) -> RestoreReport:
-    """Return the report; a dry run has no missing `settings` yet."""
+    """Return the report; a dry run has no missing `settings` yet. `hidden` are partitions with records that consumers
+    can't see yet."""
+    unseen = (
+        f"consumers can't see all of {tp} yet: a transaction is open there, see troubleshooting.md" for tp in hidden
+    )
     unset = settings.missing if settings is not None and status == "restored" else ()
     return RestoreReport(
         status=status,
@@ -102,7 +107,7 @@ def make_report(
         bytes=done.bytes,
         groups=groups,
         warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *plan.group_warnings, *warnings),
-        missing=(*plan.damaged, *not_applied(groups, "--restore-id", plan.restore_id), *unset),
+        missing=(*plan.damaged, *unseen, *not_applied(groups, "--restore-id", plan.restore_id), *unset),
         seconds=dict(seconds),
         settings=settings,
         choice=plan.choice,
@@ -113,13 +118,12 @@ def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
     return replace(report, warnings=(*report.warnings, warning))
 
 
-def late_warnings(done: Restored, moved: int, hidden: Iterable[TopicPartition]) -> list[str]:
-    """Return the warnings that only the records give: `moved` counts new timestamps, `hidden` are partitions with
-    records that consumers can't see yet."""
-    warnings = [f"consumers can't see all of {tp} yet: is another transaction open there?" for tp in hidden]
+def late_warnings(done: Restored, moved: int) -> list[str]:
+    """Return the warnings that only the records give: `moved` counts new timestamps."""
+    warnings: list[str] = []
     if moved:
-        warnings.insert(
-            0, f"{moved} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
+        warnings.append(
+            f"{moved} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
         )
     if done.cut.untimed:
         warnings.append(
