@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,19 @@ from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, read_info
 from kbackup.archive.models import ArchiveInfo, Capture, DocumentRef, Groups, Loss, Manifest, Metadata, TopicState, load
 from kbackup.archive.segments import table as tables
-from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, from_batches, in_order, integers, with_checked_key
+from kbackup.archive.segments.table import (
+    PLACE,
+    SCHEMA,
+    Segment,
+    Segments,
+    from_batches,
+    in_order,
+    integers,
+    with_checked_key,
+)
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
-from kbackup.types import IncarnationPartition, TopicPartition
+from kbackup.types import Incarnation, IncarnationPartition, TopicPartition
 from kbackup.util.system import in_threads
 
 _KEPT = 4  # documents of captures: restore points share them
@@ -160,11 +169,13 @@ class Archive:
         rows.sort(key=lambda row: (row.point, row.topic, row.partition or 0))
         return [(row.point, loss_of(row)) for row in rows]
 
-    def table(self, last: int, columns: Sequence[str], after: int = 0) -> pa.Table:
+    def table(
+        self, last: int, columns: Sequence[str], after: int = 0, topics: Collection[str] | None = None
+    ) -> pa.Table:
         """`columns` (of `catalog.tables.SEGMENTS`) of the segments that restore points from `after` (exclusive) to
-        `last` added and that are there."""
+        `last` added and that are there; of `topics` alone, where `columns` has these."""
         rows = self.state.segments.above("point", after) if after else self.state.segments
-        table = rows.read([*columns, *({"point"} - {*columns})])
+        table = rows.read([*columns, *({"point"} - {*columns})], topics)
         points = integers(table, "point")
         return tables.rows_where(table, (points > after) & (points <= last)).select(list(columns))
 
@@ -180,12 +191,24 @@ class Archive:
         numbers: list[Any] = table.column("point").to_pylist()
         return list(zip(numbers, from_batches(table.select(SCHEMA.names).to_batches()), strict=True))
 
+    def partitions(
+        self, manifest: Manifest, topics: Iterable[TopicState] | None = None
+    ) -> dict[Incarnation, dict[int, Segments]]:
+        """Return the segments of a restore point by incarnation and partition, in order; for `topics` (default: all).
+        No segment becomes a Python value."""
+        wanted = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
+        read = [self.table(manifest.number, SCHEMA.names, topics={name for name, _ in wanted})]
+        order, places = tables.places_of(read[0])
+        columns = tables.in_columns(read.pop(), order)
+        found: dict[Incarnation, dict[int, Segments]] = {}
+        for (topic, incarnation, partition), part in places.items():
+            if (topic, incarnation) in wanted:
+                found.setdefault((topic, incarnation), {})[partition] = Segments(columns, part)
+        return found
+
     def segments(self, manifest: Manifest, topics: Iterable[TopicState] | None = None) -> list[Segment]:
         """Return the segments of a restore point, for `topics` (default: all), in order of topic, partition, offset."""
-        keys = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
-        table = tables.of_topics(self.table(manifest.number, SCHEMA.names), {name for name, _ in keys})
-        found = from_batches(table.sort_by([(name, "ascending") for name in PLACE.names]).to_batches())
-        return [with_checked_key(s) for s in found if (s.topic, s.incarnation) in keys]
+        return [s for of in self.partitions(manifest, topics).values() for each in of.values() for s in each]
 
     def starts(self) -> tables.Starts:
         """Return the first offsets of all segments by partition: partition indexes are made of them."""

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
+
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.derived import derived_files
@@ -21,7 +23,7 @@ from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Document, dump, file_sum, load
 from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
 from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, FlowState, MapPartName, decode, previous_of
-from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.restores.plan import RestorePlan, with_segments
 from kbackup.archive.segments.table import Segment, in_order, with_checked_key
 from kbackup.archive.verify import catalog
 from kbackup.archive.verify.findings import (
@@ -198,6 +200,7 @@ def count_verification(report: VerifyReport) -> None:
 
 _KEY = re.compile(r"restores/([^/]+)/(.+)")
 _PART = re.compile(r"map/[0-9]+/[^/]+\.parquet")
+_TABLE = re.compile(r"segments-[0-9a-f]{8}\.parquet")  # a plan that is there names it with its sum
 _BESIDE = {layout.REPORT: (layout.PLAN, layout.OFFSETS), layout.OFFSETS: (layout.PLAN,)}
 _DOCUMENTS: dict[str, type[Document]] = {
     r"plan\.json": RestorePlan,
@@ -246,7 +249,11 @@ def _check_restore(store: Store, key: str, keys: Collection[str], archive_id: st
     kind = next((kind for pattern, kind in _DOCUMENTS.items() if re.fullmatch(pattern, name)), None)
     with findings.catching(key):
         if kind is not None:
-            _check_document(load(kind, store.get(key), key), key, restore_id, archive_id, findings)
+            document = load(kind, store.get(key), key)
+            _check_document(document, key, restore_id, archive_id, findings)
+            if isinstance(document, RestorePlan) and document.segments is not msgspec.UNSET:
+                with findings.catching(document.segments.key):
+                    with_segments(store, document)
         elif name == layout.OFFSETS:
             decode(store.get(key), key)
         elif _PART.fullmatch(name):
@@ -257,7 +264,7 @@ def _check_restore(store: Store, key: str, keys: Collection[str], archive_id: st
                 before = MapPartName(part.attempt, part.number - 1)
             if before is not None and f"{folder}/{before}.parquet" not in keys:
                 findings.add(f"{folder}/{before}.parquet", f"is missing before {file}", ANOTHER_COPY)
-        else:
+        elif not _TABLE.fullmatch(name):
             findings.note(key, "is no file of a restore")
 
 

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.overview import PointOverview
+from kbackup.archive.segments.table import column_of
 from kbackup.util.times import calendar_text, ms_of
 
 # The view box of the charts, and the labels of their axes.
@@ -140,7 +141,12 @@ def running_totals(samples: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def records_over_time(partitions: Iterable[ArchivedPartition]) -> Area | None:
     """Return the chart of the number of records up to a time, by the newest times of their segments."""
-    times = sorted((s.max_timestamp, s.count) for p in partitions for s in p.segments if s.max_timestamp is not None)
+    columns = (
+        [column_of(p.segments, name).to_pylist() for name in ("max_timestamp", "count")]
+        for p in partitions
+        if p.segments
+    )
+    times = sorted(each for of_partition in columns for each in zip(*of_partition, strict=True) if each[0] is not None)
     return area(running_totals((time, count) for time, count in times))
 
 

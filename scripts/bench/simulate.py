@@ -14,6 +14,7 @@ import hashlib
 import pickle
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +23,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, dump
+from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, load
+from kbackup.archive.restores.plan import RestorePlan, with_segments, write_plan
 from kbackup.archive.run import begin_writing, check_written, open_or_create
 from kbackup.archive.segments.read import FETCH_SPAN
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.job import Captured, commit, reserve
 from kbackup.jobs.backup.plan import make_plan
@@ -294,10 +297,16 @@ def _restore(run: Simulated, store: MemoryStore) -> None:
         content = select_content(options, store)
     with run.step("plan", "units and groups"):
         plan = plan_restore(options, content, "target")
-    with run.step("plan.json"):
-        data = dump(plan)
-    run.sizes["plan.json"] = len(data)
-    run.tasks = [sum(s.bytes for part in unit for s in part.segments) for unit in plan.units]
+    with run.step("write plan", "its table of segments, and plan.json"):
+        write_plan(store, plan)
+    run.sizes |= {e.key.rpartition("/")[2].split("-")[0]: e.size for e in store.list("restores/")}
+    with run.step("read plan", "as for a resumed restore"):
+        key = layout.restore_key(plan.restore_id, layout.PLAN)
+        stored = with_segments(store, load(RestorePlan, store.get(key), key))
+    with run.step("tasks", "pickled, compressed"):
+        sent = [zlib.compress(pickle.dumps(unit), 1) for unit in stored.units]
+    run.sizes["tasks, compressed"] = sum(map(len, sent))
+    run.tasks = [sum(sum_of(part.segments, "bytes") for part in unit) for unit in plan.units]
     run.requests = store.requests - asked
 
 

@@ -34,7 +34,7 @@ from kbackup.archive.restores.offset_map import (
     write_map,
     write_map_part,
 )
-from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive
+from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive, with_segments, write_plan
 from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
@@ -139,7 +139,7 @@ def _restore(store: Store) -> Iterator[MapPartName]:
     """Write the files of a finished restore: each unit in two attempts, the second of them in two transactions."""
     content = select_content(Restore(restore_id=RESTORE), store)
     plan = plan_restore(Restore(restore_id=RESTORE), content, "target")
-    store.put_new(layout.restore_key(RESTORE, layout.PLAN), dump(plan))
+    write_plan(store, plan, inline=0)
     tables = []
     for number, unit in enumerate(plan.units):
         for n, part in enumerate(unit):
@@ -177,6 +177,7 @@ _KINDS = {
     "partition index": r"topics/.*/index_partition_\d+",
     "group offsets": r"topics/.*/consumer_offsets_partition_\d+",
     "plan": r"restores/[^/]+/plan\.json",
+    "plan's table": r"restores/[^/]+/segments-[^/]+",
     "map part": r"restores/[^/]+/map/.*",
     "offset map": r"restores/[^/]+/offsets\.parquet",
     "report": r"restores/[^/]+/report\.json",
@@ -367,7 +368,7 @@ def _restored(store: Store, point: int | Literal["latest"]) -> str:
 
 def _resumed(store: Store, sample: Sample) -> str:
     key = layout.restore_key(RESTORE, layout.PLAN)
-    plan = load(RestorePlan, store.get(key), key)
+    plan = with_segments(store, load(RestorePlan, store.get(key), key))
     check_same_archive(plan, store)
     names = ((unit, committed_names(store, RESTORE, unit, last)) for unit, last in enumerate(sample.last))
     said = [str(part.runs.to_pylist()) + str(part.cut) for part in read_map_parts(store, RESTORE, names)]
@@ -386,7 +387,7 @@ def _finished(store: Store) -> str:
 
 def _brought(store: Store, plan: RestorePlan) -> str:
     """Return a checksum of all that a restore would write to the target."""
-    check_segments(store, [s for unit in plan.units for part in unit for s in part.segments])
+    check_segments(store, [part.segments for unit in plan.units for part in unit])
     sums = hashlib.sha256(msgspec.json.encode((plan.restore_point, plan.topics, plan.groups)))
     for unit in plan.units:
         for part in unit:

@@ -10,9 +10,9 @@ import msgspec
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.models import dump
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores import offset_map
+from kbackup.archive.restores.plan import write_plan
 from kbackup.config.models import Restore
 from kbackup.jobs.restore.job import restore
 from kbackup.jobs.restore.plan import plan_restore, select_content
@@ -62,12 +62,13 @@ class Trip:
         )
 
     def begin(self, groups: int) -> None:
-        """Write the plan as that of a large restore: progress in several groups, and of a unit for each partition."""
+        """Write the plan as that of a large restore: progress in several groups, a unit for each partition, and the
+        segments in a table."""
         cluster_id, _ = Cluster(self.broker.client(), "target").connect()
         plan = plan_restore(self.options, select_content(self.options, self.store), cluster_id)
         units = tuple((part,) for unit in plan.units for part in unit)
         large = msgspec.structs.replace(plan, units=units, progress_groups=groups)
-        self.store.put_new(layout.restore_key(self.id, layout.PLAN), dump(large))
+        write_plan(self.store, large, inline=0)
 
     def progress(self, groups: int) -> set[str]:
         """Return which of so many groups have progress."""

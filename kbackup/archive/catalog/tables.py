@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.identity import REPAIR
-from kbackup.archive.segments.table import SCHEMA, decode_table, integers, rows_where
+from kbackup.archive.segments.table import SCHEMA, decode_table, integers, of_topics, rows_where
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
@@ -52,22 +52,23 @@ class Chunk:
         """The file; empty where the rows are in memory."""
         return self.source() if callable(self.source) else b""
 
-    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows, or some columns. `CorruptError` for a file that is missing or differs from its checksum in
-        the catalog."""
+    def read(self, columns: Sequence[str] | None = None, topics: Collection[str] | None = None) -> pa.Table:
+        """Return the rows, or some columns, or those of `topics` alone. `CorruptError` for a file that is missing or
+        differs from its checksum in the catalog."""
         if self.rows > _MIDDLE and not isinstance(self.source, pa.Table):
-            return self._decoded(columns)
-        return self._table if columns is None else self._table.select(list(columns))
+            return self._decoded(columns, topics)
+        table = self._table if columns is None else self._table.select(list(columns))
+        return table if topics is None else of_topics(table, topics)
 
     @cached_property
     def _table(self) -> pa.Table:
         """The whole table, which a small one is kept as: most of the time for a part of it is spent for each file."""
-        return self.source if isinstance(self.source, pa.Table) else self._decoded(None)
+        return self.source if isinstance(self.source, pa.Table) else self._decoded(None, None)
 
-    def _decoded(self, columns: Sequence[str] | None) -> pa.Table:
+    def _decoded(self, columns: Sequence[str] | None, topics: Collection[str] | None) -> pa.Table:
         name = self.ref.key if self.ref is not None else ""
-        table = decode_table(self.data, name, self.schema, columns, self.rows)
-        if len(table) != self.rows:
+        table = decode_table(self.data, name, self.schema, columns, self.rows, topics)
+        if topics is None and len(table) != self.rows:
             raise CorruptError(f"file {name} has {len(table)} rows, its catalog says {self.rows}", REPAIR)
         return table
 
@@ -89,11 +90,11 @@ class Rows:
     def __len__(self) -> int:
         return sum(chunk.rows for chunk in self.chunks)
 
-    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(self, columns: Sequence[str] | None = None, topics: Collection[str] | None = None) -> pa.Table:
         names = self.schema.names if columns is None else list(columns)
         schema = pa.schema([self.schema.field(name) for name in names])
         empty = pa.Table.from_batches([], schema)  # `empty_table` would load pandas
-        return pa.concat_tables([empty, *(chunk.read(names) for chunk in self.chunks)])
+        return pa.concat_tables([empty, *(chunk.read(names, topics) for chunk in self.chunks)])
 
     def above(self, column: str, limit: int) -> Rows:
         """Return the chunks that have rows in which a column of integers is above `limit`."""
@@ -152,14 +153,15 @@ class Rows:
         return Chunk(self.schema, len(table), table.cast(self.schema))
 
 
-def read_ref(store: Store, ref: TableRef) -> bytes:
-    """Return the bytes that `ref` promises; `CorruptError` if they are missing or others."""
+def read_ref(store: Store, ref: TableRef, owner: str = "its catalog", hint: str = REPAIR) -> bytes:
+    """Return the bytes that `ref` promises; `CorruptError` if they are missing or others, naming the `owner` of the
+    reference."""
     try:
         data = store.get(ref.key)
     except NotFoundError as error:
-        raise CorruptError(f"file {ref.key} is missing, a catalog refers to it", REPAIR) from error
+        raise CorruptError(f"file {ref.key} is missing, {owner} refers to it", hint) from error
     if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
-        raise CorruptError(f"file {ref.key} is not what its catalog says", REPAIR)
+        raise CorruptError(f"file {ref.key} is not what {owner} says", hint)
     return data
 
 

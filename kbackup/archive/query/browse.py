@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, by_incarnation, topic_of
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, topic_of
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.query.overview import content_as_restored, java_as_restored, view_as_restored
 from kbackup.archive.reader import Archive
@@ -83,7 +83,7 @@ def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None)
     """Return the catalogue of an archive that is open, of everything or one topic."""
     chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.number}")
     states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
-    held, starts = by_incarnation(archive.segments(manifest, states)), archive.state.starts
+    held, starts = archive.partitions(manifest, states), archive.state.starts
     topics = tuple(topic_of(t, None, held.get((t.name, t.incarnation), {}), starts) for t in states)
     return Catalogue(archive.store.url, manifest.number, manifest.committed_at, topics)
 

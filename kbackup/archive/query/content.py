@@ -3,7 +3,6 @@ restore point."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -12,7 +11,7 @@ from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import LogStart, Point
 from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicState
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, bounds, chosen, sum_of
 from kbackup.archive.segments.window import EVERYTHING, Choice, Window
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.types import Incarnation, IncarnationPartition
@@ -28,7 +27,7 @@ class ArchivedPartition:
     partition: int
     start: int
     end: int
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment]
     window: Window | None = None
     expired: int = 0
     counted: tuple[int, int] | None = None
@@ -44,20 +43,19 @@ class ArchivedPartition:
         if self.counted is not None:
             return self.counted[0]
         if self.window is None:
-            return sum(s.count for s in self.segments)
+            return sum_of(self.segments, "count")
         return sum(map(self.window.at_most, self.segments))
 
     @property
     def bytes(self) -> int:
         """Return the bytes of the records; those of their segments where the records in a window were not counted."""
-        return sum(s.bytes for s in self.segments) if self.counted is None else self.counted[1]
+        return sum_of(self.segments, "bytes") if self.counted is None else self.counted[1]
 
     @property
     def timestamps(self) -> tuple[int | None, int | None]:
         """Return the least and the greatest timestamp, as far as they are known; bounds on them where there is a
         window."""
-        low = min((s.min_timestamp for s in self.segments if s.min_timestamp is not None), default=None)
-        high = max((s.max_timestamp for s in self.segments if s.max_timestamp is not None), default=None)
+        low, high = bounds(self.segments, "min_timestamp", "max_timestamp")
         return (low, high) if self.window is None else self.window.clip(low, high)
 
 
@@ -118,7 +116,7 @@ def content_of(
 ) -> Content:
     """Return `topics` with all segments up to a restore point. A topic that its run did not capture is as of the run
     that did. The groups' offsets are from the captures that `groups` names, by default from those of the topics."""
-    segments = by_incarnation(archive.segments(manifest, topics))
+    segments = archive.partitions(manifest, topics)
     metadata = {number: {t.name: t for t in archive.metadata(number).topics} for number in {t.captured for t in topics}}
     archived = tuple(
         topic_of(t, metadata[t.captured].get(t.name), segments.get(_key(t), {}), archive.state.starts) for t in topics
@@ -142,14 +140,6 @@ def content_of(
     )
 
 
-def by_incarnation(segments: Iterable[Segment]) -> dict[Incarnation, dict[int, list[Segment]]]:
-    """Group segments by incarnation, then by partition, in the given order."""
-    grouped: dict[Incarnation, dict[int, list[Segment]]] = defaultdict(lambda: defaultdict(list))
-    for s in segments:
-        grouped[s.topic, s.incarnation][s.partition].append(s)
-    return grouped
-
-
 def narrowed(
     content: Content, window_of: Callable[[str, int], Window], least: Mapping[str, int], choice: Choice
 ) -> Content:
@@ -161,7 +151,7 @@ def narrowed(
         for p in topic.partitions:
             window = window_of(topic.name, p.partition)
             if window != EVERYTHING:
-                p = replace(p, segments=tuple(filter(window.may_hold, p.segments)), window=window)
+                p = replace(p, segments=chosen(p.segments, window.may_hold), window=window)
             cut.append(p)
         while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
             cut.pop()
@@ -186,7 +176,7 @@ def topic_of(
     states = {p.partition: p for p in state.partitions}
     partitions = []
     for number in sorted({*states, *range(max(segments, default=-1) + 1)}):
-        ours, then = tuple(segments.get(number, ())), states.get(number)
+        ours, then = segments.get(number, ()), states.get(number)
         start, end = (then.start, then.end) if then is not None else (ours[0].first if ours else 0, 0)
         went = starts.get((state.name, state.incarnation, number))
         expired = 0

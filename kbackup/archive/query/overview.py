@@ -26,7 +26,7 @@ from kbackup.archive.query.content import (
 )
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.table import of_topics
+from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.metadata.entities import LABELS, NotCarried
 from kbackup.store.base import Store
@@ -71,7 +71,7 @@ def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
         Sums(
             p.records,
             p.bytes,
-            sum(s.stored for s in p.segments),
+            sum_of(p.segments, "stored"),
             len(p.segments),
             None if p.window is not None else p.end - p.start - p.records,
             *p.timestamps,
@@ -212,7 +212,7 @@ def growth_of(archive: Archive, manifest: Manifest, topics: Collection[Incarnati
     """Return the growth of topics up to a restore point, of the segments that the archive still has. A number may be of
     an expired restore point."""
     names = {name for name, _ in topics}
-    table = of_topics(archive.table(manifest.number, ["topic", "incarnation", "point", "stored"]), names)
+    table = archive.table(manifest.number, ["topic", "incarnation", "point", "stored"], topics=names)
     growth: dict[Incarnation, Growth] = {}
     for topic, incarnation, point, stored in sorted(_sums(table, ["topic", "incarnation", "point"])):
         if (key := (topic, incarnation)) in topics:

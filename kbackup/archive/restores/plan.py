@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.models import Document, GroupOffset, Member, load
+from kbackup.archive.catalog.documents import TableRef
+from kbackup.archive.catalog.tables import read_ref
+from kbackup.archive.models import Document, GroupOffset, Member, dump, load
 from kbackup.archive.query.java import JAVA, open_archive_or_folder
 from kbackup.archive.restores.offset_map import decode
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import SCHEMA, Segment, Segments, column_of, decode_table, in_columns
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.errors import NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
@@ -37,13 +46,15 @@ class PlannedTopic(Member, frozen=True, kw_only=True):
 
 class UnitRange(Member, frozen=True, kw_only=True):
     """One source partition and where its records go; `segments` are in order of offset. Only records in `window`
-    are wanted; None: all of them. `kbackup.jobs.replay` reads them."""
+    are wanted; None: all of them. `kbackup.jobs.replay` reads them. With `rows`, which only plan.json has, `segments`
+    are empty: the next `rows` of the plan's table of segments are its own."""
 
     topic: str
     partition: int
     target: str
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment] = ()
     window: Window | None = None
+    rows: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def tp(self) -> TopicPartition:
@@ -66,8 +77,9 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is set if a window
     was requested. `not_carried` gives the reasons why the restore point lacks requested groups. `options` are the keys
     of `[restore]` that decide what is restored, as they were given; null if an older version wrote the plan.
-    `progress_groups` counts the consumer groups that hold the progress; it is missing if there is one, so that versions
-    that know one group alone read the plan."""
+    `progress_groups` counts the consumer groups that hold the progress, and `segments` is the table of all units'
+    segments, in their order. Both are missing where there is one group, and where the units have their segments: so
+    earlier versions read the plan."""
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str
@@ -88,6 +100,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     damaged: tuple[str, ...] = ()
     """Losses by damage of records that are asked for, one sentence each."""
     progress_groups: Annotated[int, msgspec.Meta(ge=2)] | msgspec.UnsetType = msgspec.UNSET
+    segments: TableRef | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def exact(self) -> bool:
@@ -112,6 +125,62 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     @property
     def group_warnings(self) -> list[str]:
         return [f"group {group}: {why}" for group, why in sorted(self.not_carried.items())]
+
+
+_INLINE = 10_000  # segments that a plan has in itself
+_ROWS = 1 << 16  # rows of a table that are encoded at once
+
+
+def write_plan(state: Store, plan: RestorePlan, inline: int = _INLINE) -> None:
+    """Create the plan: the restore has begun, under its id. More segments than `inline` are in a table that is created
+    before. `AlreadyExistsError` if another run has begun it."""
+    parts = [part for unit in plan.units for part in unit]
+    count = sum(len(part.segments) for part in parts)
+    if count > inline:
+        data = _table([part.segments for part in parts])
+        key = layout.restore_key(plan.restore_id, f"segments-{uuid.uuid4().hex[:8]}.parquet")
+        state.put_new(key, data)
+        ref = TableRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=count)
+        plan = _with_parts(plan, lambda part: replace(part, segments=(), rows=len(part.segments)), ref)
+    else:
+        plan = _with_parts(plan, lambda part: replace(part, segments=tuple(part.segments)))
+    state.put_new(layout.restore_key(plan.restore_id, layout.PLAN), dump(plan))
+
+
+def with_segments(state: Store, plan: RestorePlan) -> RestorePlan:
+    """Return a stored plan with the segments of its units. `CorruptError` if their table is missing or another one."""
+    ref = plan.segments
+    if ref is msgspec.UNSET:
+        return _with_parts(plan, lambda part: replace(part, segments=tuple(part.segments)))
+    data = read_ref(state, ref, f"the plan of restore {plan.restore_id}", "begin another restore into topics made anew")
+    columns, start = in_columns(decode_table(data, ref.key, rows=ref.rows), np.arange(ref.rows)), 0
+
+    def filled(part: UnitRange) -> UnitRange:
+        nonlocal start
+        first, start = start, start + (part.rows or 0)
+        return replace(part, segments=Segments(columns, slice(first, start), checked=True), rows=msgspec.UNSET)
+
+    return _with_parts(plan, filled)
+
+
+def _with_parts(
+    plan: RestorePlan, change: Callable[[UnitRange], UnitRange], table: TableRef | msgspec.UnsetType = msgspec.UNSET
+) -> RestorePlan:
+    return replace(plan, units=tuple(tuple(map(change, unit)) for unit in plan.units), segments=table)
+
+
+def _table(partitions: Sequence[Sequence[Segment]]) -> bytes:
+    """Return the file of a table of all these segments, in their order."""
+    sink, waiting, rows = io.BytesIO(), [pa.Table.from_batches([], SCHEMA)], 0
+    with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
+        for number, segments in enumerate(partitions, 1):
+            arrays = [column_of(segments, name) for name in SCHEMA.names]
+            waiting.append(pa.Table.from_arrays(arrays, schema=SCHEMA))
+            rows += len(segments)
+            if rows > _ROWS or number == len(partitions):
+                writer.write_table(pa.concat_tables(waiting))
+                waiting, rows = [], 0
+    return sink.getvalue()
 
 
 def check_same_archive(plan: RestorePlan, store: Store) -> None:

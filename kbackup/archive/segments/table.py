@@ -7,12 +7,12 @@ archive each row takes bytes of its own, and names are short.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,17 @@ _LARGE = 1 << 20
 
 
 def read_bounded(
-    data: bytes, name: str, names: Sequence[str], columns: Sequence[str] | None = None, rows: int | None = None
+    data: bytes,
+    name: str,
+    names: Sequence[str],
+    columns: Sequence[str] | None = None,
+    rows: int | None = None,
+    topics: Collection[str] | None = None,
 ) -> pa.Table:
-    """Return the table of file `name`, which has the columns `names`, or some columns of it. `CorruptError` if it has
-    other columns, more rows than `rows` (by its document; None where unknown) or than so many bytes can have, or more
-    bytes uncompressed or decoded. Raises what pyarrow does for data that is no table."""
+    """Return the table of file `name`, which has the columns `names`, or some columns of it, or its rows of `topics`
+    alone. `CorruptError` if it has other columns, more rows than `rows` (by its document; None where unknown) or than
+    so many bytes can have, or more bytes uncompressed or decoded. Raises what pyarrow does for data that is no
+    table."""
     file = pq.ParquetFile(io.BytesIO(data))
     if file.schema_arrow.names != [*names]:
         raise CorruptError(
@@ -55,17 +61,20 @@ def read_bounded(
         raise _too_large(name, f"{metadata.num_rows} rows and {size} bytes uncompressed", len(data))
     most = _SMALL_DECODED + len(data) * _BYTES_A_BYTE
     _check_dictionaries(data, file, name, most)
-    batches: list[pa.RecordBatch] = []
+    kept: Any = file.schema_arrow
+    schema = kept if columns is None else pa.schema([kept.field(n) for n in columns], kept.metadata)
+    tables: list[pa.Table] = []
     size = 0
     wanted = None if columns is None else [*columns]
     for batch in file.iter_batches(_BATCH, columns=wanted, use_threads=len(data) > _LARGE):
-        batches.append(batch)
+        decoded = pa.Table.from_batches([batch], schema)
+        tables.append(decoded if topics is None else of_topics(decoded, topics))
         size += batch.nbytes
         if size > most:
             raise _too_large(name, f"more than {most} bytes decoded", len(data))
-    kept: Any = file.schema_arrow
-    schema = kept if columns is None else pa.schema([kept.field(n) for n in columns], kept.metadata)
-    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    table = pa.concat_tables([pa.Table.from_batches([], schema), *tables])
+    if len(table) < _LARGE:  # a larger one would be there twice meanwhile
+        table = table.combine_chunks()
     table.validate(full=True)  # text that is none
     return table
 
@@ -171,26 +180,37 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> list[Segment]:
 
 
 def decode_table(
-    data: bytes, name: str, schema: pa.Schema = SCHEMA, columns: Sequence[str] | None = None, rows: int | None = None
+    data: bytes,
+    name: str,
+    schema: pa.Schema = SCHEMA,
+    columns: Sequence[str] | None = None,
+    rows: int | None = None,
+    topics: Collection[str] | None = None,
 ) -> pa.Table:
     """Decode a table of `schema` with at most `rows`, or only some columns: `PLACE` takes a thirtieth of the memory of
-    whole rows. `CorruptError` for other data."""
+    whole rows; or only the rows of `topics`. `CorruptError` for other data."""
     names = schema.names if columns is None else list(columns)
     try:
-        table = read_bounded(data, name, schema.names, names, rows)
+        table = read_bounded(data, name, schema.names, names, rows, topics)
         kept = pa.schema([schema.field(n) for n in names])
         return table if table.schema == kept else table.cast(kept)  # `cast` imports pyarrow.compute
     except (pa.ArrowException, OSError, ValueError) as error:  # the last where names are no text
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
 
 
+def rows_at(table: pa.Table, rows: Int64Array) -> pa.Table:
+    """Return the rows of these numbers, by bare buffers: pyarrow's own conversions import pandas, which takes longer
+    than 'kbackup list'."""
+    return table.take(_numbers(rows))
+
+
+def _numbers(rows: Int64Array) -> pa.Array[Any]:
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.tobytes())])
+
+
 def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
-    """Return the rows where `keep` is true, by bare buffers: pyarrow's own conversions import pandas, which takes
-    longer than 'kbackup list'."""
-    if keep.all():
-        return table
-    rows = np.flatnonzero(keep).astype(np.int64)
-    return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.tobytes())]))
+    """Return the rows where `keep` is true."""
+    return table if keep.all() else rows_at(table, np.flatnonzero(keep).astype(np.int64))
 
 
 def integers(table: pa.Table, name: str) -> Int64Array:
@@ -198,26 +218,146 @@ def integers(table: pa.Table, name: str) -> Int64Array:
     return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, table.column(name).chunks)])
 
 
-def of_topics(table: pa.Table, topics: Collection[str]) -> pa.Table:
+def _coded(table: pa.Table) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """Return the names of the topics of some rows, and for each row the place of its own among them."""
     codes: Any = table.column("topic").combine_chunks().dictionary_encode()
-    wanted = np.array([name in topics for name in codes.dictionary.to_pylist()], np.bool_)
-    return rows_where(table, wanted[np.frombuffer(codes.indices.buffers()[1], np.int32, len(table))])
+    return codes.dictionary.to_pylist(), np.frombuffer(codes.indices.buffers()[1], np.int32, len(table))
+
+
+def of_topics(table: pa.Table, topics: Collection[str]) -> pa.Table:
+    names, codes = _coded(table)
+    return rows_where(table, np.array([name in topics for name in names], np.bool_)[codes])
+
+
+def places_of(table: pa.Table) -> tuple[Int64Array, dict[IncarnationPartition, slice]]:
+    """Return the numbers of the rows of a table with the columns of `PLACE`, in order of name, incarnation, partition
+    and offset; and which of these each partition has."""
+    names, codes = _coded(table)
+    ranks = np.empty(len(names), np.int64)
+    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    columns: list[npt.NDArray[Any]] = [ranks[codes], *(integers(table, name) for name in PLACE.names[1:])]
+    order = np.lexsort(columns[::-1])
+    moved = np.zeros(len(order), np.bool_)
+    for column in columns[:-1]:
+        moved[1:] |= np.diff(column[order]) != 0
+    cuts = [*([0] if len(order) else []), *np.flatnonzero(moved).tolist(), len(order)]
+    first = order[cuts[:-1]]
+    keys = zip([names[n] for n in codes[first]], *(column[first].tolist() for column in columns[1:3]), strict=True)
+    return order, dict(zip(keys, (slice(*each) for each in pairwise(cuts)), strict=True))
 
 
 def starts_of(tables: Sequence[pa.Table]) -> Starts:
     """Return the first offsets of the segments in tables with the columns of `PLACE`, in any order."""
-    table = pa.concat_tables([PLACE.empty_table(), *tables])
-    topics: Any = table.column("topic").combine_chunks().dictionary_encode()
-    names: list[str] = topics.dictionary.to_pylist()
-    codes, *rest = (topics.indices.to_numpy(), *(table.column(n).to_numpy() for n in PLACE.names[1:]))
-    order = np.lexsort((*reversed(rest), codes))
-    columns = [column[order] for column in (codes, *rest)]
-    moved = np.zeros(len(order), np.bool_)
-    for column in columns[:-1]:
-        moved[1:] |= column[1:] != column[:-1]
-    cuts = [*([0] if len(order) else []), *np.flatnonzero(moved).tolist(), len(order)]
-    code, incarnation, partition, first = columns
-    return {(names[code[a]], int(incarnation[a]), int(partition[a])): first[a:b] for a, b in pairwise(cuts)}
+    table = pa.concat_tables([pa.Table.from_batches([], PLACE), *tables])
+    order, places = places_of(table)
+    first = integers(table, "first")[order]
+    return {place: first[part] for place, part in places.items()}
+
+
+class Segments(Sequence[Segment]):
+    """Segments in order, as a part of some columns: each becomes a value when it is asked for, and its key is checked
+    then, unless they all are `checked`."""
+
+    __slots__ = ("_checked", "_columns", "_first", "_size")
+
+    def __init__(self, columns: Mapping[str, pa.Array[Any]], part: slice | None = None, checked: bool = False) -> None:
+        """`columns` are those of `SCHEMA`, each one array."""
+        first, stop, _ = (part or slice(None)).indices(len(columns["key"]))
+        self._columns, self._first, self._size, self._checked = columns, first, max(0, stop - first), checked
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> Segment: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Segment]: ...
+    def __getitem__(self, at: int | slice) -> Segment | Sequence[Segment]:
+        if isinstance(at, int):
+            return self._values(range(self._size)[at], 1)[0]
+        start, stop, step = at.indices(self._size)
+        if step != 1:
+            return self._values(0, self._size)[at]
+        return Segments(self._columns, slice(self._first + start, self._first + max(start, stop)), self._checked)
+
+    def __iter__(self) -> Iterator[Segment]:
+        for start in range(0, self._size, _BATCH):
+            yield from self._values(start, min(_BATCH, self._size - start))
+
+    def __reversed__(self) -> Iterator[Segment]:
+        for stop in range(self._size, 0, -_BATCH):
+            start = max(0, stop - _BATCH)
+            yield from reversed(self._values(start, stop - start))
+
+    def _values(self, start: int, size: int) -> list[Segment]:
+        columns = (column.slice(self._first + start, size).to_pylist() for column in self._columns.values())
+        segments = [Segment(*row) for row in zip(*columns, strict=True)]
+        return segments if self._checked else [*map(with_checked_key, segments)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[type, tuple[list[Segment]]]:
+        return tuple, ([*self],)
+
+    def column(self, name: str) -> pa.Array[Any]:
+        return self._columns[name].slice(self._first, self._size)
+
+
+def in_columns(table: pa.Table, rows: Int64Array) -> dict[str, pa.Array[Any]]:
+    """Return the rows of these numbers in columns of `SCHEMA` of one array each, made one after another: a large table
+    that nobody else holds is there once."""
+    columns = {name: table.column(name) for name in SCHEMA.names}
+    del table
+    numbers = _numbers(rows)
+    return {name: _whole(columns.pop(name).take(numbers)) for name in SCHEMA.names}
+
+
+def _whole(column: Any) -> pa.Array[Any]:
+    whole: pa.Array[Any] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return whole
+
+
+def column_of(segments: Sequence[Segment], name: str) -> pa.Array[Any]:
+    """Return a column of `SCHEMA`."""
+    if isinstance(segments, Segments):
+        return segments.column(name)
+    values: pa.Array[Any] = pa.array(map(attrgetter(name), segments), SCHEMA.field(name).type, size=len(segments))
+    return values
+
+
+def chosen(segments: Sequence[Segment], keep: Callable[[Segment], bool]) -> Sequence[Segment]:
+    """Return the segments that `keep` is true for; all of them as they are."""
+    kept = tuple(filter(keep, segments))
+    return segments if len(kept) == len(segments) else kept
+
+
+def untimed(segments: Sequence[Segment]) -> Iterator[Segment]:
+    """Yield the segments with records of which no timestamp is known."""
+    if column_of(segments, "min_timestamp").null_count:
+        yield from (s for s in segments if s.count and s.min_timestamp is None)
+
+
+def sum_of(segments: Sequence[Segment], name: str) -> int:
+    """Return the sum of a column of segments."""
+    return int(_known(column_of(segments, name)).sum())
+
+
+def bounds(segments: Sequence[Segment], least: str, greatest: str) -> tuple[int | None, int | None]:
+    """Return the least value of a column of segments, and the greatest one of another, None where there is none."""
+    low, high = _known(column_of(segments, least)), _known(column_of(segments, greatest))
+    return int(low.min()) if len(low) else None, int(high.max()) if len(high) else None
+
+
+def _known(column: pa.Array[Any]) -> Int64Array:
+    """Return the integers of a column that are not null, without importing pyarrow.compute."""
+    if column.null_count or not len(column):
+        return np.array([value for value in column.to_pylist() if value is not None], np.int64)
+    known: Any = np.from_dlpack(column)
+    return known  # type: ignore[no-any-return]
 
 
 def in_order(segment: Segment) -> tuple[str, int, int, int]:

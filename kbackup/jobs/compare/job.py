@@ -25,7 +25,9 @@ from kbackup.archive.restores.plan import (
     check_same_archive,
     check_same_target,
     finished_restore,
+    with_segments,
 )
+from kbackup.archive.segments.table import sum_of
 from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, TargetOffsets
@@ -67,7 +69,7 @@ class ComparedPartition:
 
     @property
     def bytes(self) -> int:
-        return sum(s.bytes for s in self.archived.segments)
+        return sum_of(self.archived.segments, "bytes")
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,7 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
         options = msgspec.structs.replace(options, map={}, map_regex=())
     elif options.restore_id:
         plan, runs = finished_restore(state, options.restore_id)
+        plan = with_segments(state, plan)
         check_same_target(plan, cluster_id)
         check_same_archive(plan, store)
         return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
@@ -319,7 +322,7 @@ def verify_against(
             show=request.show,
             timeout=_TIMEOUT,
         )
-        expected = sum(s.count for p in partitions for s in p.archived.segments)
+        expected = sum(sum_of(p.archived.segments, "count") for p in partitions)
         results = run_counted(spark, tasks, work, listener, expected)
         results.sort(key=lambda r: (r.target, r.partition))
     checks: tuple[GroupOffsetCheck, ...] = ()

@@ -10,7 +10,8 @@ from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import readable
 from kbackup.archive.restores.offset_map import MappedUnit, Runs, in_order, write_map
-from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target
+from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target, with_segments, write_plan
+from kbackup.archive.segments.table import sum_of
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
@@ -92,7 +93,7 @@ def restore(
             content, plan = None, begun.plan
         records = readable(store, plan.archive_id)
     with phases.step("preflight"):
-        check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
+        check_segments(records, [part.segments for unit in plan.units for part in unit])
         if content is None:
             existing = set(cluster.topic_names())
             findings = PreflightFindings(create=[t.target for t in plan.topics if t.target not in existing])
@@ -112,7 +113,7 @@ def restore(
         return make_report(plan, store.url, planned(plan), (), findings.warnings, phases.seconds, "planned", settings)
     with phases.step("create topics"):
         if begun.plan is None:
-            write_plan(state, plan)
+            begin(state, plan)
         # before there is what an ACL is to guard
         settings = apply_settings(cluster, SettingsCaptures(state, plan.restore_id), cluster_id, settings)
         create_topics(cluster, plan, findings.create)
@@ -171,7 +172,7 @@ def find_begun(options: Restore, state: Store, cluster: Cluster, cluster_id: str
             f"restore {plan.restore_id} was begun without transactions: nobody knows how far it came",
             "delete its target topics and begin another one",
         )
-    return Begun(plan, report)
+    return Begun(plan if report is not None else with_segments(state, plan), report)
 
 
 def finished_report(state: Store, plan: RestorePlan) -> RestoreReport | None:
@@ -209,10 +210,10 @@ def create_topics(cluster: Cluster, plan: RestorePlan, names: Collection[str]) -
         raise type(error)(f"{error.message}{more}", error.hint)
 
 
-def write_plan(state: Store, plan: RestorePlan) -> None:
+def begin(state: Store, plan: RestorePlan) -> None:
     """Write the plan: the restore has begun, under its id."""
     try:
-        state.put_new(layout.restore_key(plan.restore_id, layout.PLAN), dump(plan))
+        write_plan(state, plan)
     except AlreadyExistsError as error:
         raise RefusedError(
             f"restore {plan.restore_id} was begun by another at this moment", "resume it when that one has ended"
@@ -223,7 +224,7 @@ def check_complete(plan: RestorePlan, done: Restored) -> None:
     """Every record of the plan, by the archive's own word, and every one that a window selected, by the tasks' count,
     has its place in the map, by the broker's."""
     whole = [p for unit in plan.units for p in unit if p.window is None]
-    expected = sum(s.count for p in whole for s in p.segments) + done.cut.records
+    expected = sum(sum_of(p.segments, "count") for p in whole) + done.cut.records
     if done.records != expected:
         raise KbackupError(
             f"restore {plan.restore_id} has {done.records} records in its offset map, {expected} were to be restored",

@@ -27,7 +27,7 @@ from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange
 from kbackup.archive.segments.read import read_segment
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, sum_of, untimed
 from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Offsets, Window, joined, without
 from kbackup.archive.segments.writer import greatest, least
 from kbackup.config.keys import RENAMED
@@ -111,11 +111,11 @@ def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRa
         for p in t.partitions
         if p.segments
     ]
-    parts.sort(
-        key=lambda part: (bytes_of(part) >= UNIT_BYTES, part.tp)
-    )  # neighbours share: the map keeps fewer of them
-    units = pack(parts, bytes_of, UNIT_BYTES, UNIT_PARTITIONS)
-    return tuple(sorted(units, key=lambda unit: -sum(map(bytes_of, unit))))
+    sizes = {part.tp: sum_of(part.segments, "bytes") for part in parts}
+    # neighbours share: the map keeps fewer of them
+    parts.sort(key=lambda part: (sizes[part.tp] >= UNIT_BYTES, part.tp))
+    units = pack(parts, lambda part: sizes[part.tp], UNIT_BYTES, UNIT_PARTITIONS)
+    return tuple(sorted(units, key=lambda unit: -sum(sizes[part.tp] for part in unit)))
 
 
 def progress_groups(units: int) -> int | msgspec.UnsetType:
@@ -123,10 +123,6 @@ def progress_groups(units: int) -> int | msgspec.UnsetType:
     coordinator, and one partition of __consumer_offsets: more groups spread the commits over brokers."""
     groups = min(-(-units // GROUP_UNITS), PROGRESS_GROUPS)
     return groups if groups > 1 else msgspec.UNSET
-
-
-def bytes_of(part: UnitRange) -> int:
-    return sum(s.bytes for s in part.segments)
 
 
 # Read the timestamps of segments without any, as those of the Java tool, before a restore is checked.
@@ -150,7 +146,7 @@ class ReadTimes:
 
 def with_timestamps(content: Content, store: Store, spark: Spark, listener: ProgressListener) -> Content:
     """`content` with the timestamps of all its segments. Segments without are read, by tasks."""
-    unknown = [s for t in content.topics for s in t.segments if s.count and s.min_timestamp is None]
+    unknown = [s for t in content.topics for p in t.partitions for s in untimed(p.segments)]
     if not unknown:
         return content
     tasks = pack(unknown, lambda s: s.bytes, _TASK_BYTES, len(unknown))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.query.content import ArchivedTopic, Content
 from kbackup.archive.restores.offset_map import runs_by_partition
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, bounds
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.replay import SILENCE, read_range
@@ -155,7 +155,7 @@ def effective_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> 
 def _check_sizes(
     findings: PreflightFindings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
 ) -> None:
-    largest = max((s.largest for s in archived.segments), default=0)
+    largest = max((bounds(p.segments, "largest", "largest")[1] or 0 for p in archived.partitions), default=0)
     limit = int(configs.get("max.message.bytes", "1048588"))
     if largest + _BATCH_OVERHEAD > limit:
         findings.refuse(
@@ -263,17 +263,23 @@ def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[st
     return live + [f"group {g}: its members are not known: {why}" for g, why in sorted(unknown.items())]
 
 
-def check_segments(store: Store, segments: Sequence[Segment]) -> None:
-    """Raise `RefusedError` naming every records object that is not there in its size."""
-    folders = sorted({s.key.rpartition("/")[0] + "/" for s in segments})
-    listings = in_threads(lambda folder: [*store.list(folder)], folders)
-    sizes = {entry.key: entry.size for entries in listings for entry in entries}
+def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> None:
+    """Raise `RefusedError` naming every records object that is not there in its size. Folders are listed side by
+    side."""
+    folders: defaultdict[str, list[Sequence[Segment]]] = defaultdict(list)
+    for segments in partitions:
+        folders[segments[0].key.rpartition("/")[0] + "/"].append(segments)
+
+    def check(folder: str) -> list[tuple[Segment, int | None]]:
+        sizes = {entry.key: entry.size for entry in store.list(folder)}
+        found = ((s, sizes.get(s.key)) for s in chain.from_iterable(folders[folder]))
+        return [(s, size) for s, size in found if size != s.stored]
+
     findings = PreflightFindings()
-    for segment in segments:
-        size = sizes.get(segment.key)
+    for segment, size in chain.from_iterable(in_threads(check, sorted(folders))):
         if size is None:
             findings.refuse(f"file {segment.key} is missing", "restore it from a bucket version or a copy")
-        elif size != segment.stored:
+        else:
             findings.refuse(
                 f"file {segment.key} has {size} bytes, not {segment.stored}", "it was changed after it was written"
             )

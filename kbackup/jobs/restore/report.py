@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Document, Member
 from kbackup.archive.restores.offset_map import NOTHING, Cut, WrittenMap
 from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice
 from kbackup.jobs.groups.job import GroupResult, not_applied
 from kbackup.jobs.settings.plan import SettingsReport
@@ -40,7 +41,7 @@ def planned(plan: RestorePlan) -> Restored:
 def restored(plan: RestorePlan, written: WrittenMap, cuts: Iterable[Cut]) -> Restored:
     """Return the restored counts, by the offset map and what windows selected after its last parts (`cuts`)."""
     cut = reduce(Cut.plus, cuts, written.cut)
-    size = sum(s.bytes for unit in plan.units for p in unit if p.window is None for s in p.segments)
+    size = sum(sum_of(p.segments, "bytes") for unit in plan.units for p in unit if p.window is None)
     return Restored({t.target: written.records.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
 
 

@@ -53,7 +53,7 @@ from kbackup.archive.restores.offset_map import (
     write_flow_map_part,
 )
 from kbackup.archive.restores.offset_map import MAP_SCHEMA as FLOW_MAP
-from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.restores.plan import RestorePlan, write_plan
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import store_report
@@ -156,7 +156,7 @@ def _write_restore(made: Store, archive: Archive) -> None:
         missing=(),
         seconds={"run": 1e-7, "connect": 12.5},
     )
-    made.put_new(layout.restore_key("r1", layout.PLAN), dump(plan))
+    write_plan(made, plan)
     made.put(layout.restore_key("r1", layout.REPORT), dump(report))
 
 

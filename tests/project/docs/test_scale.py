@@ -99,13 +99,15 @@ def test_sizes_and_requests_are_those_of_a_simulation() -> None:
         r"`tables/`, (\d+) bytes a segment": first.sizes["tables"] / segments,
         r"`groups.json`, (\d+) bytes an offset": first.sizes["groups.json"] / (2 * partitions),
         r"on their way back, (\d+) bytes a segment": first.sizes["a result, pickled"],
-        r"that restore, (\d+) bytes a segment": back.sizes["plan.json"] / (segments + partitions),
+        r"`plan.json` of that restore, (\d+) bytes a partition": back.sizes["plan.json"] / partitions,
+        r"its table, (\d+) bytes a segment": back.sizes["segments"] / (segments + partitions),
+        r"its tasks, (\d+) bytes a segment": back.sizes["tasks, compressed"] / (segments + partitions),
     }.items():
         (size,) = re.findall(pattern, SCALE)
         assert int(size) == pytest.approx(measured, rel=0.15), pattern
     # a partition index and a changed group file for each partition
     assert 0 <= night.requests["PUT"] - 2 * partitions <= RUN
-    assert back.requests.get("PUT", 0) == 0
+    assert back.requests["PUT"] == 2
 
 
 def test_the_table_of_requests_is_what_was_measured() -> None:

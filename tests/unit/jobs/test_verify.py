@@ -18,6 +18,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import JAVA as VERIFICATIONS_JAVA
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.plan import write_plan
 from kbackup.archive.run import begin_writing
 from kbackup.archive.verify.findings import Findings, Verification
 from kbackup.errors import UsageError
@@ -26,7 +27,7 @@ from kbackup.jobs.verify import STORED_FINDINGS, check_drills, check_verificatio
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.golden.java_archive import ROOT as JAVA
-from tests.support.archives import make_archive
+from tests.support.archives import make_archive, restore_plan
 from tests.support.drill_reports import report
 from tests.support.exhaustive import sample
 from tests.support.java_sink import FLAWS, LAST, torn_folder
@@ -221,7 +222,19 @@ def test_a_table_of_an_earlier_catalog(root: Path) -> None:
     flip(root / key)
     assert findings_of(run(root, quick=True)) == {key: ["is not what its catalog says"]}
     (root / key).unlink()
-    assert findings_of(run(root, quick=True)) == {key: ["is missing, a catalog refers to it"]}
+    assert findings_of(run(root, quick=True)) == {key: ["is missing, its catalog refers to it"]}
+
+
+def test_the_table_of_a_restores_plan(root: Path) -> None:
+    store = open_store(str(root))
+    write_plan(store, restore_plan(archive_id=open_archive(store).info.id), inline=-1)
+    (key,) = [entry.key for entry in store.list("restores/r/segments-")]
+    assert findings_of(run(root, quick=True)) == {}
+    assert key not in str(run(root, quick=True).notes)
+    flip(root / key)
+    assert findings_of(run(root, quick=True)) == {key: ["is not what the plan of restore r says"]}
+    (root / key).unlink()
+    assert findings_of(run(root, quick=True)) == {key: ["is missing, the plan of restore r refers to it"]}
 
 
 def test_a_repair_goes_on_from_an_earlier_catalog(root: Path) -> None:

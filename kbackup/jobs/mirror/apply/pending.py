@@ -29,7 +29,6 @@ from kbackup.archive.segments.table import (
     from_batches,
     in_order,
     integers,
-    of_topics,
     rows_where,
     with_checked_key,
 )
@@ -435,7 +434,7 @@ def find_pending(
         since[after.get(name, 0)].add(name)
     for number, names in since.items():
         if number < point.number:
-            table = of_topics(archive.table(point.number, SCHEMA.names, number), names)
+            table = archive.table(point.number, SCHEMA.names, number, names)
             found += from_batches(_beyond(table, lives, positions).to_batches())
     by_incarnation: defaultdict[tuple[TopicPartition, int], list[Segment]] = defaultdict(list)
     for segment in sorted(map(with_checked_key, found), key=in_order):

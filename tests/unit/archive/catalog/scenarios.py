@@ -6,7 +6,7 @@ import builtins
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -181,15 +181,15 @@ def _encode(rows: pa.Table) -> bytes:
 
 
 def _decode(
-    data: bytes, name: str, schema: pa.Schema, columns: Sequence[str] | None = None, rows: int | None = None
+    data: bytes, name: str, schema: pa.Schema, columns: Sequence[str] | None, rows: int, topics: Collection[str] | None
 ) -> pa.Table:
-    key = (data, name, columns and (*columns,), rows)
+    key = (data, name, columns and (*columns,), rows, topics and frozenset(topics))
     if key not in _files:
-        _files[key] = decode_table(data, name, schema, columns, rows)
+        _files[key] = decode_table(data, name, schema, columns, rows, topics)
     return _files[key]  # type: ignore[no-any-return]
 
 
-def _mark_derived(archive: Archive) -> None:
+def _mark_derived(archive: Archive, _write: object) -> None:
     mark = Derived(archive_id=archive.info.id, catalog=archive.state.number)
     archive.store.put(layout.DERIVED, dump(mark))
 

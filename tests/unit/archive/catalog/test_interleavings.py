@@ -150,7 +150,7 @@ def test_a_commit_before_its_tables_is_found() -> None:
     with (
         broken(commits, "write_rows", later),
         broken(commits, "write_hint", hint),
-        pytest.raises(ViolationError, match="is missing, a catalog refers to it"),
+        pytest.raises(ViolationError, match="is missing, its catalog refers to it"),
     ):
         find(lambda: made(2), [backup_to(4), backup_to(4)], hints_too)
 
@@ -203,7 +203,7 @@ def test_tables_named_by_their_content_are_found() -> None:
 
     with (
         broken(commits, "write_rows", by_content),
-        pytest.raises(ViolationError, match="is missing, a catalog refers to it"),
+        pytest.raises(ViolationError, match="is missing, its catalog refers to it"),
     ):
         find(base, [backup_to(6), sweeper], sweeper_beside)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,10 +22,16 @@ from kbackup.archive.segments.salvage import salvage_segment
 from kbackup.archive.segments.table import (
     PLACE,
     Segment,
+    Segments,
+    bounds,
+    chosen,
     decode_table,
     from_batches,
+    in_columns,
     in_order,
     starts_of,
+    sum_of,
+    untimed,
     with_checked_key,
 )
 from kbackup.archive.segments.table import to_batch as to_batch_table
@@ -197,6 +205,45 @@ def test_starts_are_those_of_all_tables_in_order(tables: list[list[Segment]]) ->
         expected[s.topic, s.incarnation, s.partition].append(s.first)
     found = starts_of([decode_table(table_of(t), "x", columns=PLACE.names) for t in tables])
     assert {place: firsts.tolist() for place, firsts in found.items()} == expected
+
+
+@given(SEGMENTS, st.data())
+def test_parts_of_columns_are_the_segments_that_they_stand_for(segments: list[Segment], data: st.DataObject) -> None:
+    bound = st.none() | st.integers(0, len(segments))
+    part, inner = (slice(data.draw(bound), data.draw(bound)) for _ in range(2))
+    columns = in_columns(decode_table(table_of(segments), "x"), np.arange(len(segments)))
+    rows, values = Segments(columns, part, checked=True), segments[part]
+    assert len(rows) == len(values)
+    assert rows == values
+    assert [*reversed(rows)] == values[::-1]
+    assert [rows[inner], rows[::2]] == [values[inner], values[::2]]
+    assert [rows[n] for n in (0, -1) if values] == [values[n] for n in (0, -1) if values]
+    assert pickle.loads(pickle.dumps(rows)) == tuple(values)
+    with pytest.raises(IndexError):
+        rows[len(values)]
+    for each in (rows, values):
+        assert sum_of(each, "largest") == 100 * len(values)
+        assert bounds(each, "min_timestamp", "largest") == (None, 100 if values else None)
+        assert bounds(each, "first", "last") == (
+            min((s.first for s in values), default=None),
+            max((s.last for s in values), default=None),
+        )
+        assert [*chosen(each, lambda s: s.partition > 1)] == [s for s in values if s.partition > 1]
+        assert chosen(each, lambda s: True) is each
+        assert list(untimed(each)) == values
+
+
+@given(SEGMENTS, st.sets(st.sampled_from(["orders", "a", "none"])))
+def test_a_table_is_read_for_some_topics(segments: list[Segment], topics: set[str]) -> None:
+    found = decode_table(table_of(segments), "x", topics=topics)
+    assert from_batches(found.to_batches()) == [s for s in segments if s.topic in topics]
+
+
+def test_a_row_with_another_key_is_refused_when_it_is_used() -> None:
+    rows = Segments(in_columns(decode_table(table_of([segment("orders", 1, 0, 0)]), "x"), np.arange(1)))
+    assert sum_of(rows, "count") == 10
+    with pytest.raises(CorruptError, match="file topics/orders/0-0 is named by the catalog where"):
+        list(rows)
 
 
 def test_other_tables_are_refused() -> None:

@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.offset_map import Cut, MapPart, MapPartName, WrittenMap, runs_table, write_map
-from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
+from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, with_segments, write_plan
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.config.models import Restore
-from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedError
+from kbackup.errors import AlreadyExistsError, ClusterError, CorruptError, KbackupError, MismatchError, RefusedError
 from kbackup.jobs.groups.job import offset_maps
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.restore import job as restore_job
@@ -200,14 +201,31 @@ def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
 
 def test_a_plan_keeps_its_windows() -> None:
     made = narrowed(content(), lambda t, p: Window(ranges=((p, 9),)), {}, Choice(notes=("why",), to_time=7))
-    plan = plan_of(made)
-    again = load(RestorePlan, dump(plan), "plan.json")
+    store, plan = MemoryStore(), plan_of(made)
+    write_plan(store, plan, 0)
+    again = with_segments(store, load(RestorePlan, store.get("restores/r/plan.json"), "plan.json"))
     assert (again.units, again.groups, again.topics) == (plan.units, plan.groups, plan.topics)
     assert (again.choice, len(again.groups)) == (made.choice, 1)
     assert {part.window for unit in again.units for part in unit} == {
         Window(ranges=((0, 9),)),
         Window(ranges=((1, 9),)),
     }
+
+
+@pytest.mark.parametrize("inline", [0, 99])
+def test_a_stored_plan_has_many_segments_in_a_table(inline: int) -> None:
+    store, plan = MemoryStore(), plan_of(content())
+    write_plan(store, plan, inline)
+    data = store.get("restores/r/plan.json")
+    stored = load(RestorePlan, data, "plan.json")
+    assert (b'"index_crc"' in data, isinstance(stored.segments, TableRef)) == (inline > 0, inline == 0)
+    assert with_segments(store, stored).units == plan.units
+    with pytest.raises(AlreadyExistsError):
+        write_plan(store, plan, inline)
+    if isinstance(stored.segments, TableRef):
+        store.put(stored.segments.key, store.get(stored.segments.key)[:-1])
+        with pytest.raises(CorruptError, match=f"{stored.segments.key} is not what the plan of restore r says"):
+            with_segments(store, stored)
 
 
 @pytest.mark.parametrize(
@@ -392,5 +410,5 @@ def test_folders_of_topics_are_listed_side_by_side() -> None:
             return super().list(prefix, start_after)
 
     with pytest.raises(RefusedError) as raised:
-        check_segments(Slow(), [replace(segment(name, 0), key=f"topics/{name}/0") for name in "ab"])
+        check_segments(Slow(), [[replace(segment(name, 0), key=f"topics/{name}/0")] for name in "ab"])
     assert raised.value.message.count("is missing") == 2
