@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError
-from botocore.session import Session
 from botocore.utils import determine_content_length
 
 from kbackup import __version__
@@ -136,17 +136,13 @@ def _make_client(options: S3Options) -> S3Client:
         tcp_keepalive=True,
         user_agent=f"kbackup/{__version__}",
     )
-    made: Any = session.create_client(
+    client: S3Client = session.client(
         "s3",
-        session.get_config_variable("region") or ("us-east-1" if options.endpoint_url else None),
-        verify=options.ca_bundle or None,
         endpoint_url=options.endpoint_url or None,
-        aws_access_key_id=options.access_key_id or None,
-        aws_secret_access_key=options.secret_access_key or None,
-        aws_session_token=options.session_token or None,
+        region_name=session.region_name or ("us-east-1" if options.endpoint_url else None),
+        verify=options.ca_bundle or None,
         config=config,
     )
-    client: S3Client = made
     if client.meta.endpoint_url.startswith("https:") or options.checksum != "none":
         # TLS, or the body's checksum in a signed header, is enough. A SHA-256 of every body on top took as much
         # CPU as all the rest of an upload (3.3 and 1.8 ms a MiB, pairs in one run), holding Python's lock
@@ -175,11 +171,14 @@ def with_credentials(options: S3Options) -> S3Options:
     )
 
 
-def _session(options: S3Options) -> Session:
-    session = Session(profile=options.profile or None)
-    if options.region:
-        session.set_config_variable("region", options.region)
-    return session
+def _session(options: S3Options) -> boto3.Session:
+    return boto3.Session(
+        aws_access_key_id=options.access_key_id or None,
+        aws_secret_access_key=options.secret_access_key or None,
+        aws_session_token=options.session_token or None,
+        region_name=options.region or None,
+        profile_name=options.profile or None,
+    )
 
 
 def _send_at_once(params: dict[str, Any], **_: Any) -> None:
