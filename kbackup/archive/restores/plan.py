@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -11,12 +9,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import TableRef
-from kbackup.archive.catalog.tables import read_ref
+from kbackup.archive.catalog.tables import Rows, read_ref, write_rows
 from kbackup.archive.models import Document, GroupOffset, Member, dump, load
 from kbackup.archive.query.java import JAVA, open_archive_or_folder
 from kbackup.archive.restores.offset_map import decode
@@ -128,19 +125,19 @@ class RestorePlan(Document, frozen=True, kw_only=True):
 
 
 _INLINE = 10_000  # segments that a plan has in itself
-_ROWS = 1 << 16  # rows of a table that are encoded at once
 
 
 def write_plan(state: Store, plan: RestorePlan, inline: int = _INLINE) -> None:
     """Create the plan: the restore has begun, under its id. More segments than `inline` are in a table that is created
     before. `AlreadyExistsError` if another run has begun it."""
-    parts = [part for unit in plan.units for part in unit]
-    count = sum(len(part.segments) for part in parts)
-    if count > inline:
-        data = _table([part.segments for part in parts])
+    parts = [part.segments for unit in plan.units for part in unit]
+    if sum(map(len, parts)) > inline:
+        table = pa.concat_tables(
+            pa.Table.from_arrays([column_of(segments, name) for name in SCHEMA.names], schema=SCHEMA)
+            for segments in parts
+        )
         key = layout.restore_key(plan.restore_id, f"segments-{uuid.uuid4().hex[:8]}.parquet")
-        state.put_new(key, data)
-        ref = TableRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=count)
+        _, (ref,) = write_rows(state, Rows(SCHEMA).append(table), iter([key]))
         plan = _with_parts(plan, lambda part: replace(part, segments=(), rows=len(part.segments)), ref)
     else:
         plan = _with_parts(plan, lambda part: replace(part, segments=tuple(part.segments)))
@@ -167,20 +164,6 @@ def _with_parts(
     plan: RestorePlan, change: Callable[[UnitRange], UnitRange], table: TableRef | msgspec.UnsetType = msgspec.UNSET
 ) -> RestorePlan:
     return replace(plan, units=tuple(tuple(map(change, unit)) for unit in plan.units), segments=table)
-
-
-def _table(partitions: Sequence[Sequence[Segment]]) -> bytes:
-    """Return the file of a table of all these segments, in their order."""
-    sink, waiting, rows = io.BytesIO(), [pa.Table.from_batches([], SCHEMA)], 0
-    with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
-        for number, segments in enumerate(partitions, 1):
-            arrays = [column_of(segments, name) for name in SCHEMA.names]
-            waiting.append(pa.Table.from_arrays(arrays, schema=SCHEMA))
-            rows += len(segments)
-            if rows > _ROWS or number == len(partitions):
-                writer.write_table(pa.concat_tables(waiting))
-                waiting, rows = [], 0
-    return sink.getvalue()
 
 
 def check_same_archive(plan: RestorePlan, store: Store) -> None:

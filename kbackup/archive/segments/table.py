@@ -256,7 +256,7 @@ def starts_of(tables: Sequence[pa.Table]) -> Starts:
 
 class Segments(Sequence[Segment]):
     """Segments in order, as a part of some columns: each becomes a value when it is asked for, and its key is checked
-    then, unless they all are `checked`."""
+    then, unless they all are `checked`. A slice has no steps."""
 
     __slots__ = ("_checked", "_columns", "_first", "_size")
 
@@ -275,19 +275,12 @@ class Segments(Sequence[Segment]):
     def __getitem__(self, at: int | slice) -> Segment | Sequence[Segment]:
         if isinstance(at, int):
             return self._values(range(self._size)[at], 1)[0]
-        start, stop, step = at.indices(self._size)
-        if step != 1:
-            return self._values(0, self._size)[at]
+        start, stop, _ = at.indices(self._size)
         return Segments(self._columns, slice(self._first + start, self._first + max(start, stop)), self._checked)
 
     def __iter__(self) -> Iterator[Segment]:
         for start in range(0, self._size, _BATCH):
             yield from self._values(start, min(_BATCH, self._size - start))
-
-    def __reversed__(self) -> Iterator[Segment]:
-        for stop in range(self._size, 0, -_BATCH):
-            start = max(0, stop - _BATCH)
-            yield from reversed(self._values(start, stop - start))
 
     def _values(self, start: int, size: int) -> list[Segment]:
         columns = (column.slice(self._first + start, size).to_pylist() for column in self._columns.values())
@@ -296,9 +289,6 @@ class Segments(Sequence[Segment]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and [*self] == [*other]
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
 
     def __reduce__(self) -> tuple[type, tuple[list[Segment]]]:
         return tuple, ([*self],)
@@ -310,15 +300,10 @@ class Segments(Sequence[Segment]):
 def in_columns(table: pa.Table, rows: Int64Array) -> dict[str, pa.Array[Any]]:
     """Return the rows of these numbers in columns of `SCHEMA` of one array each, made one after another: a large table
     that nobody else holds is there once."""
-    columns = {name: table.column(name) for name in SCHEMA.names}
+    columns: dict[str, Any] = {name: table.column(name) for name in SCHEMA.names}
     del table
     numbers = _numbers(rows)
-    return {name: _whole(columns.pop(name).take(numbers)) for name in SCHEMA.names}
-
-
-def _whole(column: Any) -> pa.Array[Any]:
-    whole: pa.Array[Any] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return whole
+    return {name: columns.pop(name).take(numbers).combine_chunks() for name in SCHEMA.names}
 
 
 def column_of(segments: Sequence[Segment], name: str) -> pa.Array[Any]:

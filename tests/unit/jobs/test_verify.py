@@ -21,13 +21,15 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import write_plan
 from kbackup.archive.run import begin_writing
 from kbackup.archive.verify.findings import Findings, Verification
+from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.drill.report import store_report
+from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.verify import STORED_FINDINGS, check_drills, check_verifications, record_verification
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.golden.java_archive import ROOT as JAVA
-from tests.support.archives import make_archive, restore_plan
+from tests.support.archives import make_archive
 from tests.support.drill_reports import report
 from tests.support.exhaustive import sample
 from tests.support.java_sink import FLAWS, LAST, torn_folder
@@ -227,7 +229,9 @@ def test_a_table_of_an_earlier_catalog(root: Path) -> None:
 
 def test_the_table_of_a_restores_plan(root: Path) -> None:
     store = open_store(str(root))
-    write_plan(store, restore_plan(archive_id=open_archive(store).info.id), inline=-1)
+    archive = open_archive(store)
+    content = select_content(Restore(), store, archive)
+    write_plan(store, plan_restore(Restore(restore_id="r"), content, "c"), inline=0)
     (key,) = [entry.key for entry in store.list("restores/r/segments-")]
     assert findings_of(run(root, quick=True)) == {}
     assert key not in str(run(root, quick=True).notes)

@@ -216,7 +216,7 @@ def test_parts_of_columns_are_the_segments_that_they_stand_for(segments: list[Se
     assert len(rows) == len(values)
     assert rows == values
     assert [*reversed(rows)] == values[::-1]
-    assert [rows[inner], rows[::2]] == [values[inner], values[::2]]
+    assert rows[inner] == values[inner]
     assert [rows[n] for n in (0, -1) if values] == [values[n] for n in (0, -1) if values]
     assert pickle.loads(pickle.dumps(rows)) == tuple(values)
     with pytest.raises(IndexError):
