@@ -169,7 +169,7 @@ def put_capture(writing: WritingRun, number: int, started_at: str, groups: Group
 
 
 def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]:
-    """Create the manifest of the next restore point of `writing`; return it as it is read back, and its rows."""
+    """Create the manifest of the next restore point of `writing`; return it as its bytes say, and its rows."""
     previous = writing.archive.state.newest
     names = ("number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin")
     lists = ("losses", "warnings", "not_known", "captures", "topics")
