@@ -328,21 +328,22 @@ def untimed(segments: Sequence[Segment]) -> Iterator[Segment]:
 
 def sum_of(segments: Sequence[Segment], name: str) -> int:
     """Return the sum of a column of segments."""
-    return int(_known(column_of(segments, name)).sum())
+    return int(_known(column_of(segments, name)).sum()) if segments else 0
 
 
 def bounds(segments: Sequence[Segment], least: str, greatest: str) -> tuple[int | None, int | None]:
     """Return the least value of a column of segments, and the greatest one of another, None where there is none."""
+    if not segments:
+        return None, None
     low, high = _known(column_of(segments, least)), _known(column_of(segments, greatest))
     return int(low.min()) if len(low) else None, int(high.max()) if len(high) else None
 
 
 def _known(column: pa.Array[Any]) -> Int64Array:
     """Return the integers of a column that are not null, without importing pyarrow.compute."""
-    if column.null_count or not len(column):
+    if column.null_count:
         return np.array([value for value in column.to_pylist() if value is not None], np.int64)
-    known: Any = np.from_dlpack(column)
-    return known  # type: ignore[no-any-return]
+    return np.from_dlpack(column)  # type: ignore[return-value]
 
 
 def in_order(segment: Segment) -> tuple[str, int, int, int]:
