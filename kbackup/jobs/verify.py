@@ -20,6 +20,7 @@ from kbackup.archive import layout
 from kbackup.archive.derived import derived_files
 from kbackup.archive.identity import ANOTHER_COPY
 from kbackup.archive.java import JavaFolder
+from kbackup.archive.lease import read_lease
 from kbackup.archive.models import Document, dump, file_sum, load
 from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
 from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, FlowState, MapPartName, decode, previous_of
@@ -289,6 +290,8 @@ def check_mirrors(store: Store, keys: Collection[str], findings: Findings) -> No
                 load(FlowStatus, store.get(key), key)
             elif name == DOCUMENT:
                 load(FlowState, store.get(key), key)
+            elif name == layout.LOCK:
+                read_lease(store, key)
             elif name.endswith(".parquet"):
                 decode(store.get(key), key, MAP_SCHEMA)
             else:

@@ -241,6 +241,15 @@ def test_the_table_of_a_restores_plan(root: Path) -> None:
     assert findings_of(run(root, quick=True)) == {key: ["is missing, the plan of restore r refers to it"]}
 
 
+def test_the_lease_of_a_mirrors_apply_half(root: Path) -> None:
+    store, key = open_store(str(root)), layout.mirror_key("A", "B", layout.LOCK)
+    with HeldLease(store, "mirror", 60, key=key):
+        report = run(root, quick=True)
+        assert (findings_of(report), key in str(report.notes)) == ({}, False)
+    cut(root / key)
+    assert [*findings_of(run(root, quick=True))] == [key]
+
+
 def test_a_repair_goes_on_from_an_earlier_catalog(root: Path) -> None:
     """Records that an adoption passed over are no damage any more."""
     key = catalogs(root)[-1]
