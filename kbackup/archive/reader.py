@@ -19,16 +19,7 @@ from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, read_info
 from kbackup.archive.models import ArchiveInfo, Capture, DocumentRef, Groups, Loss, Manifest, Metadata, TopicState, load
 from kbackup.archive.segments import table as tables
-from kbackup.archive.segments.table import (
-    PLACE,
-    SCHEMA,
-    Segment,
-    Segments,
-    from_batches,
-    in_order,
-    integers,
-    with_checked_key,
-)
+from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, from_batches, in_order, integers, with_checked_key
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, TopicPartition
@@ -193,17 +184,17 @@ class Archive:
 
     def partitions(
         self, manifest: Manifest, topics: Iterable[TopicState] | None = None
-    ) -> dict[Incarnation, dict[int, Segments]]:
+    ) -> dict[Incarnation, dict[int, tables.Segments]]:
         """Return the segments of a restore point by incarnation and partition, in order; for `topics` (default: all).
         No segment becomes a Python value."""
         wanted = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
         read = [self.table(manifest.number, SCHEMA.names, topics={name for name, _ in wanted})]
         order, places = tables.places_of(read[0])
         columns = tables.in_columns(read.pop(), order)
-        found: dict[Incarnation, dict[int, Segments]] = {}
+        found: dict[Incarnation, dict[int, tables.Segments]] = {}
         for (topic, incarnation, partition), part in places.items():
             if (topic, incarnation) in wanted:
-                found.setdefault((topic, incarnation), {})[partition] = Segments(columns, part)
+                found.setdefault((topic, incarnation), {})[partition] = tables.Segments(columns, part)
         return found
 
     def segments(self, manifest: Manifest, topics: Iterable[TopicState] | None = None) -> list[Segment]:

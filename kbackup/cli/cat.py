@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from kbackup.archive.query.browse import Catalogue, PartitionRecords, records, tail
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.frame import Frame, pass_frame
@@ -130,8 +130,8 @@ def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list
                 "state": topic.state,
                 "as_of": topic.as_of or None,
                 "partitions": len(topic.partitions),
-                "segments": len(topic.segments),
-                **_sums(topic.segments, topic.timestamps),
+                "segments": sum(len(p.segments) for p in topic.partitions),
+                **_sums([p.segments for p in topic.partitions], topic.timestamps),
             }
             for topic in catalogue.topics
         ]
@@ -142,7 +142,7 @@ def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list
                 "start": partition.start,
                 "end": partition.end,
                 "segments": len(partition.segments),
-                **_sums(partition.segments, partition.timestamps),
+                **_sums([partition.segments], partition.timestamps),
             }
             for topic in catalogue.topics
             for partition in topic.partitions
@@ -151,7 +151,7 @@ def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list
         {
             "first": segment.first,
             "last": segment.last,
-            **_sums([segment], (segment.min_timestamp, segment.max_timestamp)),
+            **_sums([[segment]], (segment.min_timestamp, segment.max_timestamp)),
             "largest": segment.largest,
             "crc": segment.crc or None,
             "file": segment.key,
@@ -160,11 +160,11 @@ def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list
     ]
 
 
-def _sums(segments: Sequence[Segment], times: tuple[int | None, int | None]) -> _Row:
+def _sums(partitions: Sequence[Sequence[Segment]], times: tuple[int | None, int | None]) -> _Row:
     return {
-        "records": sum(s.count for s in segments),
-        "bytes": sum(s.bytes for s in segments),
-        "stored_bytes": sum(s.stored for s in segments),
+        "records": sum(sum_of(segments, "count") for segments in partitions),
+        "bytes": sum(sum_of(segments, "bytes") for segments in partitions),
+        "stored_bytes": sum(sum_of(segments, "stored") for segments in partitions),
         "min_timestamp": times[0],
         "max_timestamp": times[1],
     }

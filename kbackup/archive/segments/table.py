@@ -198,19 +198,15 @@ def decode_table(
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
 
 
-def rows_at(table: pa.Table, rows: Int64Array) -> pa.Table:
-    """Return the rows of these numbers, by bare buffers: pyarrow's own conversions import pandas, which takes longer
-    than 'kbackup list'."""
-    return table.take(_numbers(rows))
-
-
 def _numbers(rows: Int64Array) -> pa.Array[Any]:
+    """Return numbers by bare buffers: pyarrow's own conversions import pandas, which takes longer than 'kbackup
+    list'."""
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.tobytes())])
 
 
 def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the rows where `keep` is true."""
-    return table if keep.all() else rows_at(table, np.flatnonzero(keep).astype(np.int64))
+    return table if keep.all() else table.take(_numbers(np.flatnonzero(keep).astype(np.int64)))
 
 
 def integers(table: pa.Table, name: str) -> Int64Array:
@@ -328,7 +324,9 @@ def untimed(segments: Sequence[Segment]) -> Iterator[Segment]:
 
 def sum_of(segments: Sequence[Segment], name: str) -> int:
     """Return the sum of a column of segments."""
-    return int(_known(column_of(segments, name)).sum()) if segments else 0
+    if segments and isinstance(segments, Segments):
+        return int(_known(segments.column(name)).sum())
+    return sum(map(attrgetter(name), segments))
 
 
 def bounds(segments: Sequence[Segment], least: str, greatest: str) -> tuple[int | None, int | None]:

@@ -230,9 +230,12 @@ class Building:
         watcher = ApplyRoundReporter(self.frame, self._health_of(name))
         finish = self.last is not self.stop
         with counted.of_archive(store.url):
-            half = ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)
-        half.look_seconds, half.lease_seconds = self.rhythm.look_seconds, self.rhythm.lease_seconds
-        return half
+            return ApplyHalf(
+                *(flow, store, state, self.spark, Silent(), watcher, self.last),
+                finish=finish,
+                look_seconds=self.rhythm.look_seconds,
+                lease_seconds=self.rhythm.lease_seconds,
+            )
 
 
 @click.command("run", epilog="Example: kbackup mirror run mm2.properties --dry-run")
