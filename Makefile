@@ -104,7 +104,7 @@ tools:
 # Pins stay unless pyproject.toml asks for others; `make lock UPGRADE=--upgrade` moves them all.
 lock: venv
 	$(LOCK) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
-	$(LOCK) pyproject.toml --extra native --extra schemas --extra web --extra zookeeper --constraint requirements/dev.txt \
+	$(LOCK) pyproject.toml --extra azure --extra gcs --extra native --extra schemas --extra web --extra zookeeper --constraint requirements/dev.txt \
 		--output-file requirements/run.txt
 	$(LOCK) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
