@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kbackup.store.options import S3Options
+from kbackup.store.s3 import S3Options
 from tests.support.secrets import know, make, watch
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote
 
 from kbackup.errors import UsageError
-from kbackup.store.options import KeyClass
+from kbackup.store.base import KeyClass
 
 if TYPE_CHECKING:
     from kbackup.types import Incarnation  # it needs pyarrow, which takes long to import

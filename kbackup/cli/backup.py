@@ -264,7 +264,9 @@ def export_command(frame: Frame) -> int:
 
         for url, write in ((export.delta, export_delta), (export.parquet, export_parquet)):
             if url:
-                done.append(write(ExportJob(export, url, store, config.s3, spark, shown, config.backup.lease_seconds)))
+                done.append(
+                    write(ExportJob(export, url, store, config.stores, spark, shown, config.backup.lease_seconds))
+                )
     for report in done:
         _show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 
 import click
 
 from kbackup.archive import layout
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import archive_command, point_option
+from kbackup.cli.common.options import archive_command, point_option, second_store_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store
-from kbackup.store import S3Options, Store, open_store
+from kbackup.store import Store, open_store
+from kbackup.store.registry import kind_of, options_for
 from kbackup.util.text import human_duration, human_size, plural
-
-_TO_S3 = "to_s3_"
 
 
 @archive_command(
@@ -22,15 +21,10 @@ _TO_S3 = "to_s3_"
     click.argument("destination", metavar="DEST"),
     point_option("Copy this restore point alone, with all that it needs. [default all]"),
     click.option("--keep", is_flag=True, help="Keep restore points and records that expired in the source."),
-    click.option("--to-s3-endpoint-url", metavar="URL", help="DEST's S3 endpoint, if it differs."),
-    click.option("--to-s3-region", metavar="REGION", help="DEST's region."),
-    click.option("--to-s3-profile", metavar="NAME", help="DEST's profile of the AWS configuration files."),
-    click.option(
-        "--to-s3-path-style/--no-to-s3-path-style", default=None, help="Put DEST's bucket in the path of the URL."
-    ),
+    second_store_options,
     example="kbackup copy s3://other-region/kafka",
 )
-def command(frame: Frame, destination: str, restore_point: str | None, keep: bool, **to_s3: str | bool | None) -> None:
+def command(frame: Frame, destination: str, restore_point: str | None, keep: bool, **to: str | bool | None) -> None:
     """Copy an archive, or what is new in it, to DEST.
 
     DEST must be empty or a copy of the same archive; it is a whole archive at each moment. The command checks every
@@ -44,8 +38,7 @@ def command(frame: Frame, destination: str, restore_point: str | None, keep: boo
     from kbackup.jobs.copy import copy_archive
 
     source = archive_store(frame)
-    given: dict[str, object] = {name.removeprefix(_TO_S3): value for name, value in to_s3.items() if value is not None}
-    target = _target(frame, destination, given)
+    target = _target(frame, destination, to)
     lease = frame.config.backup.lease_seconds
     with ShownProgress(frame.reporter) as shown:
         report = copy_archive(source, target, lease, shown, point=restore_point, keep=keep)
@@ -62,11 +55,12 @@ def command(frame: Frame, destination: str, restore_point: str | None, keep: boo
     frame.reporter.document(report)
 
 
-def _target(frame: Frame, url: str, given: dict[str, object]) -> Store:
-    """Open the destination. A profile of its own replaces the credentials of the source."""
-    if "profile" in given:
-        given |= {"access_key_id": "", "secret_access_key": "", "session_token": ""}
-    s3: S3Options = dataclasses.replace(frame.config.s3, **given)  # type: ignore[arg-type]
+def _target(frame: Frame, url: str, to: Mapping[str, object]) -> Store:
+    kind, stores, config = kind_of(url), frame.config.stores, frame.config
+    given = {name: to.get(f"to_{kind.section}_{name}") for name in kind.flags}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given:
+        stores = {**stores, kind.section: kind.elsewhere(options_for(kind, stores), **given)}
     return open_store(
-        url, s3, frame.config.encryption.key or "", archive_id=frame.config.archive_id, key_class=layout.key_class
+        url, stores, config.encryption.key or "", archive_id=config.archive_id, key_class=layout.key_class
     )

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import common_options, key_option, s3_options, spark_options
+from kbackup.cli.common.options import common_options, key_option, spark_options, store_options
 from kbackup.cli.common.output import columns
 from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
 from kbackup.errors import UsageError
@@ -61,7 +61,7 @@ def completion_command(context: click.Context, shell: str) -> None:
 @click.option("--show", "output", flag_value="show", default="show", help="Show all values and where each came from.")
 @click.option("--keys", "output", flag_value="keys", help="Show all keys with type, default and meaning.")
 @key_option("archive", "-a", "--archive")
-@s3_options
+@store_options
 @spark_options
 @common_options
 @pass_frame

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,13 @@ import click
 
 from kbackup.cli.check import show_step
 from kbackup.cli.common.frame import FlagValues, start_reporter
-from kbackup.cli.common.options import bootstrap_option, common_options, key_option, name_options, s3_options
+from kbackup.cli.common.options import bootstrap_option, common_options, key_option, name_options, store_options
 from kbackup.cli.common.output import Reporter
 from kbackup.config import KEYS, Config, ConfigFiles, Setting, SettingOrigin, exposes_secret, load
 from kbackup.config.values import convert
 from kbackup.errors import EXIT_OK, RefusedError, UsageError
 from kbackup.jobs.check import CheckStep, Steps
+from kbackup.store import registry
 from kbackup.util.text import printable
 
 T = TypeVar("T")
@@ -60,7 +62,7 @@ class InitReport:
 @bootstrap_option("source")
 @key_option("archive", "-a", "--archive")
 @name_options("backup.topics", "backup.groups")
-@s3_options
+@store_options
 @common_options
 @click.pass_obj
 def command(
@@ -334,17 +336,22 @@ def _ask_cluster(draft: ConfigDraft, speaks_tls: Callable[[str], bool | None] | 
 
 def _ask_archive(draft: ConfigDraft) -> None:
     click.echo("\nThe archive", err=True)
-    _ask_key(draft, "archive", "Address (s3://bucket/prefix or a path)", required=True)
-    if not draft.text("archive").startswith("s3://"):
-        draft.remove_all("s3.")
-        return
-    _ask_key(draft, "s3.endpoint_url", "URL of the S3 server (empty: AWS)")
-    _ask_key(draft, "s3.region", "Region (empty: as AWS's tools find it)")
-    _ask_key(draft, "s3.access_key_id", "Access key (empty: as AWS's tools find credentials)")
-    if draft.text("s3.access_key_id"):
-        _ask_secret(draft, "s3.secret_access_key", "env:S3_SECRET_ACCESS_KEY")
-    else:
-        draft.put("s3.secret_access_key", "")
+    _ask_key(draft, "archive", f"Address ({registry.forms()})", required=True)
+    asked = None
+    with suppress(UsageError):  # an invalid address is told by the check that follows
+        asked = registry.kind_of(draft.text("archive"))
+    for kind in registry.KINDS.values():
+        if kind is not asked:
+            draft.remove_all(f"{kind.section}.")
+            continue
+        for key, text, variable, of in kind.questions:
+            path = f"{kind.section}.{key}"
+            if of and not draft.text(f"{kind.section}.{of}"):
+                draft.put(path, "")
+            elif variable:
+                _ask_secret(draft, path, variable)
+            else:
+                _ask_key(draft, path, text)
 
 
 def _ask_selection(draft: ConfigDraft) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 
 import msgspec
 
-from kbackup.config.models import Config
+from kbackup.config.models import Config, store_models
 from kbackup.config.windows import RANGES, TIMES
 from kbackup.errors import UsageError
 
@@ -101,17 +101,24 @@ def locate(path: str, where: str) -> tuple[Key, str | None]:
     raise UsageError(f"{where}: unknown key {path}", _suggestion(path))
 
 
+STORES = store_models()
+"""The models of the sections of stores: they are in `Config.stores`, and stand in files beside the others."""
+
 SECTIONS: tuple[str, ...] = tuple(
-    name
+    section
     for name, hint in get_type_hints(Config).items()
-    if isinstance(hint, type) and get_origin(hint) is None and hint is not bool
+    for section in (STORES if name == "stores" else (name,))
+    if name == "stores" or (isinstance(hint, type) and get_origin(hint) is None and hint is not bool)
 )
 
 
 def _keys(model: type[Any], prefix: str) -> Iterator[Key]:
     defaults = model()
     for name, hint in get_type_hints(model, include_extras=True).items():
-        if prefix == "" and name in SECTIONS:
+        if model is Config and name == "stores":
+            for section, options in STORES.items():
+                yield from _keys(options, f"{section}.")
+        elif model is Config and name in SECTIONS:
             yield from _keys(hint, f"{name}.")
         else:
             default = getattr(defaults, name)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import msgspec
 
 from kbackup.config.clients import ALIASES, CONTROLLED, load_client_properties
-from kbackup.config.keys import KEYS, SECTIONS, locate
+from kbackup.config.keys import KEYS, SECTIONS, STORES, locate
 from kbackup.config.models import Config
 from kbackup.config.secrets import is_secret
 from kbackup.config.values import convert, entries, flatten, property_text, resolve
@@ -225,7 +225,8 @@ def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
             fields[field] = setting.value
         else:
             fields.setdefault(field, {})[name] = setting.value
-    config = msgspec.convert(values, Config, strict=True)
+    stores = {name: msgspec.convert(values.pop(name, {}), model, strict=True) for name, model in STORES.items()}
+    config = msgspec.structs.replace(msgspec.convert(values, Config, strict=True), stores=stores)
     _ = config.sources  # it says which properties don't go together
     return config
 
@@ -235,7 +236,7 @@ def settings_in_effect(loaded: Loaded) -> list[Setting]:
     settings = []
     for key in KEYS.values():
         section, _, field = key.path.rpartition(".")
-        value = getattr(getattr(loaded.config, section) if section else loaded.config, field)
+        value = getattr(loaded.config.section(section) if section else loaded.config, field)
         if key.kind == "table":
             paths = {f"{key.path}.{name}": value[name] for name in sorted(value)}
             settings += [Setting(path, item, loaded.origins[path]) for path, item in paths.items()]

@@ -13,7 +13,7 @@ from msgspec import Meta
 from kbackup.config.secrets import redact
 from kbackup.metadata.sources import Sources
 from kbackup.schemas.base import RegistryOptions
-from kbackup.store.options import S3Options
+from kbackup.store.registry import KINDS, StoreOptions, forms
 from kbackup.util.text import SomeArchiveId
 
 Names = tuple[str, ...]
@@ -123,7 +123,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     """`[export]`: what `export` and, after the restore point, `backup` write"""
 
     delta: Annotated[str | None, "Address of Delta tables: `s3://bucket/prefix` or a path."] = None
-    parquet: Annotated[str | None, "Address of Parquet files: `s3://bucket/prefix` or a path."] = None
+    parquet: Annotated[str | None, f"Address of Parquet files: {forms('`')}."] = None
     one_table: Annotated[bool, "Write one Delta table for all topics."] = False
     topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
     exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
@@ -169,12 +169,19 @@ class Spark(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
+def store_models() -> dict[str, type[Any]]:
+    """Return the options of each kind of store by their section."""
+    return {kind.section: kind.options for kind in KINDS.values() if kind.options is not None}
+
+
+def default_stores() -> dict[str, Any]:
+    return {section: model() for section, model in store_models().items()}
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set; shown redacted wherever it is printed."""
 
-    archive: Annotated[
-        str | None, "Address of the archive: `s3://bucket/prefix` or a path; `~` is your home directory."
-    ] = None
+    archive: Annotated[str | None, f"Address of the archive: {forms('`')}; `~` is your home directory."] = None
     archive_id: Annotated[
         SomeArchiveId | None, "Id of the archive. Commands refuse another archive and an empty address. Unset: any."
     ] = None
@@ -186,7 +193,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
         "catalog, to notice an archive that went back.",
     ] = True
-    s3: S3Options = msgspec.field(default_factory=S3Options)
+    stores: StoreOptions = msgspec.field(default_factory=default_stores)
     encryption: Encryption = msgspec.field(default_factory=Encryption)
     backup: Backup = msgspec.field(default_factory=Backup)
     follow: Follow = msgspec.field(default_factory=Follow)
@@ -196,6 +203,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     notify: Notify = msgspec.field(default_factory=Notify)
     spark: Spark = msgspec.field(default_factory=Spark)
     schema_registry: RegistryOptions = msgspec.field(default_factory=RegistryOptions)
+
+    def section(self, name: str) -> Any:
+        return self.stores[name] if name in self.stores else getattr(self, name)
 
     @property
     def sources(self) -> Sources:

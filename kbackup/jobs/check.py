@@ -354,7 +354,7 @@ def try_archive(steps: Steps, configured: Configured) -> None:
     """Write, read, list and delete in the archive's store."""
     if (config := _load(steps, configured)) is not None:
         address, key = config.archive or "", config.encryption.key or ""
-        check_archive(steps, lambda: open_store(address, config.s3, key, key_class=layout.key_class))
+        check_archive(steps, lambda: open_store(address, config.stores, key, key_class=layout.key_class))
 
 
 def try_selection(steps: Steps, configured: Configured) -> None:
@@ -444,8 +444,8 @@ def _check_spark(steps: Steps, config: Config, spark: Spark) -> None:
     with steps.trying("spark: run a task") as step:
         session = spark()
         addresses = (config.archive, config.restore.state, config.export.delta, config.export.parquet)
-        stores = tuple(open_store(address, config.s3) for address in addresses if address)
-        encrypted = open_store(config.archive or "", config.s3, config.encryption.key or "")
+        stores = tuple(open_store(address, config.stores) for address in addresses if address)
+        encrypted = open_store(config.archive or "", config.stores, config.encryption.key or "")
         check_protection(session, config.source, config.target, encrypted)
         workers = _visit_workers(session, stores)
         here = _this_worker()

@@ -89,7 +89,7 @@ def archive_store(
     folder = cache_folder() if config.metadata_cache else None
     metadata = folder / "archives" if cached and folder is not None else None
     key = config.encryption.key or ""
-    store = open_store(address, config.s3, key, metadata, config.archive_id, key_class=layout.key_class)
+    store = open_store(address, config.stores, key, metadata, config.archive_id, key_class=layout.key_class)
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
     if folder is None:
@@ -120,7 +120,7 @@ def state_store(config: Config, store: Store | None) -> Store:
     """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
     if not config.restore.state:
         return store if store is not None else archive_store(config)[0]
-    return open_store(config.restore.state, config.s3, config.encryption.key or "", key_class=layout.key_class)
+    return open_store(config.restore.state, config.stores, config.encryption.key or "", key_class=layout.key_class)
 
 
 # Jobs. Each opens what it needs, starts Spark where it has to, and returns the report that its command prints with
@@ -214,7 +214,7 @@ def run_backup(
 
     try:
         lease = config.backup.lease_seconds
-        exported = export_delta(ExportJob(config.export, url, store, config.s3, for_tables, listener, lease))
+        exported = export_delta(ExportJob(config.export, url, store, config.stores, for_tables, listener, lease))
     except KbackupError as error:
         raise type(error)(
             f"restore point {report.restore_point} is committed, but an export to the Delta tables at {url} failed: "

@@ -48,7 +48,7 @@ NEEDED = (
     "kbackup.jobs.mirror.apply.slots",
     "kbackup.jobs.verify",
     "kbackup.store.file",
-    "kbackup.store.s3",
+    "kbackup.store.s3.store",
 )
 
 

@@ -1,25 +1,21 @@
-"""The jars and session settings that Delta tables need, and the settings of s3a for the store."""
+"""The jars and session settings that Delta tables need."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from kbackup.errors import UsageError
 from kbackup.spark.jvm import LOCK
-from kbackup.store.options import S3Options
+from kbackup.store.base import Tables
+from kbackup.store.registry import StoreOptions, kind_of, options_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA = ("io.delta:delta-spark_4.1_2.13:4.3.1",)
 """The release of Delta for the Spark that kbackup depends on."""
-_AWS = ("s3", "s3-transfer-manager", "sts", "apache-client")
-S3A = ("org.apache.hadoop:hadoop-aws:3.4.2", *(f"software.amazon.awssdk:{name}:2.29.52" for name in _AWS))
-"""The s3a of the Hadoop that Spark brings, with the few modules of the AWS SDK that it needs."""
 LEFT_OUT = (
     "software.amazon.awssdk:bundle",  # 640 MB; the modules above are 11
     # what Spark brings itself, and what is for other streams and catalogs than these
@@ -48,16 +44,13 @@ _RUNTIME = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
 }
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_TEMPORARY = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 
 
 def session_conf(conf: Mapping[str, str], urls: tuple[str, ...]) -> dict[str, str]:
     """`conf` (`[spark.conf]`) with what Delta tables at `urls` take. Where it names jars itself, none are added."""
     ours = dict(EXTENSION)
     if not any(conf.get(name) for name in _BROUGHT):
-        packages = (*DELTA, *(S3A if any(_is_s3(url) for url in urls) else ()))
+        packages = dict.fromkeys((*DELTA, *(name for url in urls for name in tables_of(url).packages)))
         ours |= {
             "spark.jars.packages": ",".join(packages),
             "spark.jars.excludes": ",".join(LEFT_OUT),
@@ -95,43 +88,23 @@ def delta_session(spark: SparkSession) -> SparkSession:
     return session
 
 
+def tables_of(url: str) -> Tables:
+    """Return how Spark reaches tables at `url`; `UsageError` where it can't."""
+    kind = kind_of(url)
+    if kind.tables is None:
+        raise UsageError(
+            f"no Delta tables can be written to {url}",
+            "export --parquet files there, or Delta tables to S3 or a directory",
+        )
+    return kind.tables
+
+
 def table_path(url: str) -> str:
-    """Return a path as Hadoop writes it: without a scheme it would be one of the cluster's own file system."""
-    if url.startswith("file://"):
-        return "file:" + unquote("/" + url.removeprefix("file://").partition("/")[2])
-    return "s3a://" + url.partition("://")[2] if _is_s3(url) else f"file:{Path(url).absolute()}"
+    """Return an address as Hadoop writes it: without a scheme it would be one of the cluster's own file system."""
+    return tables_of(url).path(url)
 
 
-def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`[s3]` as options of s3a, for a table at `url`; none for a directory. They go with each read and write, and into
-    no setting of the session: nobody sees them on a command line or a page."""
-    if not _is_s3(url):
-        return {}
-    if s3.profile and not s3.access_key_id:
-        from kbackup.store.s3.bucket import with_credentials
-
-        s3 = with_credentials(s3)
-    endpoint = s3.endpoint_url or next(filter(None, map(env.get, _ENDPOINTS)), "")
-    region = s3.region or next(filter(None, map(env.get, _REGIONS)), "")
-    path_style = bool(endpoint) if s3.path_style is None else s3.path_style
-    given = {
-        "endpoint": endpoint,
-        "endpoint.region": region or ("us-east-1" if endpoint else ""),
-        "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower(),
-        "path.style.access": str(path_style).lower(),
-        "access.key": s3.access_key_id,
-        "secret.key": s3.secret_access_key,
-        "session.token": s3.session_token,
-        "aws.credentials.provider": _TEMPORARY if s3.session_token else "",
-        "encryption.algorithm": {"AES256": "AES256", "aws:kms": "SSE-KMS"}.get(s3.sse, ""),
-        "encryption.key": s3.sse_kms_key_id,
-        "attempts.maximum": str(s3.max_attempts),
-        "connection.establish.timeout": f"{round(s3.connect_timeout * 1000)}ms",
-        "connection.timeout": f"{round(s3.read_timeout * 1000)}ms",
-        "requester.pays.enabled": str(s3.requester_pays).lower(),
-    }
-    return {f"fs.s3a.{name}": value for name, value in given.items() if value}
-
-
-def _is_s3(url: str) -> bool:
-    return url.startswith(("s3://", "s3a://"))
+def hadoop_options(stores: StoreOptions, url: str) -> dict[str, str]:
+    """Return Hadoop's options for a table at `url`. They go with each read and write, and into no setting of the
+    session: nobody sees them on a command line or a page."""
+    return tables_of(url).options(options_for(kind_of(url), stores), url)

@@ -1,16 +1,14 @@
-"""What every store promises, and the addresses by which stores are named."""
+"""What every store promises, and what a kind of store tells about itself."""
 
 from __future__ import annotations
 
 import builtins
-import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
-from urllib.parse import unquote, urlsplit
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, PreconditionError, StoreError, UsageError
 
@@ -23,19 +21,8 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 MAX_KEY_BYTES = 1024
 CHUNK = 1 << 20
 """The most bytes that `open_range` and `fill` yield at once."""
-HINT = "write s3://bucket/prefix, file:///path or a path"
 SHORTER = "restore it from a bucket version or a copy: it is shorter than the archive says"
 _KEY_HINT = "use a relative path in UTF-8, without empty, '.' or '..' names"
-_SCHEME = re.compile(r"(s3[an]?|file|gs|https?|hdfs|abfss?):", re.IGNORECASE)
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-_PORTS = {"http": 80, "https": 443}
-
-
-class BucketAddress(NamedTuple):
-    """`prefix` has no '/' at its end."""
-
-    name: str
-    prefix: str
 
 
 class Address(NamedTuple):
@@ -53,46 +40,23 @@ class Address(NamedTuple):
         return self.server == other.server and self.path == other.path[: len(self.path)]
 
 
-def parse_url(url: str) -> BucketAddress | Path:
-    """Return the bucket or the directory that `url` names, with '~' expanded; `UsageError` for anything else."""
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme == "s3":
-        bucket, _, prefix = rest.partition("/")
-        if ":" in bucket or "@" in bucket:
-            raise UsageError(
-                "the address of a bucket holds credentials, or a host",
-                "write s3://bucket/prefix, and set s3.access_key_id, s3.secret_access_key and s3.endpoint_url",
-            )
-        if not bucket:
-            raise UsageError(f"address {url!r} names no bucket", HINT)
-        return BucketAddress(bucket, prefix.rstrip("/"))
-    if separator and scheme == "file":
-        host, slash, path = rest.partition("/")
-        if host not in {"", "localhost"} or not slash:
-            raise UsageError(f"address {url!r} names no directory of this machine", HINT)
-        return Path("/" + unquote(path))
-    if separator or not url or _SCHEME.match(url):
-        raise UsageError(f"invalid address {url!r}", HINT)
-    if not url.startswith("~"):
-        return Path(url)
-    try:
-        return Path(url).expanduser()
-    except RuntimeError as error:
-        raise UsageError(
-            f"address {url!r} names no home directory", f"write './{url}' for a folder of that name"
-        ) from error
+class KeyClass(NamedTuple):
+    """`replaced`: the object is replaced or removed soon, and takes no retention: locked versions would pile up.
+    `plain`: the object is not encrypted. `largest`: bytes of the largest such object that is read as a whole, several
+    times what an archive has; longer ones are streamed."""
+
+    replaced: bool = False
+    plain: bool = False
+    largest: int = 1 << 30
 
 
-def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
-    """Return the address of `prefix`. AWS is one server: a bucket has the same name in every region."""
-    url = urlsplit(endpoint)
-    host = url.hostname or ""
-    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
-        server = "aws"
-    else:
-        port = url.port or _PORTS.get(url.scheme, 0)
-        server = f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
-    return Address(server, (bucket, *filter(None, prefix.split("/"))))
+KeyClasses = Callable[[str], KeyClass]
+"""Return the class of a key. Who opens a store knows the layout of its keys; the function must be picklable."""
+
+
+def write_once(key: str) -> KeyClass:
+    """Return the class of an object that is never replaced."""
+    return KeyClass()
 
 
 def view_of(data: Buffer) -> memoryview:
@@ -126,6 +90,14 @@ def may_hold_keys(prefix: str) -> bool:
     """Return True if a valid key can start with `prefix`, judged by the whole names in it."""
     folder, slash, _ = prefix.rpartition("/")
     return not slash or is_key(folder)
+
+
+def key_within(prefix: str, key: str, most: int = MAX_KEY_BYTES) -> str:
+    """Return the name of `key` where all names begin with `prefix`; `StoreError` for one that can't be."""
+    full = prefix + check_key(key)
+    if len(full.encode()) > most:
+        raise StoreError(f"key {full!r} can't be used", f"shorten the prefix: the store takes at most {most} bytes")
+    return full
 
 
 class ObjectInfo(NamedTuple):
@@ -279,6 +251,49 @@ class Store(Protocol):
         """Return the store for tasks that read only objects of this run: pickled, an encrypted store then holds the
         run's data key alone, not all data keys of the archive."""
         return self
+
+
+# What a kind of store tells about itself: all that the rest of kbackup knows of it (`kbackup.store.registry`).
+
+
+class Question(NamedTuple):
+    """A question of `kbackup init` for a key of the kind's section. `secret` proposes where the value is kept; it is
+    asked only where the key `of` has a value."""
+
+    key: str
+    text: str
+    secret: str = ""
+    of: str = ""
+
+
+class Tables(NamedTuple):
+    """How Spark reaches tables in such stores: by addresses with `scheme`, after `path`, with the jars of `packages`
+    and Hadoop's options."""
+
+    scheme: str
+    path: Callable[[str], str]
+    packages: tuple[str, ...]
+    options: Callable[[Any, str], dict[str, str]]
+
+
+class StoreKind(NamedTuple):
+    """A kind of store. Its addresses begin with `scheme://`, and are written like `form`.
+
+    `open` returns the store at an address without a request to it; `options` is the dataclass of its settings, the
+    `section` of the configuration. `flags` are settings that are flags of each command, `questions` what `init`
+    asks. `elsewhere` returns options with some replaced, for a second store; `worked_with` those for files that are
+    changed every day: without locks, and in no cold class. `tables` is None where Spark can't write tables."""
+
+    scheme: str
+    form: str
+    open: Callable[[str, Any, KeyClasses], Store]
+    section: str = ""
+    options: type[Any] | None = None
+    flags: tuple[str, ...] = ()
+    questions: tuple[Question, ...] = ()
+    elsewhere: Callable[..., Any] = replace
+    worked_with: Callable[[Any], Any] = lambda options: options
+    tables: Tables | None = None
 
 
 def encryption_of(store: Store) -> str | None:

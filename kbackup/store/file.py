@@ -37,7 +37,7 @@ from kbackup.errors import (
     UnreachableError,
 )
 from kbackup.store import base
-from kbackup.store.options import KeyClasses, write_once
+from kbackup.store.base import KeyClasses, write_once
 from kbackup.util.system import attempts
 
 HIDDEN = ".tmp"

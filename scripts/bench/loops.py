@@ -163,7 +163,7 @@ def kernel(spec: Spec, parent: Connection) -> None:
 
 def upload(spec: Spec, parent: Connection) -> None:
     """Uploads `segments` objects of `segment_bytes`, each with an index of `index_bytes`; says `records`."""
-    store = open_store(spec["store"], S3Options(**spec["s3"]))
+    store = open_store(spec["store"], {"s3": S3Options(**spec["s3"])})
     noise = np.random.default_rng(1).integers(0, 256, _BLOCK, np.uint8)
     store.put(f"{spec['prefix']}/warm", b"")
 
@@ -219,7 +219,7 @@ def run_job(work: str, spec: Spec, parent: Connection) -> None:
     _warm(session, spec["tasks"])
     parent.send({})
     parent.recv()
-    store = open_store(spec["store"], S3Options(**spec["s3"]), key_class=layout.key_class)
+    store = open_store(spec["store"], {"s3": S3Options(**spec["s3"])}, key_class=layout.key_class)
     cluster, topic = {"bootstrap.servers": spec["bootstrap"]}, spec["topic"]
     reporter: Any = SimpleNamespace(phase=lambda name: parent.send({"phase": name}), progress=lambda *_: None)
     if work == "backup":

@@ -172,7 +172,7 @@ def _measure(points: int, options: argparse.Namespace) -> dict[str, Any]:
         made, sparse = MemoryStore(), points > options.whole
         identity = Cluster(broker.client(), "source").topics([TOPIC])[TOPIC].id
         build(made, points, SEGMENTS, PARTITIONS, partial(write_segment, made), identity, sparse=sparse)
-        objects = copy(made, open_store(_archive(points), S3Options(**minio.options)))
+        objects = copy(made, open_store(_archive(points), {"s3": S3Options(**minio.options)}))
         print(f"{points:,} restore points, {objects:,} objects", file=sys.stderr, flush=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("KBACKUP_", "AWS_"))} | {
             "KBACKUP_ARCHIVE": _archive(points),
@@ -196,7 +196,7 @@ def _measure(points: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
-    store = open_store(_archive(points), S3Options(**minio.options))
+    store = open_store(_archive(points), {"s3": S3Options(**minio.options)})
     for number in range(repeat + 1):
         began = time.perf_counter()
         open_archive(store).restore_point("latest")

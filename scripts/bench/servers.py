@@ -122,7 +122,7 @@ class Servers:
 
     def delete_archive(self, where: dict[str, Any]) -> None:
         """Gives back what an archive or a bare upload took: a disk holds only so many."""
-        store = open_store(where["store"], S3Options(**where["s3"]))
+        store = open_store(where["store"], {"s3": S3Options(**where["s3"])})
         for failed in store.delete([entry.key for entry in store.list()]):
             raise failed.error
 

@@ -39,7 +39,7 @@ from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.metadata.sources import Sources
-from kbackup.store.options import S3Options
+from kbackup.store.s3 import S3Options
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.times import now
 from scripts.bench.archives import described_segments, segments_of

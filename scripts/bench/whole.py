@@ -162,7 +162,7 @@ class WholeBench:
             self._servers.delete_topic(target)
         return Round(
             *(work, tool.name, self._size, self._records, used["wall"], used["cpu"], int(used["peak"])),
-            stored=sum(entry.size for entry in open_store(archive["store"], S3Options(**archive["s3"])).list()),
+            stored=sum(entry.size for entry in open_store(archive["store"], {"s3": S3Options(**archive["s3"])}).list()),
             broker=after["broker"] - before["broker"],
             store=after["minio"] - before["minio"],
             steps=steps,

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
-from kbackup.spark.delta import DELTA, DELTA_LOCK, LEFT_OUT, S3A
+from kbackup.spark.delta import DELTA, DELTA_LOCK, LEFT_OUT
+from kbackup.store.s3 import S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from kbackup.cli import COMMANDS, cli
-from kbackup.cli.common.options import archive_option, options, s3_options
+from kbackup.cli.common.options import archive_option, options, store_options
 from kbackup.config import KEYS, Key
 
 _HEAD = """\
@@ -99,7 +99,7 @@ def _named(options: Iterable[click.Option]) -> str:
 
 
 def _archive_params() -> list[click.Parameter]:
-    @options(archive_option, s3_options)
+    @options(archive_option, store_options)
     def bare() -> None: ...
 
     return click.command(bare).params

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from kbackup import cli
+from kbackup.store import registry, s3
 from scripts.bench.archives import NEWEST, build
 from scripts.bench.requests import (
     PARTITIONS,
@@ -72,7 +73,7 @@ def run_command(line: str, stores: dict[str, MemoryStore], cache: str) -> Counte
     output = io.StringIO()
     with (
         patch.dict(os.environ, environment, clear=True),
-        patch("kbackup.store._plain_store", open_plain),
+        patch.dict(registry.KINDS, {"s3": s3.KIND._replace(open=open_plain)}),
         redirect_stdout(output),
         redirect_stderr(output),
     ):

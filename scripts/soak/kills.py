@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         minio.create_bucket("soak")
         shop = open_shop(broker, "soak")
         bucket = Bucket("soak", minio)
-        store = open_store(f"{bucket.url}/nightly", bucket.options)
+        store = open_store(f"{bucket.url}/nightly", {"s3": bucket.options})
         sell(shop, 300 if options.mirrors else 600)
         if options.mirrors:
             mirrors = MirrorLoop(shop, store, bucket.env, folder, session, options.seed)

@@ -110,7 +110,7 @@ class S3Location(Location):
         return options_of(self.server, **more)
 
     def opened(self, **more: Any) -> Store:
-        return open_store(self.url, self.options(**more))
+        return open_store(self.url, {"s3": self.options(**more)})
 
     def _unfinished(self) -> list[str]:
         uploads = self.server.client().list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])

@@ -89,7 +89,9 @@ def test_one_record(
         (tmp_path / "key.secret").write_text(generate_key())
         key = f"file:{tmp_path / 'key.secret'}"
         config.write_text(f'{config.read_text()}\n[encryption]\nkey = "{key}"\n')
-    archive = make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options, key, key_class=layout.key_class))
+    archive = make_archive(
+        open_store(f"{bucket.url}/{PREFIX}", {"s3": bucket.options}, key, key_class=layout.key_class)
+    )
     cold = read_record(config, bucket, capsys, address)
     warm = read_record(config, bucket, capsys, address)
     metadata, of_topics = [r for r in cold if "topics/" not in r], [r for r in cold if "topics/" in r]
@@ -123,7 +125,7 @@ def test_one_record(
 )
 def test_a_store_in_memory_counts_the_requests_of_s3(line: str, config: Path, bucket: Bucket, tmp_path: Path) -> None:
     """The store in memory counts requests for the table of infra/docs/requests.md."""
-    make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options))
+    make_archive(open_store(f"{bucket.url}/{PREFIX}", {"s3": bucket.options}))
     with requests(bucket) as sent:
         assert cli.main([*line.split(), "--config", str(config), "--quiet"]) == 0
     store = MemoryStore(ARCHIVE)
@@ -135,7 +137,7 @@ def test_a_store_in_memory_counts_the_requests_of_s3(line: str, config: Path, bu
 def test_an_expired_restore_point_stays_expired(
     config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = open_store(f"{bucket.url}/{PREFIX}", bucket.options)
+    store = open_store(f"{bucket.url}/{PREFIX}", {"s3": bucket.options})
     archive = make_archive(store)
     read_record(config, bucket, capsys, "orders:0:8", "--restore-point", "1")
     expirer = Author("expire", "another", "restore point 1 was let go")

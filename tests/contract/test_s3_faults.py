@@ -65,14 +65,14 @@ def test_an_anonymous_caller_is_denied(minio_location: S3Location, monkeypatch: 
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-    store = open_store(minio_location.url, S3Options(endpoint_url=minio_location.server.endpoint_url))
+    store = open_store(minio_location.url, {"s3": S3Options(endpoint_url=minio_location.server.endpoint_url)})
     with pytest.raises(DeniedError, match="credentials"):
         store.put("key", b"")
 
 
 def test_a_missing_bucket_is_unreachable(s3_location: S3Location) -> None:
     for n in range(len(asks_of(s3_location.store()))):
-        store = open_store("s3://no-such-bucket-here/prefix", s3_location.options())
+        store = open_store("s3://no-such-bucket-here/prefix", {"s3": s3_location.options()})
         with pytest.raises(UnreachableError, match=r"no-such-bucket-here.*does not exist"):
             asks_of(store)[n]()
 
@@ -83,7 +83,7 @@ def test_a_closed_port_is_unreachable_and_soon() -> None:
     options = S3Options(
         endpoint_url=f"http://127.0.0.1:{port}", access_key_id="id", secret_access_key="secret", max_attempts=2
     )
-    store = open_store("s3://bucket/prefix", options)
+    store = open_store("s3://bucket/prefix", {"s3": options})
     for ask in asks_of(store):
         with pytest.raises(UnreachableError, match=str(port)):
             ask()

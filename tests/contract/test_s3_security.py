@@ -83,14 +83,14 @@ def in_every_way(store: Store) -> list[str]:
 )
 def test_encryption_by_the_store(server: MinioWithKms, given: dict[str, str], expected: dict[str, str]) -> None:
     bucket = new_bucket(server)
-    for key in in_every_way(open_store(f"s3://{bucket}/p", options_of(server, **given))):
+    for key in in_every_way(open_store(f"s3://{bucket}/p", {"s3": options_of(server, **given)})):
         head: Any = server.client().head_object(Bucket=bucket, Key=f"p/{key}")
         assert {name: head.get(name) for name in expected} == expected
 
 
 def test_a_kms_key_that_is_not_there(server: MinioWithKms) -> None:
     options = options_of(server, sse="aws:kms", sse_kms_key_id="no-such-key")
-    store = open_store(f"s3://{new_bucket(server)}/p", options)
+    store = open_store(f"s3://{new_bucket(server)}/p", {"s3": options})
     with pytest.raises(StoreError, match="key") as caught:
         store.put("key", b"")
     assert not isinstance(caught.value, NotFoundError)
@@ -99,7 +99,7 @@ def test_a_kms_key_that_is_not_there(server: MinioWithKms) -> None:
 
 def test_every_request_names_the_owner(moto_server: MotoServer) -> None:
     options = options_of(moto_server, expected_bucket_owner="111122223333")
-    store = open_store(f"s3://{new_bucket(moto_server)}/p", options)
+    store = open_store(f"s3://{new_bucket(moto_server)}/p", {"s3": options})
     owners: dict[str, set[str | None]] = {}
 
     def note(params: dict[str, Any], model: Any, **_: Any) -> None:
@@ -128,7 +128,9 @@ def test_every_request_names_the_owner(moto_server: MotoServer) -> None:
 def test_object_lock(server: MinioWithKms, mode: str) -> None:
     bucket = new_bucket(server, object_lock=True)
     store = open_store(
-        f"s3://{bucket}/p", options_of(server, object_lock_mode=mode, object_lock_days=2), key_class=layout.key_class
+        f"s3://{bucket}/p",
+        {"s3": options_of(server, object_lock_mode=mode, object_lock_days=2)},
+        key_class=layout.key_class,
     )
     client: Any = server.client()
     check_conditional_writes(store, "check/probe")
@@ -163,7 +165,7 @@ def test_replaced_objects_are_not_locked_and_all_others_are(server: MinioWithKms
     """Two restore points, and a mirror that writes its status again and again."""
     bucket = new_bucket(server, object_lock=True)
     options = options_of(server, object_lock_mode="GOVERNANCE", object_lock_days=2)
-    store = open_store(f"s3://{bucket}/p", options, key_class=layout.key_class)
+    store = open_store(f"s3://{bucket}/p", {"s3": options}, key_class=layout.key_class)
     archive_id = make_archive(store).info.id
     for _ in range(2):
         write_status(store, first_status(flow_of(), archive_id, None))
@@ -183,7 +185,7 @@ def test_replaced_objects_are_not_locked_and_all_others_are(server: MinioWithKms
 
 def test_object_lock_takes_a_bucket_for_it(server: MinioWithKms) -> None:
     options = options_of(server, object_lock_mode="GOVERNANCE", object_lock_days=2)
-    store = open_store(f"s3://{new_bucket(server)}/p", options)
+    store = open_store(f"s3://{new_bucket(server)}/p", {"s3": options})
     for write in (lambda: store.put("key", b""), lambda: upload(store, "key", bytes(PART + 1))):
         with pytest.raises(UsageError, match="ock") as caught:
             write()
@@ -197,7 +199,9 @@ def role(server: MinioWithKms, name: str, bucket: str, **options: Any) -> Store:
     """Open the archive at `p` of the bucket with the rights of one policy alone."""
     policy = (POLICIES / f"{name}.json").read_text().replace("BUCKET", bucket).replace("PREFIX", "p")
     return open_store(
-        f"s3://{bucket}/p", options_of(server, **server.credentials(policy), **options), key_class=layout.key_class
+        f"s3://{bucket}/p",
+        {"s3": options_of(server, **server.credentials(policy), **options)},
+        key_class=layout.key_class,
     )
 
 
@@ -220,7 +224,7 @@ def test_a_writer(server: MinioWithKms) -> None:
     assert isinstance(failed.error, DeniedError)
     assert "rights to delete" in failed.error.hint
     assert store.get("put") == b"1"
-    elsewhere = open_store(f"s3://{bucket}/other", options_in(store))
+    elsewhere = open_store(f"s3://{bucket}/other", {"s3": options_in(store)})
     with pytest.raises(DeniedError):
         elsewhere.put("key", b"")
 
@@ -388,6 +392,6 @@ def test_roles_list_nothing_outside_their_prefix(name: str, server: MinioWithKms
     with pytest.raises(NotFoundError):
         store.stat("nothing")
     for prefix in ("", "other", "pp"):
-        elsewhere = open_store(f"s3://{bucket}/{prefix}", options_in(store))
+        elsewhere = open_store(f"s3://{bucket}/{prefix}", {"s3": options_in(store)})
         with pytest.raises(DeniedError):
             list(elsewhere.list())

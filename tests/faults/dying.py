@@ -23,7 +23,7 @@ from kbackup.kafka.produce import BlockProducer
 from kbackup.metrics.registry import Phases
 from kbackup.store.base import Buffer, Upload
 from kbackup.store.file import FileStore
-from kbackup.store.s3 import S3Store
+from kbackup.store.s3.store import S3Store
 
 _WISH, _COUNTER, _GROUP = "DYING_WISH", "DYING_COUNTER", "DYING_GROUP"
 

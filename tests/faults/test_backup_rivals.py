@@ -120,7 +120,7 @@ def test_spark_tries_a_task_again_whose_worker_died(wish: Wish, archive: Path, t
 def test_killed_and_run_again_in_a_bucket(bucket: Bucket, tmp_path: Path, shop: Shop) -> None:
     """With the real store: no restore point of the dead run, its segments in that of the next."""
     url = f"{bucket.url}/nightly"
-    store = open_store(url, bucket.options)
+    store = open_store(url, {"s3": bucket.options})
     wish = Wish("kill job", "before", "write topics/*_index", 5)
     assert run(tmp_path / "dead", backup_arguments(shop, url), wish, bucket.env).code == -9
     assert not open_archive(store).restore_points

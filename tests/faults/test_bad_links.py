@@ -49,9 +49,9 @@ def _back_up(shop: Shop, store: Store, spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_store_that_fails_in_every_way(seed: int, bucket: Bucket, shop: Shop, spark: SparkSession) -> None:
-    straight = open_store(bucket.url, bucket.options)
+    straight = open_store(bucket.url, {"s3": bucket.options})
     with S3Trouble(bucket.server.endpoint_url, seed, 0.15) as trouble:
-        bad = open_store(bucket.url, replace(bucket.options, endpoint_url=trouble.url))
+        bad = open_store(bucket.url, {"s3": replace(bucket.options, endpoint_url=trouble.url)})
         _until_done(lambda: _back_up(shop, bad, spark), straight)
         trip = Trip(shop, bad)
         _until_done(lambda: trip.resume(spark), straight)

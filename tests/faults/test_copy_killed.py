@@ -39,7 +39,7 @@ class Copies(NamedTuple):
             return Location(url, open_store(url))
         bucket = f"copies-{secrets.token_hex(6)}"
         self.server.create_bucket(bucket)
-        return Location(f"s3://{bucket}/at", open_store(f"s3://{bucket}/at", options_of(self.server)))
+        return Location(f"s3://{bucket}/at", open_store(f"s3://{bucket}/at", {"s3": options_of(self.server)}))
 
     def copy(self, source: Location, target: Location, wish: Wish | None = None) -> Ended:
         server = self.server

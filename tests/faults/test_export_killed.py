@@ -16,7 +16,6 @@ from kbackup.jobs.export.destination import Destination
 from kbackup.jobs.export.job import DeltaTable, ExportJob, export_delta, export_parquet
 from kbackup.metrics.registry import Silent
 from kbackup.spark.delta import delta_session
-from kbackup.store import S3Options
 from kbackup.store.file import FileStore
 from tests.conftest import delta_conf
 from tests.faults.dying import Wish
@@ -55,7 +54,7 @@ def held(archive: Path) -> Exported:
 
 def free_destination(folder: Path) -> None:
     """Delete the lease of a dead export, so that the test need not wait until it runs out."""
-    Destination.at(str(folder), S3Options()).own.delete([layout.LOCK])
+    Destination.at(str(folder), {}).own.delete([layout.LOCK])
 
 
 @pytest.mark.parametrize(
@@ -72,9 +71,7 @@ def test_delta_tables(wish: Wish, appended: int, config: Path, tmp_path: Path, s
     assert dead.code == -9, dead.err
     free_destination(tables)
     repeated = export_delta(
-        ExportJob(
-            *(Export(), str(tables), FileStore(tmp_path / "archive"), S3Options()), *(lambda: spark, Silent(), 60)
-        )
+        ExportJob(*(Export(), str(tables), FileStore(tmp_path / "archive"), {}), *(lambda: spark, Silent(), 60))
     )
     assert repeated.records == appended
     session = delta_session(spark)
@@ -90,7 +87,7 @@ def test_parquet_files(config: Path, tmp_path: Path, spark: SparkSession) -> Non
     assert len(list(files.rglob("*.parquet"))) == 3
     free_destination(files)
     repeated = export_parquet(
-        ExportJob(*(Export(), str(files), FileStore(tmp_path / "archive"), S3Options()), *(lambda: spark, Silent(), 60))
+        ExportJob(*(Export(), str(files), FileStore(tmp_path / "archive"), {}), *(lambda: spark, Silent(), 60))
     )
     assert repeated.tables[0].restore_points == (1, 2)
     assert exported(parquet_table(FileStore(files))) == held(tmp_path / "archive")

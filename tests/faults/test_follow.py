@@ -51,7 +51,7 @@ def test_a_broker_and_a_store_that_go_away_and_come_back(spark: SparkSession) ->
         shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
         sell(shop, 300)
         store = open_store(
-            "s3://followed/archive", S3Options(**minio.options, max_attempts=2), key_class=layout.key_class
+            "s3://followed/archive", {"s3": S3Options(**minio.options, max_attempts=2)}, key_class=layout.key_class
         )
         with Following(options(shop), QUICK, broker, store, spark) as following:
             following.until(lambda: len(following.commits) == 1)

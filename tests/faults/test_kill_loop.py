@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def test_a_handful_of_kills(broker: Broker, bucket: Bucket, spark: SparkSession, tmp_path: Path) -> None:
     shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
     sell(shop, 600)
-    store = open_store(f"{bucket.url}/nightly", bucket.options)
+    store = open_store(f"{bucket.url}/nightly", {"s3": bucket.options})
     loop = KillLoop(shop, store, bucket.env, tmp_path, lambda: spark, seed=20261121)
     loop.begin()
     killed = [loop.round(job) for job in ("backup", "restore", "follow")]

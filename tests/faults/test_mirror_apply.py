@@ -204,7 +204,7 @@ def test_bucket_and_target_go_away_and_come_back(spark: SparkSession) -> None:
     with Broker() as broker, Minio() as minio:
         minio.create_bucket("followed")
         shop = open_shop(broker, "shop")
-        store = open_store("s3://followed/archive", S3Options(**minio.options, max_attempts=2))
+        store = open_store("s3://followed/archive", {"s3": S3Options(**minio.options, max_attempts=2)})
         mirror = Mirror(store, broker.bootstrap)
 
         def take() -> Archive:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_a_handful_of_kills(broker: Broker, bucket: Bucket, spark: SparkSession, tmp_path: Path) -> None:
     shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
     sell(shop, 300)
-    store = open_store(f"{bucket.url}/nightly", bucket.options)
+    store = open_store(f"{bucket.url}/nightly", {"s3": bucket.options})
     loop = MirrorLoop(shop, store, bucket.env, tmp_path, spark, seed=20261122)
     for half in ("apply", "take", "worker", "several"):
         loop.round(half)

@@ -66,7 +66,7 @@ def back_up(broker: Broker, server: S3Server, spark: SparkSession, folder: Path)
     made = BackedUp(
         topic,
         group,
-        open_store(f"s3://{bucket}/some/prefix", options_of(server)),
+        open_store(f"s3://{bucket}/some/prefix", {"s3": options_of(server)}),
         write_config(folder / "kbackup.toml", broker, server, bucket),
     )
     options = Backup(topics=(topic,), groups=(group,), segment_bytes=4000)

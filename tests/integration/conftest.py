@@ -151,7 +151,7 @@ def new_archive(minio_server: Minio, archive_bucket: str) -> Callable[[], Archiv
 
     def new() -> Archive:
         url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
-        return Archive(url, open_store(url, options_of(minio_server)))
+        return Archive(url, open_store(url, {"s3": options_of(minio_server)}))
 
     return new
 

@@ -49,7 +49,7 @@ def test_all_is_well(broker: Broker, bucket: Bucket, config: Path, topic: str, s
     assert steps["source: read"]["detail"] == "1 record from 1 topic"
     assert steps["source: groups"]["detail"].startswith("1 with offsets")
     assert {"target: create topics", "target: transactions", "spark: run a task"} <= steps.keys()
-    assert list(open_store(bucket.url, bucket.options).list()) == []
+    assert list(open_store(bucket.url, {"s3": bucket.options}).list()) == []
     own = {"__consumer_offsets", "__transaction_state"}
     assert set(AdminClient(broker.client(log_level=0)).list_topics(timeout=30).topics) - own == before - own
 
@@ -81,7 +81,7 @@ def test_a_topic_that_is_not_there(config: Path, spark: SparkSession) -> None:
 def test_a_held_lease_and_a_target_that_is_not_there(
     bucket: Bucket, config: Path, topic: str, spark: SparkSession
 ) -> None:
-    store = open_store(f"{bucket.url}/some/prefix", bucket.options)
+    store = open_store(f"{bucket.url}/some/prefix", {"s3": bucket.options})
     with HeldLease(store, "kbackup backup", 60):
         code, steps = told(spark, config, "-t", topic, "--target", "--set", "target.bootstrap.servers=127.0.0.1:9")
     assert code == 11, "the first failure counts"

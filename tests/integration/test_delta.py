@@ -66,7 +66,7 @@ def held(store: Store, newest: int) -> Exported:
 def test_every_record_of_every_restore_point_by_time_travel(
     zoo: Zoo, zoo_table: str, session: SparkSession, options: S3Options
 ) -> None:
-    hadoop = hadoop_options(options, zoo_table)
+    hadoop = hadoop_options({"s3": options}, zoo_table)
     table = DeltaTable(session, zoo_table, hadoop)
     jvm: Any = session._jvm
     history = jvm.io.delta.tables.DeltaTable.forPath(session._jsparkSession, table.path, hadoop).history()
@@ -80,7 +80,7 @@ def test_every_record_of_every_restore_point_by_time_travel(
 
 
 def test_an_export_again_adds_nothing(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options) -> None:
-    destination = Destination.at(zoo_table, options)
+    destination = Destination.at(zoo_table, {"s3": options})
     before = {entry.key for entry in destination.store.list() if "_kbackup/" not in entry.key}
     arguments = ("export", "--archive", zoo.archive.url, "--delta", zoo_table, "--one-table")
     for hinted in (True, False):
@@ -95,7 +95,7 @@ def test_two_at_once_others_and_unusable_arguments_are_refused(
     zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options, archive: Archive, tmp_path: Path
 ) -> None:
     arguments = ("export", "--delta", zoo_table, "--archive")
-    with HeldLease(Destination.at(zoo_table, options).own, "kbackup export", 60):
+    with HeldLease(Destination.at(zoo_table, {"s3": options}).own, "kbackup export", 60):
         assert kbackup(*arguments, zoo.archive.url, "--one-table").code == 11
     assert kbackup(*arguments, zoo.archive.url).code == 1
     assert kbackup(*arguments, zoo.archive.url, "--one-table", "-t", zoo.topic("odd")).code == 1
@@ -115,7 +115,7 @@ def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, optio
     url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
     arguments = ("export", "--archive", zoo.archive.url, "--parquet", url)
     kbackup.run(*arguments)
-    store = open_store(url, options)
+    store = open_store(url, {"s3": options})
     assert exported(parquet_table(store)) == held(zoo.archive.store, 3)
     files = {entry.key: entry.etag for entry in store.list("topic=")}
     points = [json.loads(store.get(f"_kbackup/points/{n:010d}.json")) for n in (1, 2)]
@@ -138,7 +138,7 @@ def test_a_table_for_each_topic_in_a_directory(
     backup = ("backup", "--archive", str(tmp_path / "archive"), "-t", topic_name, "-t", hidden, "--delta", url)
     assert kbackup(*backup).code == 0
     topics.produce(broker, topic_name, 1, [b"second", None])
-    with HeldLease(Destination.at(url, S3Options()).own, "kbackup export", 60):
+    with HeldLease(Destination.at(url, {}).own, "kbackup export", 60):
         behind = kbackup(*backup)
     assert behind.code == 11
     assert behind.document["restore_point"] == 2

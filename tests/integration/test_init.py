@@ -138,7 +138,7 @@ def test_answers_are_tried_corrected_and_written(
     assert bucket.server.secret_key not in "".join(written.values()) + dialog.text
     assert tomllib.loads(written["kbackup.toml"])["s3"]["secret_access_key"] == "${env:MINIO_SECRET}"
     assert "write MINIO_SECRET=… into" in dialog.text
-    assert list(open_store(f"{bucket.url}/kafka", bucket.options).list()) == []
+    assert list(open_store(f"{bucket.url}/kafka", {"s3": bucket.options}).list()) == []
 
     monkeypatch.setenv("MINIO_SECRET", bucket.server.secret_key)
     code = cli.main(["check", "--config", str(tmp_path / "kbackup.toml")])

@@ -24,7 +24,7 @@ from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer
 from kbackup.store.crypt.kek import generate_key
-from kbackup.store.s3 import S3Store
+from kbackup.store.s3.store import S3Store
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import MinioWithKms
 from tests.integration.backed_up import produce
@@ -64,7 +64,7 @@ class Vault:
         return S3Options(endpoint_url=self.server.endpoint_url, region=self.server.region, **given, **locked)
 
     def store(self, role: str) -> Store:
-        return open_store(self.url, self.options(role), self.key, key_class=layout.key_class)
+        return open_store(self.url, {"s3": self.options(role)}, self.key, key_class=layout.key_class)
 
     def versions(self) -> list[dict[str, Any]]:
         client: Any = self.server.client()

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.metadata.entities import Acl
-from kbackup.store import S3Options, open_store
+from kbackup.store import open_store
 from scripts.dev import cache, tools
 from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import Broker
@@ -71,7 +71,7 @@ class Clusters:
         return self.metadata(number)
 
     def metadata(self, number: int) -> Metadata:
-        archive = open_archive(open_store(self.archive, S3Options()))
+        archive = open_archive(open_store(self.archive, {}))
         return archive.metadata(archive.restore_point(number))
 
     def diff(self, a: str, b: str, *arguments: str, code: int = 0) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def test_backup_succeeds_without_settings_that_it_may_not_describe(clusters: Clu
         "not in this restore point, since its user may not describe them: ACLs, SCRAM users, broker configs, "
         "group configs, client quotas, client metrics; to see which rights it lacks: kbackup check"
     ]
-    opened = open_archive(open_store(archive, S3Options()))
+    opened = open_archive(open_store(archive, {}))
     found = opened.metadata(opened.restore_point(1))
     assert (found.client_quotas, found.client_metrics, bool(found.features)) == (None, None, True)
     diff = kbackup("diff", "1", "source", "-a", archive, "--topic", "orders").document
@@ -302,7 +302,7 @@ def test_a_cluster_without_authorizer_is_no_reason_to_warn(
     archive = str(tmp_path / "archive")
     report = kbackup("backup", "-a", archive, "--topic", topic_name)
     assert (report.code, report.document["warnings"]) == (0, [])
-    opened = open_archive(open_store(archive, S3Options()))
+    opened = open_archive(open_store(archive, {}))
     found = opened.metadata(opened.restore_point(1))
     assert found.acls == ()
     assert [n.reason for n in found.not_carried if n.what == "ACLs"] == ["not there"]

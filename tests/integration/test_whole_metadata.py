@@ -23,7 +23,7 @@ from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, QuotaKey, Reading
-from kbackup.store import S3Options, open_store
+from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from scripts.dev import cache, tools
 from scripts.dev.jars import kafka_jars, mirror_jars
@@ -63,7 +63,7 @@ class Whole:
     folder: Path
 
     def metadata(self, archive: str, key: str = "") -> Metadata:
-        opened = open_archive(open_store(archive, S3Options(), key, key_class=layout.key_class))
+        opened = open_archive(open_store(archive, {}, key, key_class=layout.key_class))
         return opened.metadata(opened.restore_point("latest"))
 
     def tool(self, name: str, *arguments: str) -> str:

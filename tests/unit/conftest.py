@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import kbackup.store
-from kbackup.store.options import KeyClasses
+from kbackup.store import registry
+from kbackup.store.base import StoreKind
 from tests.support.memory_store import open_memory
 
 
@@ -26,12 +26,8 @@ def _unsynced(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of this process open a `MemoryStore` by its address."""
-    plain = kbackup.store._plain_store
-
-    def open_plain(url: str, options: kbackup.store.S3Options | None, key_class: KeyClasses) -> kbackup.store.Store:
-        return open_memory(url) if url.startswith("memory://") else plain(url, options, key_class)
-
-    monkeypatch.setattr(kbackup.store, "_plain_store", open_plain)
+    kind = StoreKind("memory", "memory://number", lambda url, options, key_class: open_memory(url))
+    monkeypatch.setitem(registry.KINDS, "memory", kind)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from kbackup.config import KEYS, Key, Setting, SettingOrigin, exposes_secret
 from kbackup.config.values import escape_references
 from kbackup.config.windows import in_zone, parse_duration
 from kbackup.errors import UsageError
+from kbackup.store.base import StoreKind
+from kbackup.store.registry import KINDS
 from kbackup.util.text import kbackup_command, shell_line
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -199,7 +201,6 @@ def key_option(
     both_ways = is_flag and not name.startswith("no-")
     default = default or ("" if key.default is False else key.default_text)
     notes = [*(["repeatable"] if is_multiple else []), *([f"default {default}"] if default else [])]
-    metavar = _METAVARS.get(path) or _METAVARS.get(key.kind) or f"[{key.expected.replace(' or ', '|')}]"
     return hidden_value(
         *(names or (f"--{name}/--no-{name}" if both_ways else f"--{name}",)),
         path.replace(".", "_"),
@@ -210,10 +211,16 @@ def key_option(
         multiple=is_multiple,
         is_flag=is_flag,
         type=bool if is_flag else str,
-        metavar=None if is_flag else metavar,
+        metavar=_metavar(key),
         help=f"{help or key.doc} [{', '.join(notes)}]" if notes else help or key.doc,
         shell_complete=archived(_ARCHIVED.get(name.removeprefix("exclude-"), ""), *key.choices),
     )
+
+
+def _metavar(key: Key) -> str | None:
+    if key.kind == "flag":
+        return None
+    return _METAVARS.get(key.path) or _METAVARS.get(key.kind) or f"[{key.expected.replace(' or ', '|')}]"
 
 
 def key_options(*paths: str) -> Callable[[F], F]:
@@ -361,11 +368,37 @@ archive_argument = click.argument(
 )
 source_options = options(client_file_option("source"), bootstrap_option("source"))
 target_options = options(client_file_option("target"), bootstrap_option("target"))
-s3_options = options(
-    key_option("s3.endpoint_url", "--s3-endpoint-url"),
-    key_option("s3.region", "--s3-region"),
-    key_option("s3.profile", "--s3-profile"),
-    key_option("s3.path_style", "--s3-path-style/--no-s3-path-style"),
+
+
+def store_flags(prefix: str = "") -> Iterator[tuple[StoreKind, str, str]]:
+    """Yield each setting of a store that is a flag, with its kind and its flag, which begins with `prefix`."""
+    for kind in KINDS.values():
+        for name in kind.flags:
+            flag = f"{prefix}{kind.section}-{name.replace('_', '-')}"
+            yield kind, name, f"--{flag}/--no-{flag}" if _key_of(kind, name).kind == "flag" else f"--{flag}"
+
+
+def second_store_options(body: F) -> F:
+    """Add the flags of a second store; the command gets them as `to_<section>_<name>`, None where one is not given."""
+    return options(
+        *(
+            click.option(
+                *(flag, f"to_{kind.section}_{name}"),
+                default=None,
+                metavar=_metavar(_key_of(kind, name)),
+                help=f"As --{kind.section}-{name.replace('_', '-')}, for DEST alone.",
+            )
+            for kind, name, flag in store_flags("to-")
+        )
+    )(body)
+
+
+def _key_of(kind: StoreKind, name: str) -> Key:
+    return KEYS[f"{kind.section}.{name}"]
+
+
+store_options = options(
+    *(key_option(f"{kind.section}.{name}", flag) for kind, name, flag in store_flags()),
     key_option("encryption.key", "--encryption-key"),
 )
 spark_options = key_option("spark.master")
@@ -374,7 +407,7 @@ cache_option = key_option(
 )
 state_options = options(point_option(default="latest"), to_time_option(), cache_option)
 """Select the state of an archive to read."""
-bucket_options = options(archive_option, s3_options, common_options)
+bucket_options = options(archive_option, store_options, common_options)
 """What every command on an archive takes, after its own options."""
 count_option = click.option(
     "--count", is_flag=True, help="Read the records in a window to count them; otherwise counts are upper bounds."

@@ -40,7 +40,9 @@ def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     store = archive_store(frame)
     address = config.restore.state
     state = (
-        open_store(address, config.s3, config.encryption.key or "", key_class=layout.key_class) if address else store
+        open_store(address, config.stores, config.encryption.key or "", key_class=layout.key_class)
+        if address
+        else store
     )
     flows = flows_of(open_archive(store), state)
     known = [flow.flow for flow in flows]

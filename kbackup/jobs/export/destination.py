@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -19,8 +19,9 @@ from kbackup.archive import layout
 from kbackup.archive.models import Document, Member, dump, load
 from kbackup.archive.reader import Archive, check_same_point
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
-from kbackup.store import S3Options, Store, open_store
-from kbackup.store.base import check_apart, parse_url
+from kbackup.store import Store, StoreOptions, open_store
+from kbackup.store.base import check_apart
+from kbackup.store.registry import DIRECTORY, KINDS, directory_of, kind_of, options_for
 
 FOLDER = "_kbackup"
 _EXPORT = "export.json"
@@ -82,25 +83,28 @@ class Destination:
     kbackup."""
 
     url: str
-    s3: S3Options
+    stores: StoreOptions
 
     @classmethod
-    def at(cls, url: str, s3: S3Options) -> Destination:
+    def at(cls, url: str, stores: StoreOptions) -> Destination:
         plain = url.rstrip("/") or url
-        if plain.startswith("s3a://"):
-            plain = "s3://" + plain.removeprefix("s3a://")
-        if plain.startswith("~"):
-            plain = str(parse_url(plain))  # Spark expands none
+        scheme, separator, rest = plain.partition("://")
+        for known in KINDS.values():
+            if separator and known.tables is not None and known.tables.scheme == scheme:
+                plain = f"{known.scheme}://{rest}"
+        kind = kind_of(plain)
+        if kind is DIRECTORY and plain.startswith("~"):
+            plain = str(directory_of(plain))  # Spark expands none
         # an archive may be locked for years, and its segments in a cold class: tables are worked with
-        return cls(plain, replace(s3, object_lock_mode="", object_lock_days=0, storage_class=""))
+        return cls(plain, {kind.section: kind.worked_with(options_for(kind, stores))})
 
     @cached_property
     def store(self) -> Store:
-        return open_store(self.url, self.s3)
+        return open_store(self.url, self.stores)
 
     @cached_property
     def own(self) -> Store:
-        return open_store(f"{self.url}/{FOLDER}", self.s3, key_class=layout.key_class)
+        return open_store(f"{self.url}/{FOLDER}", self.stores, key_class=layout.key_class)
 
     def check_apart(self, archive: Store) -> None:
         """Raise `UsageError` if the destination is in the folder of `archive`, or has it or another one in its own:

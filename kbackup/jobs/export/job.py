@@ -44,7 +44,7 @@ from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.delta import delta_session, hadoop_options, table_path
 from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.tasks import ProgressSender, Spark, SparkEndedError, batch_frame, run_counted
-from kbackup.store import S3Options
+from kbackup.store import StoreOptions
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, RecordBlock, TopicPartition
 
@@ -218,7 +218,7 @@ class ExportJob:
     options: Export
     url: str
     store: Store
-    s3: S3Options
+    stores: StoreOptions
     spark: Spark
     listener: ProgressListener
     lease_seconds: float
@@ -248,7 +248,7 @@ def run_export(
     table is at a restore point, and the next export continues from there. `write` brings the destination to the newest
     restore point, and returns the tables with new records."""
     phases = Phases(job.listener)
-    options, destination = job.options, Destination.at(job.url, job.s3)
+    options, destination = job.options, Destination.at(job.url, job.stores)
     with phases.step("connect"):
         archive = open_archive(job.store)
         destination.check_apart(job.store)
@@ -379,7 +379,7 @@ class _DeltaExport:
         done: list[TableReport] = []
         failed: dict[str, KbackupError] = {}
         for url, topic in topics.items():
-            table = DeltaTable(self.session, url, hadoop_options(self.run.job.s3, url))
+            table = DeltaTable(self.session, url, hadoop_options(self.run.job.stores, url))
             try:
                 done += self.table(table, topic)
             except (LeaseLostError, UnreachableError):  # others would fail alike

@@ -18,6 +18,7 @@ from kbackup.archive.segments.parallel import PART_BYTES
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import EVERYTHING, Window, joined
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
+from kbackup.config.keys import STORES
 from kbackup.config.load import TRUST_OPTIONS
 from kbackup.config.values import has_reference
 from kbackup.config.windows import RANGES, TIMES, parse_range, parse_size, parse_time
@@ -196,7 +197,7 @@ OPTIONS = {
     "failOnDataLoss": "of a stream: false goes on where records expired before it had them",
     "config": "a configuration file of kbackup, where the driver allows it",
 }
-"""Without regard to case, beside `encryption.key` and all keys of `[s3]` (`s3.region`)."""
+"""Without regard to case, beside `encryption.key` and all keys of stores (`s3.region`)."""
 
 TYPES = {
     "key": "binary",
@@ -244,11 +245,11 @@ class Request:
         return Selection(tuple(sorted({tp.topic for tp in self.ranges})))
 
     def store(self) -> Store:
-        """Open the store with `encryption.key` and `[s3]` from the options, else from the driver's environment, else
-        from its file."""
+        """Open the store with `encryption.key` and the settings of stores from the options, else from the driver's
+        environment, else from its file."""
         config = load(self.settings, ConfigFiles(config=self.config)).config
         url, key = self.archive or config.archive or "", config.encryption.key or ""
-        store = open_store(url, config.s3, key, archive_id=config.archive_id, key_class=layout.key_class)
+        store = open_store(url, config.stores, key, archive_id=config.archive_id, key_class=layout.key_class)
         check_archive_id(store, config.archive_id)
         return store
 
@@ -311,11 +312,11 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
         lower = key.lower()
         if name := _SPELLED.get(lower):
             named[name] = value
-        elif lower == "encryption.key" or lower.startswith("s3."):
+        elif lower == "encryption.key" or lower.partition(".")[0] in STORES:
             settings.append(Setting(lower, value, SettingOrigin("option", key)))
         else:
             near = difflib.get_close_matches(lower, [*_SPELLED, "encryption.key"], n=1)
-            hint = f"there are {', '.join(OPTIONS)}, encryption.key and s3.…"
+            hint = f"there are {', '.join(OPTIONS)}, encryption.key, {' and '.join(f'{name}.…' for name in STORES)}"
             hint = f"did you mean {_SPELLED.get(near[0], near[0])}?" if near else hint
             raise UsageError(f"there is no option {key}", hint)
     return _Options(named, tuple(settings))

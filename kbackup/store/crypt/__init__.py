@@ -11,10 +11,10 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.errors import CorruptError, StoreError
 from kbackup.store import base
+from kbackup.store.base import KeyClasses
 from kbackup.store.crypt import frames
 from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, HEADER, TAG, Cipher
 from kbackup.store.crypt.keyring import ARCHIVE, KEYS, Keyring
-from kbackup.store.options import KeyClasses
 from kbackup.store.wrappers import DelegatingStore, GuardedStore
 from kbackup.util.system import BufferPool
 

@@ -1,145 +1,182 @@
-"""A store in an S3 bucket. The SDK is imported in this package alone."""
+"""Stores in S3: the options and the addresses of buckets. The SDK is imported where a store is opened."""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
-from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, is_key, may_hold_keys
-from kbackup.store.options import KeyClasses, S3Options, write_once
-from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.read import ObjectReading
-from kbackup.store.s3.upload import S3Upload, as_body, crc_from, put, put_new, read_back
+from kbackup.errors import UsageError
+from kbackup.store.base import Address, KeyClasses, Question, Store, StoreKind, Tables
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
+MIB = 1 << 20
+MIN_PART = 5 * MIB
+MAX_PART = 512 * MIB
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"http": 80, "https": 443}
 
-_DELETES_A_REQUEST = 1000
+Sse = Literal["", "AES256", "aws:kms"]
+Checksum = Literal["crc64nvme", "none"]
+LockMode = Literal["", "GOVERNANCE", "COMPLIANCE"]
 
 
-class S3Store(Store):
-    """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """Options of an S3 store: the keys of `[s3]` and their meaning. Empty strings and None leave a value to the
+    environment, the profile or the role.
 
-    def __init__(
-        self,
-        bucket: str,
-        prefix: str = "",
-        options: S3Options | None = None,
-        url: str = "",
-        key_class: KeyClasses = write_once,
-    ) -> None:
-        self._bucket = Bucket(bucket, prefix, options or S3Options(), key_class)
-        self.url = url or self._bucket.describe()
+    `path_style` None: path style where an endpoint is set. `checksum` 'none' is for stores that know no
+    CRC-64/NVME; uploads are then only protected by the transport. `part_size` is in bytes; an upload holds at
+    most `parts_in_flight` + 1 parts in memory. Timeouts are in seconds. `requester_pays` accepts the bill of
+    reading somebody else's bucket; `expected_bucket_owner` is an account id that the store compares.
+    `object_lock_mode` and `object_lock_days` put every object under retention when it is written, except replaced ones.
+    """
 
-    @property
-    def address(self) -> Address:
-        return self._bucket.address
+    endpoint_url: Annotated[str, "URL of the S3 server. Unset: AWS."] = ""
+    region: Annotated[str, "Region of the bucket."] = ""
+    profile: Annotated[str, "Profile of the AWS configuration files."] = ""
+    path_style: Annotated[bool | None, "Put the bucket in the path of the URL. Unset: if an endpoint is set."] = None
+    access_key_id: Annotated[str, "Access key. Unset: from the environment, the profile or the instance's role."] = ""
+    secret_access_key: Annotated[str, "Secret of `access_key_id`."] = field(default="", repr=False)
+    session_token: Annotated[str, "Token of temporary credentials."] = field(default="", repr=False)
+    sse: Annotated[Sse, "Encryption by the store. Unset: the bucket's default."] = ""
+    sse_kms_key_id: Annotated[str, "KMS key for `aws:kms`. Unset: the account's."] = ""
+    storage_class: Annotated[str, "Storage class of segments. Unset: the bucket's default."] = ""
+    checksum: Annotated[Checksum, "Checksum of uploads; `none` for stores without CRC-64/NVME."] = "crc64nvme"
+    part_size: Annotated[int, "Size of an upload part."] = 16 * MIB
+    parts_in_flight: Annotated[int, "Upload parts of one object in flight."] = 2
+    max_attempts: Annotated[int, "Attempts of a request."] = 8
+    connect_timeout: Annotated[float, "Time limit for a connection."] = 10.0
+    read_timeout: Annotated[float, "Time limit for an answer."] = 60.0
+    ca_bundle: Annotated[str, "PEM file of certificates to trust, in place of the system's."] = ""
+    requester_pays: Annotated[bool, "Pay for reading somebody else's bucket."] = False
+    expected_bucket_owner: Annotated[str, "Account that must own the bucket."] = ""
+    object_lock_mode: Annotated[LockMode, "Lock objects when they are written. The bucket needs object lock."] = ""
+    object_lock_days: Annotated[int, "Days of the object lock."] = 0
 
-    def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        reading = ObjectReading(self._bucket, key)
-        return b"".join(reading), reading.etag
+    def __post_init__(self) -> None:
+        if not MIN_PART <= self.part_size <= MAX_PART:
+            raise UsageError(f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes")
+        if self.parts_in_flight < 1 or self.max_attempts < 1:
+            raise UsageError(
+                f"{self.parts_in_flight} parts in flight and {self.max_attempts} attempts can't be used",
+                "set s3.parts_in_flight and s3.max_attempts to 1 or more",
+            )
+        if bool(self.access_key_id) != bool(self.secret_access_key):
+            raise UsageError("an access key id and a secret access key only work together", "set both or none")
+        if self.sse_kms_key_id and self.sse != "aws:kms":
+            raise UsageError("a KMS key id alone encrypts nothing", "set s3.sse to aws:kms")
+        if self.object_lock_days < 0 or bool(self.object_lock_mode) != bool(self.object_lock_days):
+            raise UsageError(
+                "object lock takes a mode and a number of days",
+                "set s3.object_lock_mode and s3.object_lock_days, or neither",
+            )
+        if self.object_lock_mode and self.checksum == "none":
+            raise UsageError(
+                "object lock takes checksums: stores want one with what they lock", "set s3.checksum to crc64nvme"
+            )
 
-    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        if length > 0:
-            yield from ObjectReading(self._bucket, key, start, length)
+        parts = urlsplit(self.endpoint_url)
+        if parts.username is not None or parts.password is not None:
+            raise UsageError(
+                "the endpoint URL holds credentials", "give them as access key id and secret access key instead"
+            )
+        if self.endpoint_url and (parts.scheme not in {"http", "https"} or not parts.hostname):
+            raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host:port")
 
-    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        if into:
-            yield from ObjectReading(self._bucket, key, start, len(into), into)
 
-    def put(self, key: str, data: Buffer) -> str:
-        body = as_body(data)
-        try:
-            return put(self._bucket, key, body)
-        except OutcomeUnknownError as unknown:
-            return read_back(self._bucket, key, body, unknown)
+def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
+    """Return the address of `prefix`. AWS is one server: a bucket has the same name in every region."""
+    url = urlsplit(endpoint)
+    host = url.hostname or ""
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        server = "aws"
+    else:
+        port = url.port or _PORTS.get(url.scheme, 0)
+        server = f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
+    return Address(server, (bucket, *filter(None, prefix.split("/"))))
 
-    def put_new(self, key: str, data: Buffer) -> str:
-        return put_new(self._bucket, key, as_body(data))
 
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        body = as_body(data)
-        try:
-            return put(self._bucket, key, body, IfMatch=etag)
-        except OutcomeUnknownError as unknown:
-            refusal = PreconditionError(f"{self._bucket.describe(key)} is another version by now")
-            return read_back(self._bucket, key, body, unknown, refusal, etag)
+def _open(url: str, options: S3Options, key_class: KeyClasses) -> Store:
+    from kbackup.store.s3.store import S3Store
 
-    def upload(self, key: str) -> S3Upload:
-        return S3Upload(self._bucket, key)
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if ":" in bucket or "@" in bucket:
+        raise UsageError(
+            "the address of a bucket holds credentials, or a host",
+            "write s3://bucket/prefix, and set s3.access_key_id, s3.secret_access_key and s3.endpoint_url",
+        )
+    if not bucket:
+        raise UsageError(f"address {url!r} names no bucket", "write s3://bucket/prefix")
+    return S3Store(bucket, prefix.rstrip("/"), options, url, key_class)
 
-    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        after: dict[str, Any] = {"StartAfter": self._bucket.prefix + start_after} if start_after else {}
-        for page in self._pages(prefix, after):
-            for item in page.get("Contents", ()):
-                key = item["Key"].removeprefix(self._bucket.prefix)
-                if is_key(key):
-                    yield ObjectInfo(key, item["Size"], item["ETag"], item["LastModified"].timestamp())
 
-    def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        for page in self._pages(prefix, {"Delimiter": "/"}):
-            for item in page.get("CommonPrefixes", ()):
-                name = item["Prefix"].removeprefix(self._bucket.prefix)[len(prefix) : -1]
-                if is_key(name):
-                    yield name
+def _elsewhere(options: S3Options, **given: object) -> S3Options:
+    """Return options for another bucket. A profile of its own replaces the credentials."""
+    if "profile" in given:
+        given |= {"access_key_id": "", "secret_access_key": "", "session_token": ""}
+    return replace(options, **given)  # type: ignore[arg-type]
 
-    def _pages(self, prefix: str, arguments: dict[str, Any]) -> Iterator[Any]:
-        if not may_hold_keys(prefix):
-            return
-        arguments = {**self._bucket.common, "Prefix": self._bucket.prefix + prefix, **arguments}
-        with self._bucket.asking():
-            pages = iter(self._bucket.client.get_paginator("list_objects_v2").paginate(**arguments))
-        while True:
-            with self._bucket.asking():
-                page = next(pages, None)
-            if page is None:
-                return
-            yield page
 
-    def stat(self, key: str) -> ObjectInfo:
-        head = self._head(key)
-        return ObjectInfo(key, head["ContentLength"], head["ETag"], head["LastModified"].timestamp())
+def _worked_with(options: S3Options) -> S3Options:
+    return replace(options, object_lock_mode="", object_lock_days=0, storage_class="")
 
-    def checksum(self, key: str) -> int | None:
-        if self._bucket.options.checksum == "none":
-            self._head(key)
-            return None
-        head = self._head(key, ChecksumMode="ENABLED")
-        text = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
-        return crc_from(text) if text else None
 
-    def _head(self, key: str, **more: Any) -> HeadObjectOutputTypeDef:
-        full = self._bucket.full(key)
-        try:
-            with self._bucket.reading(key):
-                return self._bucket.head(full, **more)
-        except NotFoundError:
-            self._bucket.check_exists()
-            raise
+# Tables of Spark, by Hadoop's s3a.
 
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        failed: list[Failed] = []
-        remaining = iter(keys)
-        while batch := builtins.list(islice(remaining, _DELETES_A_REQUEST)):
-            objects: builtins.list[ObjectIdentifierTypeDef] = []
-            for key in batch:
-                try:
-                    objects.append({"Key": self._bucket.full(key)})
-                except StoreError as unusable:
-                    failed.append(Failed(key, unusable))
-            if not objects:
-                continue
-            with self._bucket.asking():
-                reply = self._bucket.client.delete_objects(
-                    **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
-                )
-            for error in reply.get("Errors", ()):
-                key = error["Key"].removeprefix(self._bucket.prefix)
-                kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
-                message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
-                hint = "check the rights to delete, and whether the object is locked"
-                failed.append(Failed(key, kind(message, hint)))
-        return failed
+_AWS = ("s3", "s3-transfer-manager", "sts", "apache-client")
+S3A = ("org.apache.hadoop:hadoop-aws:3.4.2", *(f"software.amazon.awssdk:{name}:2.29.52" for name in _AWS))
+"""The s3a of the Hadoop that Spark brings, with the few modules of the AWS SDK that it needs."""
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_TEMPORARY = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+
+
+def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """`[s3]` as options of s3a, for a table at `url`. They go with each read and write, and into no setting of the
+    session: nobody sees them on a command line or a page."""
+    if s3.profile and not s3.access_key_id:
+        from kbackup.store.s3.bucket import with_credentials
+
+        s3 = with_credentials(s3)
+    endpoint = s3.endpoint_url or next(filter(None, map(env.get, _ENDPOINTS)), "")
+    region = s3.region or next(filter(None, map(env.get, _REGIONS)), "")
+    path_style = bool(endpoint) if s3.path_style is None else s3.path_style
+    given = {
+        "endpoint": endpoint,
+        "endpoint.region": region or ("us-east-1" if endpoint else ""),
+        "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower(),
+        "path.style.access": str(path_style).lower(),
+        "access.key": s3.access_key_id,
+        "secret.key": s3.secret_access_key,
+        "session.token": s3.session_token,
+        "aws.credentials.provider": _TEMPORARY if s3.session_token else "",
+        "encryption.algorithm": {"AES256": "AES256", "aws:kms": "SSE-KMS"}.get(s3.sse, ""),
+        "encryption.key": s3.sse_kms_key_id,
+        "attempts.maximum": str(s3.max_attempts),
+        "connection.establish.timeout": f"{round(s3.connect_timeout * 1000)}ms",
+        "connection.timeout": f"{round(s3.read_timeout * 1000)}ms",
+        "requester.pays.enabled": str(s3.requester_pays).lower(),
+    }
+    return {f"fs.s3a.{name}": value for name, value in given.items() if value}
+
+
+KIND = StoreKind(
+    "s3",
+    "s3://bucket/prefix",
+    _open,
+    "s3",
+    S3Options,
+    ("endpoint_url", "region", "profile", "path_style"),
+    (
+        Question("endpoint_url", "URL of the S3 server (empty: AWS)"),
+        Question("region", "Region (empty: as AWS's tools find it)"),
+        Question("access_key_id", "Access key (empty: as AWS's tools find credentials)"),
+        Question("secret_access_key", "", "env:S3_SECRET_ACCESS_KEY", "access_key_id"),
+    ),
+    _elsewhere,
+    _worked_with,
+    Tables("s3a", lambda url: "s3a://" + url.partition("://")[2], S3A, hadoop_options),
+)

@@ -21,9 +21,9 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedErro
 from botocore.utils import determine_content_length
 
 from kbackup import __version__
-from kbackup.errors import DeniedError, NotFoundError, StoreError, UnreachableError
-from kbackup.store.base import MAX_KEY_BYTES, Address, address_of_bucket, check_key
-from kbackup.store.options import KeyClasses, S3Options, write_once
+from kbackup.errors import DeniedError, NotFoundError, UnreachableError
+from kbackup.store.base import Address, KeyClasses, check_key, key_within, write_once
+from kbackup.store.s3 import S3Options, address_of_bucket
 from kbackup.store.s3.errors import from_boto, never_sent, status_of
 
 if TYPE_CHECKING:
@@ -245,12 +245,7 @@ class Bucket:
 
     def full(self, key: str) -> str:
         """Return the bucket's key for the store's `key`."""
-        full = self.prefix + check_key(key)
-        if len(full.encode()) > MAX_KEY_BYTES:
-            raise StoreError(
-                f"key {full!r} can't be used", f"shorten the prefix: S3 takes at most {MAX_KEY_BYTES} bytes"
-            )
-        return full
+        return key_within(self.prefix, key)
 
     def describe(self, key: str = "") -> str:
         return f"s3://{self.name}/{self.prefix}{key}".rstrip("/")

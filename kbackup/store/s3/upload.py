@@ -24,7 +24,7 @@ from kbackup.errors import (
     UnreachableError,
 )
 from kbackup.store.base import Buffer, Upload, view_of
-from kbackup.store.options import MIN_PART
+from kbackup.store.s3 import MIN_PART
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError
 from kbackup.store.s3.read import ObjectReading

@@ -57,7 +57,11 @@ def main() -> int:
     with Broker() as broker, _archive_root(folder, options.minio) as (root, s3, env, proxy):
         commands = Commands(broker.bootstrap, s3, env, folder, session)
         walk = Walk(
-            Cluster(broker.bootstrap), commands, root, partial(open_store, options=S3Options(**s3)), options.seed
+            Cluster(broker.bootstrap),
+            commands,
+            root,
+            partial(open_store, options={"s3": S3Options(**s3)}),
+            options.seed,
         )
         try:
             walk.begin()

@@ -58,9 +58,9 @@ def test_waits_are_those_of_the_code() -> None:
     assert zookeeper is not None
     assert zookeeper.connection_timeout == zookeeper.session_timeout
     waits = [
-        config.s3.connect_timeout,
-        config.s3.read_timeout,
-        config.s3.max_attempts,
+        config.stores["s3"].connect_timeout,
+        config.stores["s3"].read_timeout,
+        config.stores["s3"].max_attempts,
         read._RESUMES,
         sum(upload._CONFLICT_WAITS),
         config.backup.lease_seconds,

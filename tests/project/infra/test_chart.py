@@ -246,7 +246,7 @@ def test_commands_and_variables_are_real(name: str, tmp_path: Path) -> None:
     args = ["backup"] if mirrors else one.container["args"]
     config = config_of(args, environment(one.container) | secret(name), toml)
     assert config.archive == "s3://backups/kafka"
-    assert config.s3.secret_access_key == "..."
+    assert config.stores["s3"].secret_access_key == "..."
     local = {"expire": "local[*]", "copy": "local[*]", "page": "local[*]"}
     assert config.spark.master == local.get(name, "local[2]")
 
@@ -301,7 +301,9 @@ def test_secrets_come_from_secrets_alone(values: str, tmp_path: Path) -> None:
             settings = [f"{part}.{name}" for part in ("source", "target") for name in getattr(config, part)]
             assert settings or values.startswith("mirror")
             assert not [path for path in settings if is_secret(path)], settings
-            assert not any((config.s3.access_key_id, config.s3.secret_access_key, config.encryption.key))
+            assert not any(
+                (config.stores["s3"].access_key_id, config.stores["s3"].secret_access_key, config.encryption.key)
+            )
 
 
 @pytest.mark.parametrize("name", SCHEDULED)

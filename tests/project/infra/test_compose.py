@@ -27,8 +27,11 @@ def test_compose_runs_kbackup(services: dict[str, dict[str, object]]) -> None:
     broker, s3 = services["kafka"]["environment"], services["s3"]["environment"]
     assert isinstance(broker, dict)
     assert "INSIDE://kafka:9092" in broker["KAFKA_ADVERTISED_LISTENERS"]
-    assert s3 == {"MINIO_ROOT_USER": config.s3.access_key_id, "MINIO_ROOT_PASSWORD": config.s3.secret_access_key}
-    assert config.s3.endpoint_url == "http://s3:9000"
+    assert s3 == {
+        "MINIO_ROOT_USER": config.stores["s3"].access_key_id,
+        "MINIO_ROOT_PASSWORD": config.stores["s3"].secret_access_key,
+    }
+    assert config.stores["s3"].endpoint_url == "http://s3:9000"
     script = services["bucket"]["command"]
     assert isinstance(script, list)
     assert str(config.archive).startswith(f"s3://{script[0].split()[-1].removeprefix('s3/')}/")

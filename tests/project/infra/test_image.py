@@ -12,8 +12,9 @@ from unittest import mock
 import pytest
 
 from kbackup.spark import session
-from kbackup.spark.delta import DELTA, DELTA_LOCK, S3A
+from kbackup.spark.delta import DELTA, DELTA_LOCK
 from kbackup.spark.jvm import LOCK
+from kbackup.store.s3 import S3A
 from tests.project.infra.chart import workload
 from tests.project.infra.files import INFRA, ROOT, config_of, spark_on_kubernetes
 

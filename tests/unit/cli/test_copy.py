@@ -12,7 +12,7 @@ from kbackup.cli.common.output import Reporter
 from kbackup.cli.copy import _target
 from kbackup.config import Setting, SettingOrigin
 from kbackup.store import open_store
-from kbackup.store.s3 import S3Store
+from kbackup.store.s3.store import S3Store
 from tests.support.archives import make_archive
 from tests.support.printed import Kbackup
 
@@ -78,7 +78,7 @@ def test_another_s3_server() -> None:
     keys = {"s3.endpoint_url": "http://here:1", "s3.region": "eu-west-1"}
     keys |= {"s3.access_key_id": "a", "s3.secret_access_key": "b"}
     loaded = load_config(FlagValues(settings=[Setting(path, text, origin) for path, text in keys.items()]))
-    given: dict[str, object] = {"endpoint_url": "http://there:2", "profile": "other"}
+    given: dict[str, object] = {"to_s3_endpoint_url": "http://there:2", "to_s3_profile": "other"}
     store = _target(Frame(loaded, Reporter()), "s3://bucket/copy", given)
     assert isinstance(store, S3Store)
     options = store._bucket.options

@@ -36,7 +36,7 @@ from kbackup.kafka.admin import cluster as admin
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import counted
 from kbackup.metrics.server import JointHealth, samples
-from kbackup.store import S3Options, open_store
+from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.flow_maps import CLUSTERS, flow_of, map_of
@@ -178,7 +178,7 @@ def test_take_halves_say_which_source_a_restore_point_is_of(frame: Frame, capsys
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     """With a flow that has applied restore point 1 of 2 and holds a topic back."""
-    made = make_archive(open_store(str(tmp_path_factory.mktemp("archive")), S3Options()))
+    made = make_archive(open_store(str(tmp_path_factory.mktemp("archive")), {}))
     positions = {
         TopicPartition("A.orders", 0): AppliedPosition(1, 10),
         TopicPartition("A.orders", 1): AppliedPosition(1, 12),
@@ -232,7 +232,7 @@ def test_for_machines(archive: Archive, capsys: pytest.CaptureFixture[str]) -> N
 def test_state_elsewhere(archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mirror", "status", archive.store.url, "--state", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "no flow of this archive has begun\n"
-    state = open_store(str(tmp_path), S3Options())
+    state = open_store(str(tmp_path), {})
     write_status(state, first_status(flow_of(), archive.info.id, None))
     assert main(["mirror", "status", archive.store.url, "--state", str(tmp_path)]) == 0
     out = capsys.readouterr().out

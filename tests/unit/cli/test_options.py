@@ -41,7 +41,7 @@ def loaded(*args: str, target: bool = False) -> Loaded:
     @options.common_options
     @options.archive_option
     @(options.target_options if target else options.source_options)
-    @options.s3_options
+    @options.store_options
     @options.spark_options
     @options.key_options(*(path for path in KEYS if path.startswith("restore." if target else "backup.")))
     @pass_frame
@@ -68,7 +68,7 @@ def test_backup_flags() -> None:
     assert config.source == {"bootstrap.servers": "h:1", "client.id": "x=y"}
     assert (config.backup.topics, config.backup.groups) == (("a", "/b,c/"), ("g", "h"))
     assert (config.backup.segment_bytes, config.backup.allow_loss) == (1 << 20, True)
-    assert (config.s3.path_style, config.s3.region) == (True, "r")
+    assert (config.stores["s3"].path_style, config.stores["s3"].region) == (True, "r")
     assert result.origins["source.bootstrap.servers"] == SettingOrigin("flag", "--bootstrap-server")
     assert result.origins["backup.topics"] == SettingOrigin("flag", "--topics")
 

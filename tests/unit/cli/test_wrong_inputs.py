@@ -63,7 +63,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("repair nowhere", 10, "there is no archive at nowhere", "check the address"),
     ("list s3:/b/x", 2, "invalid address 's3:/b/x'", ADDRESS),
     ("copy ftp://x/y -a archive", 2, "invalid address 'ftp://x/y'", ADDRESS),
-    ("list s3://", 2, "address 's3://' names no bucket", ADDRESS),
+    ("list s3://", 2, "address 's3://' names no bucket", "write s3://bucket/prefix"),
     (
         *("key list archive --encryption-key env:HOME", 12, "archive archive is not encrypted, but a key is given"),
         "remove encryption.key, or make another archive: an archive is encrypted from its start or never",

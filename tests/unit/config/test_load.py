@@ -17,7 +17,7 @@ from kbackup.config.clients import CONTROLLED
 from kbackup.config.values import parse_rule
 from kbackup.config.windows import Range, in_zone, parse_duration, parse_range, parse_size, parse_time
 from kbackup.errors import UsageError
-from kbackup.store.options import S3Options
+from kbackup.store.s3 import S3Options
 
 FLAG = SettingOrigin("flag", "--set")
 
@@ -49,7 +49,7 @@ def refused(
 def test_defaults() -> None:
     config = loaded().config
     assert config == Config()
-    assert config.s3 == S3Options()
+    assert config.stores["s3"] == S3Options()
     assert config.backup.segment_bytes == 134_217_728
     assert (config.archive, config.source, config.spark.master) == (None, {}, "local[*]")
 
@@ -126,8 +126,8 @@ def test_second_names_of_librdkafka_are_one_key() -> None:
 def test_text_is_read_as_the_key_wants(path: str, written: str, value: object) -> None:
     variable = {"KBACKUP_" + path.upper().replace(".", "_"): written}
     section, _, field = path.partition(".")
-    assert getattr(getattr(loaded("", variable).config, section), field) == value
-    assert getattr(getattr(loaded("", flags={path: written}).config, section), field) == value
+    assert getattr(loaded("", variable).config.section(section), field) == value
+    assert getattr(loaded("", flags={path: written}).config.section(section), field) == value
 
 
 @pytest.mark.parametrize(("text", "environ"), [("[restore]\nbackup = 7", {}), ("", {"KBACKUP_RESTORE_BACKUP": "7"})])

@@ -39,7 +39,6 @@ from kbackup.jobs.export.job import (
     export_parquet,
 )
 from kbackup.metrics.registry import Silent
-from kbackup.store import S3Options
 from kbackup.store.file import FileStore
 from kbackup.types import RecordBlock
 from tests.support.archives import expired, grow, grow_each, make_archive
@@ -169,18 +168,18 @@ def test_never_into_or_around_an_archive(job: Job, destination: str, tmp_path: P
     url = f"file://{tmp_path}/archive" if destination == "file://" else f"{tmp_path}/{destination}"
     before = set(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match=r"is the archive itself|(lies within|holds) the archive|other is an archive"):
-        job(ExportJob(Export(), url, store, S3Options(), no_spark, Silent(), 60))
+        job(ExportJob(Export(), url, store, {}, no_spark, Silent(), 60))
     assert set(tmp_path.rglob("*")) == before
 
 
 def test_a_bucket_as_spark_writes_it_and_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert Destination.at("s3a://lake/kafka/", S3Options()).url == "s3://lake/kafka"
-    assert Destination.at("~/lake", S3Options()).url == f"{tmp_path}/lake"
+    assert Destination.at("s3a://lake/kafka/", {}).url == "s3://lake/kafka"
+    assert Destination.at("~/lake", {}).url == f"{tmp_path}/lake"
 
 
 def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
-    destination = Destination.at(f"{tmp_path}/lake", S3Options())
+    destination = Destination.at(f"{tmp_path}/lake", {})
     store, lags, diverged = (FileStore(tmp_path / name) for name in ("archive", "lags", "diverged"))
     make_archive(store)
     copytree(tmp_path / "archive", tmp_path / "lags")
@@ -206,9 +205,9 @@ def test_an_archive_that_is_behind_gets_nothing_exported(job: Job, tmp_path: Pat
     make_archive(store)
     copytree(tmp_path / "archive", tmp_path / "ahead")
     grow(ahead, 3, 50, 60)
-    Destination.at(f"{tmp_path}/lake", S3Options()).check_same_lineage(open_archive(ahead))
+    Destination.at(f"{tmp_path}/lake", {}).check_same_lineage(open_archive(ahead))
     with pytest.raises(RefusedError, match="brought up to restore point 3"):
-        job(ExportJob(Export(), f"{tmp_path}/lake", store, S3Options(), no_spark, Silent(), 60))
+        job(ExportJob(Export(), f"{tmp_path}/lake", store, {}, no_spark, Silent(), 60))
 
 
 # Records that expired before Parquet files had them: told once, by exit code 3.
@@ -298,7 +297,7 @@ def test_a_file_for_each_date() -> None:
 
 
 def test_other_files_beside_the_points_are_let_alone(tmp_path: Path) -> None:
-    destination = Destination.at(str(tmp_path), S3Options())
+    destination = Destination.at(str(tmp_path), {})
     assert module._reached(destination) == 0
     for seq in (9, 41, 12_345_678_901):
         destination.own.put(point_key(seq), b"{}")
@@ -362,7 +361,7 @@ def archive_delta(tmp_path: Path) -> Archive:
 def export(archive: Archive, tmp_path: Path) -> ExportReport:
     spark: Any = object
     url = str(tmp_path / "tables")
-    return export_delta(ExportJob(Export(), url, archive.store, S3Options(), spark, Silent(), 60))
+    return export_delta(ExportJob(Export(), url, archive.store, {}, spark, Silent(), 60))
 
 
 def test_segments_of_any_size_are_read_whole_and_held_against_their_checksum(

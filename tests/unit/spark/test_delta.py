@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.spark.delta import DELTA, EXTENSION, hadoop_options, session_conf, table_path
-from kbackup.store import S3Options
+from kbackup.store import S3Options, s3
 
 PLACES = ("s3://lake/kafka",)
 KEYS = S3Options(
@@ -27,9 +27,9 @@ def test_a_session_gets_what_it_does_not_bring() -> None:
     assert plain["spark.jars.packages"] == DELTA[0]
     assert plain["spark.executor.memory"] == "2g"
     assert EXTENSION.items() <= plain.items()
-    s3 = session_conf({}, PLACES)
-    assert "hadoop-aws" in s3["spark.jars.packages"]
-    assert "software.amazon.awssdk:bundle" in s3["spark.jars.excludes"]
+    far = session_conf({}, PLACES)
+    assert "hadoop-aws" in far["spark.jars.packages"]
+    assert "software.amazon.awssdk:bundle" in far["spark.jars.excludes"]
 
 
 @pytest.mark.parametrize("name", ["spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"])
@@ -41,24 +41,24 @@ def test_a_session_that_brings_jars_gets_no_others(name: str) -> None:
 
 
 def test_s3_is_translated() -> None:
-    options = hadoop_options(KEYS, PLACES[0], {})
+    options = s3.hadoop_options(KEYS, PLACES[0], {})
     assert options["fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert options["fs.s3a.endpoint.region"] == "eu-west-1"
     assert options["fs.s3a.path.style.access"] == "true"
     assert options["fs.s3a.connection.ssl.enabled"] == "false"
     assert (options["fs.s3a.access.key"], options["fs.s3a.secret.key"]) == ("id", "secret")
     assert "fs.s3a.session.token" not in options
-    assert hadoop_options(KEYS, "/srv/lake", {}) == {}
+    assert hadoop_options({}, "/srv/lake") == {}
 
 
 def test_the_environment_says_the_rest() -> None:
-    options = hadoop_options(
+    options = s3.hadoop_options(
         S3Options(), PLACES[0], {"AWS_ENDPOINT_URL_S3": "https://store", "AWS_REGION": "us-west-2"}
     )
     assert (options["fs.s3a.endpoint"], options["fs.s3a.endpoint.region"]) == ("https://store", "us-west-2")
     assert options["fs.s3a.connection.ssl.enabled"] == "true"
     assert not [name for name in options if "key" in name]
-    plain = hadoop_options(S3Options(), PLACES[0], {})
+    plain = s3.hadoop_options(S3Options(), PLACES[0], {})
     assert not {"fs.s3a.endpoint", "fs.s3a.endpoint.region"} & plain.keys()
     assert plain["fs.s3a.path.style.access"] == "false"
 
@@ -67,7 +67,7 @@ def test_credentials_of_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file = tmp_path / "credentials"
     file.write_text("[lake]\naws_access_key_id = of-lake\naws_secret_access_key = hidden\naws_session_token = short\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    told = hadoop_options(S3Options(profile="lake"), PLACES[0], {})
+    told = s3.hadoop_options(S3Options(profile="lake"), PLACES[0], {})
     assert told["fs.s3a.access.key"] == "of-lake"
     assert told["fs.s3a.session.token"] == "short"
     assert told["fs.s3a.aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")

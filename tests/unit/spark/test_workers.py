@@ -34,7 +34,7 @@ def work_of(store: Store, source: dict[str, str]) -> BackupWork:
 
 
 def s3_store(**options: str) -> Store:
-    return open_store("s3://bucket", S3Options(region="eu-north-1", **options))  # type: ignore[arg-type]
+    return open_store("s3://bucket", {"s3": S3Options(region="eu-north-1", **options)})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

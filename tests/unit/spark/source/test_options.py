@@ -152,7 +152,7 @@ def test_options_run_no_command_and_read_no_file_of_the_driver(tmp_path: Path, m
         assert "the key command tee" in outcome(options)
         assert ran.exists()
         ran.unlink()
-    assert str(load(request_of(reading).settings).config.s3.endpoint_url).endswith("hunter2")
+    assert str(load(request_of(reading).settings).config.stores["s3"].endpoint_url).endswith("hunter2")
 
 
 def test_secrets_don_t_show() -> None:

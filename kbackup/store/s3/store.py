@@ -1,0 +1,145 @@
+"""A store in an S3 bucket. The SDK is imported in this package alone."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
+from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, Store, is_key, may_hold_keys, write_once
+from kbackup.store.s3 import S3Options
+from kbackup.store.s3.bucket import Bucket
+from kbackup.store.s3.read import ObjectReading
+from kbackup.store.s3.upload import S3Upload, as_body, crc_from, put, put_new, read_back
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
+
+_DELETES_A_REQUEST = 1000
+
+
+class S3Store(Store):
+    """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        options: S3Options | None = None,
+        url: str = "",
+        key_class: KeyClasses = write_once,
+    ) -> None:
+        self._bucket = Bucket(bucket, prefix, options or S3Options(), key_class)
+        self.url = url or self._bucket.describe()
+
+    @property
+    def address(self) -> Address:
+        return self._bucket.address
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        reading = ObjectReading(self._bucket, key)
+        return b"".join(reading), reading.etag
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        if length > 0:
+            yield from ObjectReading(self._bucket, key, start, length)
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        if into:
+            yield from ObjectReading(self._bucket, key, start, len(into), into)
+
+    def put(self, key: str, data: Buffer) -> str:
+        body = as_body(data)
+        try:
+            return put(self._bucket, key, body)
+        except OutcomeUnknownError as unknown:
+            return read_back(self._bucket, key, body, unknown)
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        return put_new(self._bucket, key, as_body(data))
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        body = as_body(data)
+        try:
+            return put(self._bucket, key, body, IfMatch=etag)
+        except OutcomeUnknownError as unknown:
+            refusal = PreconditionError(f"{self._bucket.describe(key)} is another version by now")
+            return read_back(self._bucket, key, body, unknown, refusal, etag)
+
+    def upload(self, key: str) -> S3Upload:
+        return S3Upload(self._bucket, key)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        after: dict[str, Any] = {"StartAfter": self._bucket.prefix + start_after} if start_after else {}
+        for page in self._pages(prefix, after):
+            for item in page.get("Contents", ()):
+                key = item["Key"].removeprefix(self._bucket.prefix)
+                if is_key(key):
+                    yield ObjectInfo(key, item["Size"], item["ETag"], item["LastModified"].timestamp())
+
+    def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        for page in self._pages(prefix, {"Delimiter": "/"}):
+            for item in page.get("CommonPrefixes", ()):
+                name = item["Prefix"].removeprefix(self._bucket.prefix)[len(prefix) : -1]
+                if is_key(name):
+                    yield name
+
+    def _pages(self, prefix: str, arguments: dict[str, Any]) -> Iterator[Any]:
+        if not may_hold_keys(prefix):
+            return
+        arguments = {**self._bucket.common, "Prefix": self._bucket.prefix + prefix, **arguments}
+        with self._bucket.asking():
+            pages = iter(self._bucket.client.get_paginator("list_objects_v2").paginate(**arguments))
+        while True:
+            with self._bucket.asking():
+                page = next(pages, None)
+            if page is None:
+                return
+            yield page
+
+    def stat(self, key: str) -> ObjectInfo:
+        head = self._head(key)
+        return ObjectInfo(key, head["ContentLength"], head["ETag"], head["LastModified"].timestamp())
+
+    def checksum(self, key: str) -> int | None:
+        if self._bucket.options.checksum == "none":
+            self._head(key)
+            return None
+        head = self._head(key, ChecksumMode="ENABLED")
+        text = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
+        return crc_from(text) if text else None
+
+    def _head(self, key: str, **more: Any) -> HeadObjectOutputTypeDef:
+        full = self._bucket.full(key)
+        try:
+            with self._bucket.reading(key):
+                return self._bucket.head(full, **more)
+        except NotFoundError:
+            self._bucket.check_exists()
+            raise
+
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        failed: list[Failed] = []
+        remaining = iter(keys)
+        while batch := builtins.list(islice(remaining, _DELETES_A_REQUEST)):
+            objects: builtins.list[ObjectIdentifierTypeDef] = []
+            for key in batch:
+                try:
+                    objects.append({"Key": self._bucket.full(key)})
+                except StoreError as unusable:
+                    failed.append(Failed(key, unusable))
+            if not objects:
+                continue
+            with self._bucket.asking():
+                reply = self._bucket.client.delete_objects(
+                    **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
+                )
+            for error in reply.get("Errors", ()):
+                key = error["Key"].removeprefix(self._bucket.prefix)
+                kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
+                message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
+                hint = "check the rights to delete, and whether the object is locked"
+                failed.append(Failed(key, kind(message, hint)))
+        return failed

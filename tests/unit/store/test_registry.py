@@ -1,0 +1,89 @@
+"""A kind of store that kbackup does not know: registered by one line, it serves every command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from kbackup.store import registry
+from kbackup.store.base import KeyClasses, Question, Store, StoreKind
+from kbackup.store.file import FileStore
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShelfOptions:
+    room: Annotated[str, "Room that the shelves are in."] = ""
+    door_token: Annotated[str, "Token of the door."] = field(default="", repr=False)
+    width_bytes: Annotated[int, "Width of a shelf."] = 1 << 20
+
+
+def open_shelf(url: str, options: ShelfOptions, key_class: KeyClasses) -> Store:
+    return FileStore(Path(options.room) / url.removeprefix("shelf://"), url, key_class)
+
+
+SHELF = StoreKind(
+    "shelf",
+    "shelf://name",
+    open_shelf,
+    "room",
+    ShelfOptions,
+    ("room",),
+    (Question("room", "Room"), Question("door_token", "", "env:DOOR", "room")),
+)
+
+_PROGRAM = """
+import sys
+from kbackup.store import registry
+from tests.unit.store.test_registry import SHELF
+registry.register(SHELF)
+from kbackup.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def kbackup(folder: Path, *argv: str, answers: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *argv],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "KBACKUP_ROOM_DOOR_TOKEN": "hush", "HOME": str(folder)},
+        cwd=folder,
+        input=answers,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_every_command_knows_it(tmp_path: Path) -> None:
+    from tests.support.archives import make_archive
+
+    room = tmp_path / "room"
+    make_archive(FileStore(room / "first"))
+    flags = ("--room-room", str(room))
+    assert "2026-01-02T00:00:00.000Z" in kbackup(tmp_path, "list", "shelf://first", *flags)
+    copied = kbackup(tmp_path, "copy", "shelf://second", "-a", "shelf://first", *flags)
+    assert copied.startswith("shelf://second: ")
+    there = ("copy", "shelf://third", "-a", "shelf://first", *flags, "--to-room-room", str(tmp_path / "annex"))
+    kbackup(tmp_path, *there)
+    assert {path.name for path in room.iterdir()} == {"first", "second"}
+    assert (tmp_path / "annex" / "third" / "archive.json").is_file()
+    kbackup(tmp_path, "verify", "shelf://second", "--quick", *flags)
+    shown = kbackup(tmp_path, "config", *flags, "-a", "shelf://first")
+    assert re.search(rf"^room\.room +{room} +flag --room-room$", shown, re.MULTILINE)
+    assert re.search(r"^room\.door_token +\*+ +environment KBACKUP_ROOM_DOOR_TOKEN$", shown, re.MULTILINE)
+    assert "hush" not in shown
+    assert "Width of a shelf." in kbackup(tmp_path, "config", "--keys")
+
+
+def test_a_scheme_is_taken_once() -> None:
+    with pytest.raises(ValueError, match="file://"):
+        registry.register(SHELF._replace(scheme="file"))
