@@ -161,7 +161,7 @@ def test_a_part_that_can_not_be_sent_keeps_its_error(through: Store, proxy: Prox
 
 
 def test_damaged_parts_are_refused(minio_location: S3Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbackup.store.s3.upload.crc64nvme", lambda data, crc: crc ^ len(data))
+    monkeypatch.setattr("kbackup.store.parts.crc64nvme", lambda data, crc: crc ^ len(data))
     for size in (10, PART + 10):
         with pytest.raises(StoreError, match="damaged on their way"):
             upload(minio_location.store(), "key", data_of(size))
@@ -238,7 +238,7 @@ def test_filling_goes_on_where_a_connection_dropped(
     through: Store, proxy: Proxy, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not direct:  # with an SDK that reads in another way
-        monkeypatch.setattr("kbackup.store.s3.read._plain_response", lambda body: None)
+        monkeypatch.setattr("kbackup.store.reading.plain_response", lambda body: None)
     data = data_of(4 * CHUNK)
     through.put("key", data)
     proxy.cut_bodies(1000, 2 * CHUNK, CHUNK // 2)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
 from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, Store, is_key, may_hold_keys, write_once
+from kbackup.store.parts import as_body
+from kbackup.store.reading import read_back
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.read import ObjectReading
-from kbackup.store.s3.upload import S3Upload, as_body, crc_from, put, put_new, read_back
+from kbackup.store.s3.read import S3Reading
+from kbackup.store.s3.upload import S3Upload, crc_from, put, put_new
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
@@ -39,23 +41,23 @@ class S3Store(Store):
         return self._bucket.address
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        reading = ObjectReading(self._bucket, key)
+        reading = S3Reading(self._bucket, key)
         return b"".join(reading), reading.etag
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if length > 0:
-            yield from ObjectReading(self._bucket, key, start, length)
+            yield from S3Reading(self._bucket, key, start, length)
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         if into:
-            yield from ObjectReading(self._bucket, key, start, len(into), into)
+            yield from S3Reading(self._bucket, key, start, len(into), into)
 
     def put(self, key: str, data: Buffer) -> str:
         body = as_body(data)
         try:
             return put(self._bucket, key, body)
         except OutcomeUnknownError as unknown:
-            return read_back(self._bucket, key, body, unknown)
+            return read_back(S3Reading(self._bucket, key), body, unknown)
 
     def put_new(self, key: str, data: Buffer) -> str:
         return put_new(self._bucket, key, as_body(data))
@@ -66,7 +68,7 @@ class S3Store(Store):
             return put(self._bucket, key, body, IfMatch=etag)
         except OutcomeUnknownError as unknown:
             refusal = PreconditionError(f"{self._bucket.describe(key)} is another version by now")
-            return read_back(self._bucket, key, body, unknown, refusal, etag)
+            return read_back(S3Reading(self._bucket, key), body, unknown, refusal, etag)
 
     def upload(self, key: str) -> S3Upload:
         return S3Upload(self._bucket, key)

@@ -16,7 +16,8 @@ from kbackup.jobs.restore import job as restore
 from kbackup.kafka import produce, retry, schema_registry
 from kbackup.kafka.admin import cluster
 from kbackup.metadata.sources import Sources
-from kbackup.store.s3 import read, upload
+from kbackup.store import reading
+from kbackup.store.s3 import upload
 from tests.project.docs.documents import ROOT
 
 DOCS = ROOT / "infra" / "docs"
@@ -61,7 +62,7 @@ def test_waits_are_those_of_the_code() -> None:
         config.stores["s3"].connect_timeout,
         config.stores["s3"].read_timeout,
         config.stores["s3"].max_attempts,
-        read._RESUMES,
+        reading._RESUMES,
         sum(upload._CONFLICT_WAITS),
         config.backup.lease_seconds,
         sum(cluster._PATIENCE),

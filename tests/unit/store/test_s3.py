@@ -28,11 +28,12 @@ from kbackup.errors import (
     UsageError,
 )
 from kbackup.store import S3Options
+from kbackup.store.parts import SMALL, Body, PartBuffer
 from kbackup.store.s3 import upload
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError, from_boto, never_sent
 from kbackup.store.s3.store import S3Store
-from kbackup.store.s3.upload import SMALL, Body, PartBuffer, S3Upload
+from kbackup.store.s3.upload import S3Upload
 
 
 def answer(status: int, code: str, text: str = "") -> boto.ClientError:
