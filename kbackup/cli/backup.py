@@ -11,7 +11,14 @@ import msgspec
 from kbackup import library
 from kbackup.cli.common import session
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import archive_command, key_option, key_options, name_options, source_options
+from kbackup.cli.common.options import (
+    archive_command,
+    key_option,
+    key_options,
+    name_options,
+    rate_option,
+    source_options,
+)
 from kbackup.cli.common.output import Reporter, ShownProgress, columns
 from kbackup.cli.common.session import spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
@@ -139,6 +146,7 @@ def _follow_until_stopped(frame: Frame) -> int:
     key_options("follow.small_bytes", "follow.small_segments"),
     key_option("follow.listen", "--listen"),
     key_option("follow.stale_after_seconds", "--stale-after"),
+    rate_option,
     spark=True,
     example="kbackup backup --label before-migration",
 )

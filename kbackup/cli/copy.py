@@ -8,7 +8,7 @@ import click
 
 from kbackup.archive import layout
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import archive_command, point_option, second_store_options
+from kbackup.cli.common.options import archive_command, point_option, rate_option, second_store_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.store import Store, open_store
@@ -21,6 +21,7 @@ from kbackup.util.text import human_duration, human_size, plural
     click.argument("destination", metavar="DEST"),
     point_option("Copy this restore point alone, with all that it needs. [default all]"),
     click.option("--keep", is_flag=True, help="Keep restore points and records that expired in the source."),
+    rate_option,
     second_store_options,
     example="kbackup copy s3://other-region/kafka",
 )
@@ -61,6 +62,5 @@ def _target(frame: Frame, url: str, to: Mapping[str, object]) -> Store:
     given = {name: value for name, value in given.items() if value is not None}
     if given:
         stores = {**stores, kind.section: kind.elsewhere(options_for(kind, stores), **given)}
-    return open_store(
-        url, stores, config.encryption.key or "", archive_id=config.archive_id, key_class=layout.key_class
-    )
+    key, rate = config.encryption.key or "", config.limit_rate
+    return open_store(url, stores, key, archive_id=config.archive_id, key_class=layout.key_class, rate=rate)

@@ -13,7 +13,7 @@ from kbackup.config.models import Config, store_models
 from kbackup.config.windows import RANGES, TIMES
 from kbackup.errors import UsageError
 
-Kind = Literal["size", "duration", "time", "flag", "number", "choice", "text", "list", "table"]
+Kind = Literal["size", "rate", "duration", "time", "flag", "number", "choice", "text", "list", "table"]
 
 _EXPECTED = {
     "restore.restore_point": "a number, a label or latest",
@@ -21,6 +21,7 @@ _EXPECTED = {
     "restore.skip": RANGES,
     "archive_id": "32 hex digits",
     "size": "a size such as 8MiB",
+    "rate": "a rate such as 50MB/s",
     "duration": "a duration such as 90s",
     "time": TIMES,
     "flag": "true or false",
@@ -74,6 +75,8 @@ def show_value(key: Key, value: object) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
+    if isinstance(value, int | float) and key.kind == "rate":
+        return f"{show_value(key._replace(kind='size'), value)}/s"
     if isinstance(value, int | float) and key.kind == "size":
         units = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
         fitting = (f"{int(value) >> shift}{unit}" for shift, unit in units if value and value % (1 << shift) == 0)
@@ -137,8 +140,8 @@ def _kind(name: str, hint: Any) -> Kind:
     if _literals(hint):
         return "choice"
     if plain in (int, float):
-        if re.search(r"_(bytes|size)$", name):
-            return "size"
+        if unit := re.search(r"_(bytes|size|rate)$", name):
+            return "rate" if unit[1] == "rate" else "size"
         return "duration" if re.search(r"(_seconds|_timeout|_age)$", name) else "number"
     return "time" if name.endswith("_time") else "text"
 

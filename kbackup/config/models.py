@@ -193,6 +193,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
         "catalog, to notice an archive that went back.",
     ] = True
+    limit_rate: Annotated[
+        Annotated[int, Meta(ge=1 << 20)] | None,
+        "Bytes per second, on each machine, that go to or from the archive, and to the target. Unset: no limit.",
+    ] = None
     stores: StoreOptions = msgspec.field(default_factory=default_stores)
     encryption: Encryption = msgspec.field(default_factory=Encryption)
     backup: Backup = msgspec.field(default_factory=Backup)

@@ -143,8 +143,8 @@ def _referenced(match: re.Match[str], where: str, environ: Mapping[str, str]) ->
 
 
 def _from_text(key: Key, text: str) -> object:
-    if key.kind == "size":
-        return parse_size(text)
+    if key.kind in ("size", "rate"):
+        return parse_size(text.removesuffix("/s") if key.kind == "rate" else text)
     if key.kind == "duration":
         seconds = parse_duration(text)
         return int(seconds) if seconds.is_integer() else seconds

@@ -25,6 +25,7 @@ from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
+from kbackup.store.wrappers import limit_beside
 from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
 
 # Reading ahead: an iterator's next items are made in a thread while the caller works on the last one.
@@ -187,6 +188,7 @@ def within(offsets: Int64Array, low: Int64Array, high: Int64Array) -> Int64Array
 
 
 LARGE_SEGMENT = 256 << 20
+_SECONDS = 20  # of a limited rate, that a transaction or an unchecked segment has at most
 _AHEAD = 1  # lists of steps that wait while one is produced; the store is read two ranges ahead as well
 _TOGETHER = 1 << 20  # bytes
 
@@ -247,6 +249,12 @@ class UnitRun:
     counted: Cut = NOTHING
     reached: dict[TopicPartition, ReachedOffset] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._limit, self._large = limit_beside(self.store), LARGE_SEGMENT
+        if self._limit is not None:  # the broker ends a transaction that lasts too long
+            self._large = min(self._large, _SECONDS * self._limit.rate)
+            self.transaction_bytes = min(self.transaction_bytes, _SECONDS * self._limit.rate)
+
     def run(self) -> None:
         for steps in ahead(together(self._read()), _AHEAD):
             for range_, step in steps:
@@ -255,7 +263,7 @@ class UnitRun:
 
     def _read(self) -> Iterator[tuple[UnitRange, ReadStep]]:
         """Runs ahead of what is produced, from one segment into the next."""
-        check_first = LARGE_SEGMENT if self.ledger.transactions else None
+        check_first = self._large if self.ledger.transactions else None
         for range_ in self.ranges:
             start = self.start(range_)
             if start is None:
@@ -269,6 +277,8 @@ class UnitRun:
             self._commit()  # another incarnation: its source offsets begin anew
         block = step.block
         if block is not None:
+            if self._limit is not None:
+                self._limit.take(block.nbytes)
             self.producer.send(range_.tp, block)
             self.sender.add(len(block), block.nbytes)
             self.sent = True
@@ -278,7 +288,7 @@ class UnitRun:
         # not what was sent: a window that selects little must not keep a transaction open for long
         self.pending += step.read
         self.reached[range_.tp] = ReachedOffset(range_, step.next)
-        may_end = block is None or step.segment.bytes > LARGE_SEGMENT
+        may_end = block is None or step.segment.bytes > self._large
         if step.pause or (may_end and self.pending >= self.transaction_bytes):
             self._commit()
 

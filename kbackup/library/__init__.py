@@ -89,7 +89,9 @@ def archive_store(
     folder = cache_folder() if config.metadata_cache else None
     metadata = folder / "archives" if cached and folder is not None else None
     key = config.encryption.key or ""
-    store = open_store(address, config.stores, key, metadata, config.archive_id, key_class=layout.key_class)
+    store = open_store(
+        address, config.stores, key, metadata, config.archive_id, key_class=layout.key_class, rate=config.limit_rate
+    )
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
     if folder is None:
@@ -120,7 +122,13 @@ def state_store(config: Config, store: Store | None) -> Store:
     """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
     if not config.restore.state:
         return store if store is not None else archive_store(config)[0]
-    return open_store(config.restore.state, config.stores, config.encryption.key or "", key_class=layout.key_class)
+    return open_store(
+        config.restore.state,
+        config.stores,
+        config.encryption.key or "",
+        key_class=layout.key_class,
+        rate=config.limit_rate,
+    )
 
 
 # Jobs. Each opens what it needs, starts Spark where it has to, and returns the report that its command prints with

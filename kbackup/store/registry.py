@@ -87,17 +87,23 @@ def open_store(
     archive_id: str | None = None,
     *,
     key_class: KeyClasses | None = None,
+    rate: int | None = None,
 ) -> Store:
     """Return the store at an address such as `s3://bucket/prefix`, `file:///path` or a path, without a request to it.
 
     `options` has the settings of each kind of store by its section. `key_class` returns the class of each key,
     `archive.layout.key_class` for an archive: an encrypted store needs it. `key` (`encryption.key`) decrypts and
     encrypts its objects. With `archive_id`, data keys of other archives are refused. `cache` is the folder for objects
-    that were listed, unless the store is a directory.
+    that were listed, unless the store is a directory. `rate` limits the bytes per second.
     """
     kind = kind_of(url)
     own = options_for(kind, options or {})
-    store = plain = kind.open(url, own, key_class or write_once)
+    plain = kind.open(url, own, key_class or write_once)
+    if rate is not None:
+        from kbackup.store.wrappers import LimitedStore
+
+        plain = LimitedStore(plain, rate)
+    store = plain
     if cache is not None and kind is not DIRECTORY:
         from kbackup.store.wrappers import CachedStore, Shelf
 

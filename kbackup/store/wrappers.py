@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import fcntl
 import hashlib
 import os
+import struct
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +16,9 @@ from pathlib import Path
 from kbackup.errors import AlreadyExistsError, NotFoundError
 from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, Upload, encryption_of, is_key, view_of
 from kbackup.util.system import check_own, make_own, read_own, write_own
+
+_SMALL = 64 << 10  # bytes
+_LONGEST_WAIT = 600.0  # s
 
 
 class DelegatingStore(Store):
@@ -130,6 +137,92 @@ class GuardedStore(DelegatingStore):
 
     def before_write(self, keys: Sequence[str]) -> None:
         self.check()
+
+
+class RateLimit:
+    """A limit of bytes per second for all processes of this user on this machine that give the same `name`."""
+
+    def __init__(self, rate: int, name: str) -> None:
+        self.rate, self.name = rate, name
+
+    def take(self, size: int) -> None:
+        """Wait for the turn of `size` bytes: those taken before go first, at `rate`."""
+        folder = Path(tempfile.gettempdir()) / f"kbackup-rates-{os.getuid()}"
+        make_own(folder)
+        path = folder / hashlib.sha256(self.name.encode()).hexdigest()
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            now, written = time.monotonic(), file.read(8)
+            free = struct.unpack("d", written)[0] if len(written) == 8 else now
+            turn = free if now < free < now + _LONGEST_WAIT else now  # later is of a clock before this machine started
+            file.seek(0)
+            file.write(struct.pack("d", turn + size / self.rate))
+        time.sleep(turn - now)
+
+
+class LimitedUpload(Upload):
+    """`Upload` whose bytes take their turn in `limit`."""
+
+    def __init__(self, inner: Upload, limit: RateLimit) -> None:
+        self._inner, self._limit = inner, limit
+
+    def write(self, data: Buffer) -> None:
+        self._limit.take(view_of(data).nbytes)
+        self._inner.write(data)
+
+    def commit(self) -> tuple[int, int]:
+        return self._inner.commit()
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
+class LimitedStore(DelegatingStore):
+    """`Store` over `inner` that reads and writes at most `rate` bytes per second together with all that this user runs
+    on the same address. Small objects don't wait: among them are leases."""
+
+    def __init__(self, inner: Store, rate: int) -> None:
+        super().__init__(inner)
+        self.limit = RateLimit(rate, inner.url)
+
+    def _taken(self, data: Buffer) -> Buffer:
+        if (size := view_of(data).nbytes) >= _SMALL:
+            self.limit.take(size)
+        return data
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        data, etag = self.inner.get_with_etag(key)
+        self._taken(data)
+        return data, etag
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        for chunk in self.inner.open_range(key, start, length):
+            self._taken(chunk)
+            yield chunk
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        for view in self.inner.fill(key, start, into):
+            self._taken(view)
+            yield view
+
+    def put(self, key: str, data: Buffer) -> str:
+        return self.inner.put(key, self._taken(data))
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        return self.inner.put_new(key, self._taken(data))
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        return self.inner.replace(key, self._taken(data), etag)
+
+    def upload(self, key: str) -> Upload:
+        return LimitedUpload(self.inner.upload(key), self.limit)
+
+
+def limit_beside(store: Store) -> RateLimit | None:
+    """Return the limit for what goes from `store` to a cluster, as much as that of the store; None if it has none."""
+    while isinstance(store, DelegatingStore) and not isinstance(store, LimitedStore):
+        store = store.inner
+    return RateLimit(store.limit.rate, f"from {store.url}") if isinstance(store, LimitedStore) else None
 
 
 LIMIT_BYTES = 256 << 20

@@ -167,7 +167,7 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
 
 
 _METAVARS = {
-    **{"size": "SIZE", "duration": "DURATION", "time": "TIME", "number": "N", "text": "TEXT"},
+    **{"size": "SIZE", "rate": "RATE", "duration": "DURATION", "time": "TIME", "number": "N", "text": "TEXT"},
     **{"list": "NAME", "table": "NAME=VALUE", "restore.restore_point": "[N|LABEL|latest]"},
 }
 
@@ -402,6 +402,7 @@ store_options = options(
     key_option("encryption.key", "--encryption-key"),
 )
 spark_options = key_option("spark.master")
+rate_option = key_option("limit_rate")
 cache_option = key_option(
     "metadata_cache", "--cache/--no-cache", help="Keep the archive's metadata for the next command."
 )

@@ -13,7 +13,7 @@ import click
 
 from kbackup.cli.backup import RoundReporter, check_stale_after
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import bucket_options, key_option, options, spark_options
+from kbackup.cli.common.options import bucket_options, key_option, options, rate_option, spark_options
 from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import archive_store, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
@@ -253,6 +253,7 @@ class Building:
 @key_option("follow.stale_after_seconds", "--stale-after")
 @key_option("follow.listen", "--listen")
 @key_option("restore.state", "--state")
+@rate_option
 @spark_options
 @bucket_options
 @pass_frame
