@@ -20,15 +20,25 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from pyspark.sql import SparkSession
 
+    from scripts.dev.gcs import FakeGcs
     from scripts.dev.kafka import Broker
-    from scripts.dev.s3 import Minio, MotoServer, S3Server
+    from scripts.dev.s3 import Minio, MotoServer, S3Server, VersityServer
     from scripts.dev.secured import SecuredBroker
 
 pytest_plugins = ("tests.support.exhaustive", "tests.support.output_schemas", "tests.support.watching")
 
 LAYERS = ("unit", "project", "golden", "contract", "integration", "faults", "interop")
 _WITHOUT_SERVERS = {"unit", "project", "golden"}
-_SERVERS = {"broker", "secured_broker", "minio_server", "moto_server", "spark", "bucket"}
+_SERVERS = {
+    "broker",
+    "secured_broker",
+    "minio_server",
+    "moto_server",
+    "versitygw_server",
+    "fakegcs_server",
+    "spark",
+    "bucket",
+}
 _HERE = Path(__file__).parent
 
 
@@ -84,6 +94,22 @@ def minio_server() -> Iterator[Minio]:
         know("MinIO's root password", running.secret_key)
         yield running
         watch.look_into(running.data)
+
+
+@pytest.fixture(scope="session")
+def versitygw_server() -> Iterator[VersityServer]:
+    from scripts.dev.s3 import VersityServer
+
+    with VersityServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fakegcs_server() -> Iterator[FakeGcs]:
+    from scripts.dev.gcs import FakeGcs
+
+    with FakeGcs() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

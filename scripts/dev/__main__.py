@@ -1,4 +1,4 @@
-"""Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|all
+"""Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|versitygw|fakegcs|all
 
 `fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy*.xml or of the packages in
 `kbackup.spark.delta`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
@@ -13,12 +13,19 @@ from contextlib import ExitStack, suppress
 
 from kbackup.errors import KbackupError
 from scripts.dev import jars
-from scripts.dev.cache import HELM, MINIO, binary, check_rules
+from scripts.dev.cache import FAKE_GCS, HELM, MINIO, VERSITY, binary, check_rules
+from scripts.dev.gcs import FakeGcs
 from scripts.dev.kafka import Broker
-from scripts.dev.s3 import Minio, MotoServer
+from scripts.dev.s3 import Minio, MotoServer, VersityServer
 from scripts.dev.tools import MissingToolError
 
-_SERVERS = ["kafka", "minio", "moto"]
+_STORES: dict[str, type[Minio | MotoServer | VersityServer | FakeGcs]] = {
+    "minio": Minio,
+    "moto": MotoServer,
+    "versitygw": VersityServer,
+    "fakegcs": FakeGcs,
+}
+_SERVERS = ["kafka", *_STORES]
 
 
 def main(arguments: list[str]) -> int:
@@ -26,7 +33,8 @@ def main(arguments: list[str]) -> int:
         case ["lock"]:
             jars.lock()
         case ["fetch"]:
-            print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), binary(MINIO), binary(HELM), sep="\n")
+            print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), sep="\n")
+            print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), sep="\n")
         case ["rules"]:
             check_rules()
             print("the alert rules pass their tests")
@@ -46,7 +54,9 @@ def _serve(names: list[str]) -> None:
             if name == "kafka":
                 tells = {"bootstrap.servers": stack.enter_context(Broker()).bootstrap}
             else:
-                tells = stack.enter_context(Minio() if name == "minio" else MotoServer()).env
+                server = _STORES[name]()
+                stack.enter_context(server)
+                tells = server.env
             print(f"{name}:", *(f"{variable}={value}" for variable, value in tells.items()), flush=True)
         print("Ctrl-C stops", flush=True)
         signal.pause()

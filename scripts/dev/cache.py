@@ -88,6 +88,8 @@ class Program:
 
 
 MINIO = Program("minio", "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
+VERSITY = Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
+FAKE_GCS = Program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.56.1")
 HELM = Program("helm", "helm.sh/helm/v4", "v4.0.5", "./cmd/helm")
 # without what finds the machines of some twenty clouds; it still takes four minutes
 PROMTOOL = Program("promtool", "github.com/prometheus/prometheus", "v0.311.0", "./cmd/promtool", "remove_all_sd")

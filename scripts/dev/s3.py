@@ -1,4 +1,5 @@
-"""The S3 servers of tests, demo and benches: MinIO, and moto, an S3 in Python that keeps its data in memory."""
+"""The S3 servers of tests, demo and benches: MinIO, versitygw over a directory, and moto, an S3 in Python that keeps
+its data in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import boto3
 from botocore.config import Config
 
-from scripts.dev.cache import MINIO, binary
+from scripts.dev.cache import MINIO, VERSITY, binary
 from scripts.dev.process import Process, Server, free_ports
 
 if TYPE_CHECKING:
@@ -144,3 +145,14 @@ class MotoServer(S3Server):
 
     def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], {}
+
+
+class VersityServer(S3Server):
+    name = "versitygw"
+    health = "/health"
+
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        folder.mkdir(exist_ok=True)
+        keys = {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key}
+        options = ("--port", f"127.0.0.1:{port}", "--health", self.health, "--quiet")
+        return [str(binary(VERSITY)), *options, "posix", str(folder)], keys

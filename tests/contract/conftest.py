@@ -117,7 +117,9 @@ class S3Location(Location):
         return [upload["Key"] for upload in uploads]
 
 
-@pytest.fixture(params=["memory", "file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"])
+@pytest.fixture(
+    params=["memory", "file", "moto", "minio", "versitygw", "encrypted-file", "encrypted-minio", "cached-file"]
+)
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     wrapper, _, name = request.param.rpartition("-")
     if name == "memory":
@@ -134,7 +136,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     return location
 
 
-@pytest.fixture(params=["moto", "minio"])
+@pytest.fixture(params=["moto", "minio", "versitygw"])
 def s3_location(request: pytest.FixtureRequest) -> S3Location:
     return S3Location(request.getfixturevalue(f"{request.param}_server"))
 
@@ -144,14 +146,14 @@ def store(location: Location) -> Store:
     return location.store()
 
 
-@pytest.fixture(params=["memory", "file", "minio"])
+@pytest.fixture(params=["memory", "file", "minio", "versitygw"])
 def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store whose conditional writes are atomic; moto's are not: two of them can both win."""
     if request.param == "memory":
         return MemoryStore()
     if request.param == "file":
         return open_store(str(tmp_path / "archive"))
-    return S3Location(request.getfixturevalue("minio_server")).store()
+    return S3Location(request.getfixturevalue(f"{request.param}_server")).store()
 
 
 @pytest.fixture

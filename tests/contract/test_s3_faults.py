@@ -23,6 +23,11 @@ from tests.contract.proxy import Proxy
 from tests.support.secrets import make
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbackup.store.reading._FIRST_WAIT", 0.01)
+
+
 def asks_of(store: Store) -> list[Callable[[], object]]:
     return [
         lambda: store.get("key"),
