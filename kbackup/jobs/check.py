@@ -130,7 +130,7 @@ def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
             step.detail = f"{try_key(store)} wraps and unwraps"
     scratch = f"{layout.SCRATCH}{uuid.uuid4().hex}"
     with steps.trying("archive: conditional writes") as step:
-        check_conditional_writes(store, scratch)
+        check_conditional_writes(store, scratch, racing=True)
         step.detail = "two writers can't overwrite each other"
     try:
         _check_writes(steps, store, f"{scratch}/object")

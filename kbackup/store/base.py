@@ -6,8 +6,10 @@ import builtins
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, PreconditionError, StoreError, UsageError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 
 MAX_KEY_BYTES = 1024
+_RACERS = 6
 CHUNK = 1 << 20
 """The most bytes that `open_range` and `fill` yield at once."""
 SHORTER = "restore it from a bucket version or a copy: it is shorter than the archive says"
@@ -134,6 +137,9 @@ class Upload(ABC):
         """Take `data` over, uncopied where it is large: it must not change until the upload has ended or has dropped
         its references to it, which it does as soon as the store has acknowledged that part (so memory that its last
         reference frees is a safe buffer). Bounded memory: waits while parts are in flight."""
+
+    def in_parts(self) -> None:  # noqa: B027 (a store without parts has nothing to do)
+        """Send the object in parts, as a large one, however small it is."""
 
     @abstractmethod
     def commit(self) -> tuple[int, int]:
@@ -328,33 +334,62 @@ def check_apart(destination: Store, archive: Store) -> None:
     raise UsageError(f"destination {destination.url} {relation}{at_url}", "name a destination outside the archive")
 
 
-# Try a store with a small object: its clock, and whether it honours conditional writes, which some S3 servers ignore
-# silently.
+# Try a store with a small object: its clock, and whether it keeps the conditions of writes. Some S3 servers ignore
+# them silently.
 
 
-def check_conditional_writes(store: Store, folder: str) -> None:
-    """Create, replace and remove a small object under `folder`; `StoreError` if a condition is ignored."""
+def check_conditional_writes(store: Store, folder: str, *, racing: bool = False) -> None:
+    """Write a small object under `folder` in every way that has a condition, each twice, and remove it; `StoreError`
+    if a condition is ignored. With `racing`, several writers also create an object at the same moment."""
 
-    def must_refuse(condition: str, refusal: type[StoreError], write: Callable[[], str]) -> None:
+    def must_refuse(what: str, refusal: type[StoreError], write: Callable[[], object]) -> None:
         try:
             write()
         except refusal:
             return
-        raise StoreError(
-            f"{store.url} ignores conditional writes ({condition})",
-            "use a store that honours them: two writers could overwrite each other's objects",
-        )
+        raise _ignores(store, what)
+
+    def upload(parts: bool) -> None:
+        with store.upload(key) as started:
+            started.write(b"55555")
+            if parts:
+                started.in_parts()
+            started.commit()
 
     key = f"{folder}/probe-{secrets.token_hex(8)}"
-    first = store.put_new(key, b"1")
+    current = store.put_new(key, b"1")
     try:
-        must_refuse("If-None-Match", AlreadyExistsError, lambda: store.put_new(key, b"333"))
-        store.replace(key, b"22", first)
-        must_refuse("If-Match", PreconditionError, lambda: store.replace(key, b"4444", first))
+        for data in (b"22", b"333"):
+            must_refuse("a create", AlreadyExistsError, lambda: store.put_new(key, b"4444"))
+            must_refuse("a create by an upload", AlreadyExistsError, lambda: upload(False))
+            must_refuse("a create in parts", AlreadyExistsError, lambda: upload(True))
+            stale, current = current, store.replace(key, data, current)
+            must_refuse("a replace", PreconditionError, partial(store.replace, key, b"4444", stale))
+        if racing:
+            _race(store, f"{key}-race")
     finally:
-        failed = store.delete([key])
+        failed = store.delete([key, f"{key}-race"] if racing else [key])
     if failed:
         raise failed[0].error
+
+
+def _race(store: Store, key: str) -> None:
+    def create(number: int) -> bool:
+        with suppress(AlreadyExistsError):
+            store.put_new(key, str(number).encode())
+            return True
+        return False
+
+    with ThreadPoolExecutor(_RACERS) as pool:
+        if sum(pool.map(create, range(_RACERS))) != 1:
+            raise _ignores(store, "creates at the same moment")
+
+
+def _ignores(store: Store, what: str) -> StoreError:
+    return StoreError(
+        f"{store.url} ignores the condition of {what}",
+        "use a store that keeps conditions: two writers could overwrite each other's objects, see stores.md",
+    )
 
 
 def store_time(store: Store, folder: str) -> float:

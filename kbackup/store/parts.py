@@ -125,6 +125,7 @@ class PartsUpload(Upload):
         self._sent: list[UploadPart] = []
         self._part = PartBuffer()
         self._number = 1
+        self._whole = True
 
     @abstractmethod
     def _begin(self) -> None:
@@ -162,9 +163,12 @@ class PartsUpload(Upload):
         if self._part.size >= max(self._least, self._part_size - size + 1):
             self._send_part()  # no other buffer of that size has room: a part that is sent early is free early
 
+    def in_parts(self) -> None:
+        self._whole = False
+
     def commit(self) -> tuple[int, int]:
         with self._committing():
-            if self._pool is not None:
+            if self._pool is not None or not self._whole:
                 if self._part.size:
                     self._send_part()
                 self._collect(0)

@@ -170,6 +170,9 @@ class LimitedUpload(Upload):
         self._limit.take(view_of(data).nbytes)
         self._inner.write(data)
 
+    def in_parts(self) -> None:
+        self._inner.in_parts()
+
     def commit(self) -> tuple[int, int]:
         return self._inner.commit()
 

@@ -25,6 +25,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._accept)]
         self._sockets: list[socket.socket] = []
+        self.dropped = re.compile(rb"(?!)()")
+        """What the proxy takes out of requests, except for the first group."""
         self.requests: list[str] = []
         self.answers: list[bytes] = []
         """The headers of each answer, as the server sent them."""
@@ -95,6 +97,7 @@ class Proxy:
     def _forward(self, client: socket.socket, server: socket.socket, current: list[bytes]) -> None:
         with suppress(OSError):
             while data := client.recv(1 << 16):
+                data = self.dropped.sub(rb"\1", data)
                 if request := _REQUEST.match(data):
                     current[0] = request.group()
                     with self._lock:

@@ -173,6 +173,9 @@ class CryptUpload(base.Upload):
             self._inner.write(self._encrypted[: self._used])
             self._encrypted = None
 
+    def in_parts(self) -> None:
+        self._inner.in_parts()
+
     def commit(self) -> tuple[int, int]:
         """Publish; size and checksum are of the plain bytes."""
         with self._committing():

@@ -137,7 +137,7 @@ class Garbles(FileStore):
 @pytest.mark.parametrize(
     ("kind", "name", "status", "detail"),
     [
-        (Overwrites, "archive: conditional writes", "failed", "ignores conditional writes"),
+        (Overwrites, "archive: conditional writes", "failed", "ignores the condition of a create"),
         (Forgets, "archive: upload, read, list", "failed", "does not list"),
         (Garbles, "archive: upload, read, list", "failed", "gave other bytes"),
         (Keeps, "archive: delete", "failed", "denied"),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import nullcontext
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
-from kbackup.errors import AlreadyExistsError, PreconditionError, StoreError, UsageError
+from kbackup.errors import AlreadyExistsError, NotFoundError, PreconditionError, StoreError, UsageError
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.base import Buffer, check_apart, check_conditional_writes
+from kbackup.store.base import Buffer, Upload, check_apart, check_conditional_writes
 from kbackup.store.file import FileStore
 from kbackup.store.s3.store import S3Store
+from kbackup.store.wrappers import LimitedUpload, RateLimit
 
 
 def test_a_path_and_a_file_url_are_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +206,57 @@ class Replaces(FileStore):
         return self.put(key, data)
 
 
-@pytest.mark.parametrize(("kind", "condition"), [(Overwrites, "If-None-Match"), (Replaces, "If-Match")])
-def test_a_store_that_ignores_conditions(tmp_path: Path, kind: type[FileStore], condition: str) -> None:
+class Uploads(FileStore):
+    """One that ignores the condition of an upload: in parts, or of one that is not (`parts` False)."""
+
+    parts = True
+
+    def upload(self, key: str) -> Upload:  # type: ignore[override]
+        return Overwriting(super().upload(key), lambda parts: parts == self.parts and self.delete([key]))
+
+
+class Overwriting(LimitedUpload):
+    def __init__(self, inner: Upload, before: Callable[[bool], object]) -> None:
+        super().__init__(inner, RateLimit(1 << 40, "none"))
+        self.before, self.parts = before, False
+
+    def in_parts(self) -> None:
+        self.parts = True
+
+    def commit(self) -> tuple[int, int]:
+        self.before(self.parts)
+        return super().commit()
+
+
+class UploadsWhole(Uploads):
+    parts = False
+
+
+class Races(FileStore):
+    """One that looks first, and creates afterwards."""
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        with suppress(NotFoundError):
+            self.stat(key)
+            raise AlreadyExistsError(key)
+        time.sleep(0.05)
+        return self.put(key, data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (Overwrites, "a create"),
+        (Replaces, "a replace"),
+        (Uploads, "a create in parts"),
+        (UploadsWhole, "a create by an upload"),
+        (Races, "creates at the same moment"),
+    ],
+)
+def test_a_store_that_ignores_conditions(tmp_path: Path, kind: type[FileStore], what: str) -> None:
     store = kind(tmp_path)
-    with pytest.raises(StoreError, match=f"ignores conditional writes .{condition}") as caught:
-        check_conditional_writes(store, "probes")
+    with pytest.raises(StoreError) as caught:
+        check_conditional_writes(store, "probes", racing=True)
+    assert caught.value.message.endswith(f"ignores the condition of {what}")
     assert not isinstance(caught.value, (AlreadyExistsError, PreconditionError))
     assert list(store.list()) == []
