@@ -25,7 +25,7 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
-from kbackup.util.text import human_count, human_duration, human_size, plural
+from kbackup.util.text import human_count, human_duration, human_size, join_names, plural
 
 if TYPE_CHECKING:
     from kbackup.config.models import Follow
@@ -45,11 +45,17 @@ class RoundReporter:
         self._label = label
         self._notifier, self._is_failing = frame.notifier, False
         self._allow_loss = frame.config.backup.allow_loss
+        self._warnings: tuple[str, ...] = ()
+        self._offline: tuple[str, ...] = ()
 
     def committed(self, report: BackupReport) -> None:
         totals = report.totals
         losses = tuple(f"loss: {loss.message}" for loss in report.losses)
-        self._reporter.warning(*(f"{self._label}{text}" for text in (*report.warnings, *losses)))
+        new = (text for text in report.warnings if text not in self._warnings)
+        self._reporter.warning(*(f"{self._label}{text}" for text in (*new, *losses)))
+        if back := [name for name in self._offline if name not in report.offline]:
+            self._reporter.note(f"{self._label}no longer without a leader: {join_names(back, 5)}")
+        self._warnings, self._offline = report.warnings, report.offline
         if losses and not self._allow_loss:
             self._notify_loss(losses, report)
         waiting = f", {plural(report.held_back, 'partition')} held back" if report.held_back else ""

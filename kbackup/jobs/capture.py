@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -195,25 +195,32 @@ _NO_OFFSETS = (
 
 
 def discover(
-    cluster: Cluster, selection: Selection, parent: Manifest | None, later: bool = False
+    cluster: Cluster,
+    selection: Selection,
+    parent: Manifest | None,
+    later: bool = False,
+    offline: Collection[TopicPartition] = (),
 ) -> tuple[dict[str, Topic], list[str]]:
     """Return the selected topics by name, and the names of all there are. `UsageError` for a selection that matches
     neither a topic of the cluster nor one of the archive: a typing error would otherwise be a backup that holds
-    nothing. `later`: topics that regular expressions match may come later."""
+    nothing. `later`: topics that regular expressions match may come later. `offline`: as in `topics_with_leaders`."""
     existing = cluster.topic_names()
     known = {*existing, *(t.name for t in parent.topics)} if parent is not None else set(existing)
     asked = selection.only_names if later else selection
     check_selection(asked, "topic", known, "in the source cluster", _SYNTAX)
-    return topics_with_leaders(cluster, selection.topics(existing)), existing
+    return topics_with_leaders(cluster, selection.topics(existing), offline), existing
 
 
-def topics_with_leaders(cluster: Cluster, names: Iterable[str]) -> dict[str, Topic]:
-    """Describe topics. Partitions without a leader get `TIMEOUT` seconds for an election."""
+def topics_with_leaders(
+    cluster: Cluster, names: Iterable[str], offline: Collection[TopicPartition] = ()
+) -> dict[str, Topic]:
+    """Describe topics. Partitions without a leader get `TIMEOUT` seconds for an election, but for those of `offline`,
+    which had none before."""
     topics = cluster.topics(names)
     for _ in attempts(TIMEOUT, 1.0):
-        if not (offline := [name for name, topic in topics.items() if topic.offline]):
+        if not (due := [t.name for t in topics.values() if any((t.name, p) not in offline for p in t.offline)]):
             break
-        topics |= cluster.topics(offline)
+        topics |= cluster.topics(due)
     return topics
 
 

@@ -148,9 +148,9 @@ class Follower:
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
         plan, moment = job.plan_records(source, base, captured, phases, self.options.adopt_topics), self.clock()
         self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
-        self._offline = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.offline}
+        offline = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.offline}
         plan = hold_back(plan, patience, self._since, moment)
-        if job.has_news(base, captured, plan):
+        if offline != self._offline or job.has_news(base, captured, plan):
             read = job.archive_records(source, base, plan, self.options, self.spark, phases, here=True)
             with phases.step("commit"):
                 manifest = job.commit(source, base, captured, plan, read, last=last)
@@ -167,6 +167,7 @@ class Follower:
             self._count_round("unchanged")
             if last:
                 base.run.end()
+        self._offline = offline
         if self._derived_due and whole:
             job.refresh(base.run, self.spark, phases)
             self._derived_due = False
@@ -181,7 +182,7 @@ class Follower:
             if ends is not None:
                 return ends, False
         base.compared.clear()
-        captured = job.capture_cluster(source, base, selections, phases, now(), later=True)
+        captured = job.capture_cluster(source, base, selections, phases, now(), True, self._offline)
         self._captured = moment, captured
         return captured, True
 

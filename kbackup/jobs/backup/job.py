@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -35,7 +35,7 @@ from kbackup.kafka.client import Properties, on_the_way
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange
+from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 
@@ -137,13 +137,19 @@ def begin_point(
 
 
 def capture_cluster(
-    source: SourceCluster, base: Base, selections: Selections, phases: Phases, started_at: str, later: bool = False
+    source: SourceCluster,
+    base: Base,
+    selections: Selections,
+    phases: Phases,
+    started_at: str,
+    later: bool = False,
+    offline: Collection[TopicPartition] = (),
 ) -> Captured:
     """Capture topics, groups and settings of the cluster. `later`: selected groups, and topics that regular expressions
-    select, may be created later."""
+    select, may be created later. `offline`: partitions that need no time for an election."""
     cluster = source.cluster
     with phases.step("discover"):
-        topics, existing = capture.discover(cluster, selections.topics, base.head, later)
+        topics, existing = capture.discover(cluster, selections.topics, base.head, later, offline)
     with phases.step("capture groups"):
         # before the end offsets, so that no group points past what is archived
         groups = capture.groups(cluster, selections.groups, set(topics), base.groups, later)
@@ -160,9 +166,10 @@ def capture_ends(
 ) -> Captured | None:
     """Capture the ends of the logs anew, with the groups and settings of an earlier capture. None if topics or
     partitions have come or gone since: then all is captured anew."""
+    offline = {TopicPartition(t.name, p) for t in captured.topics for p in t.offline}
     with phases.step("discover"):
-        topics, existing = capture.discover(source.cluster, selections.topics, base.head, later=True)
-    before = {t.name: (t.id, {*t.partitions}) for t in captured.topics}
+        topics, existing = capture.discover(source.cluster, selections.topics, base.head, True, offline)
+    before = {t.name: (t.id, {*t.partitions, *t.offline}) for t in captured.topics}
     if {t.name: (t.id, {*t.partitions}) for t in topics.values()} != before:
         return None
     with phases.step("resolve ranges"):

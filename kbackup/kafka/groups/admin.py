@@ -32,6 +32,7 @@ _COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offse
 _ENTRY_BYTES = 100  # of an offset without names and metadata, generously
 _GROUP = "kbackup-groups"
 """The group of a consumer that only asks about others: librdkafka wants one, and nothing is ever committed to it."""
+_SHORT_TIMEOUT = 5.0  # s
 _GONE = KafkaError.GROUP_ID_NOT_FOUND
 
 
@@ -74,19 +75,22 @@ class GroupAdmin:
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection
         self._admin = admin
+        self._patience = TIMEOUT  # of a listing
 
     @contextmanager
-    def _calls(self) -> Iterator[GroupCalls]:
+    def _calls(self, timeout: float = TIMEOUT) -> Iterator[GroupCalls]:
         """Yield calls over a consumer that joins nothing. Over an admin client librdkafka 2.16 ends the process where a
         broker answers NOT_COORDINATOR: it refers that error to the client's own group, which an admin client lacks."""
         with closing(self.connection.consumer({"group.id": _GROUP, "enable.auto.commit": False})) as consumer:
-            yield GroupCalls(consumer, TIMEOUT)
+            yield GroupCalls(consumer, timeout)
 
     def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
         """Return every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
-        list theirs have a number for a name."""
-        with self._calls() as calls:
+        list theirs have a number for a name. A listing after one that waited in vain waits `_SHORT_TIMEOUT`."""
+        with self._calls(self._patience) as calls:
             found, failed = list_until_ready(lambda: self._ask_every_broker(calls), COORDINATOR_NOT_READY)
+        in_vain = any(error.code() == KafkaError._TIMED_OUT for error in failed.values())
+        self._patience = _SHORT_TIMEOUT if in_vain else TIMEOUT
         listed = [info for name, info in sorted(found.items()) if name not in failed]
         return listed, {name: error.str() for name, error in failed.items()}
 
@@ -97,10 +101,11 @@ class GroupAdmin:
         asked = self._admin.describe_topics(TopicCollection([OFFSETS_TOPIC]), request_timeout=TIMEOUT)[OFFSETS_TOPIC]
         topic = self.connection.result(asked, f"describing topic {OFFSETS_TOPIC}", lambda error: error.code() in unseen)
         answers = calls.committed(probe_groups(len(topic.partitions) if topic is not None else 0))
-        errors = [e for _, e in answers if isinstance(e, KafkaError) and e.code() in COORDINATOR_NOT_READY]
+        silent = (*COORDINATOR_NOT_READY, KafkaError._TIMED_OUT)
+        errors = [e for _, e in answers if isinstance(e, KafkaError) and e.code() in silent]
         named, missing = calls.names()
         listing = self.connection.result(
-            self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
+            self._admin.list_consumer_groups(request_timeout=self._patience), "listing consumer groups"
         )
         errors += [*(listing.errors or []), *filter(None, [missing])]
         reasons = {error.str(): error for error in errors}

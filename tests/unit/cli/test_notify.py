@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -247,6 +247,22 @@ def test_losses_of_a_round_are_sent(fake: FakeWebhook) -> None:
     assert sent(fake) == [("loss", "loss: offsets 1 to 2 are lost")]
     document = fake.requests[0].json
     assert (len(document["warnings"]), document["report"]["restore_point"]) == (2, 7)
+
+
+def test_warnings_are_shown_once(fake: FakeWebhook, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = rounds(fake)
+    capsys.readouterr()
+    for offline in ((), ("orders-1", "orders-2"), ("orders-1", "orders-2"), ("orders-2",), ()):
+        texts = ("no ACLs", *(f"no leader: {', '.join(offline)}" for _ in offline[:1]))
+        reporter.committed(replace(with_losses(), warnings=texts, offline=offline))
+    shown = [line for line in capsys.readouterr().err.splitlines() if "restore point 7" not in line]
+    assert shown == [
+        "warning: no ACLs",
+        "warning: no leader: orders-1, orders-2",
+        "warning: no leader: orders-2",
+        "no longer without a leader: orders-1",
+        "no longer without a leader: orders-2",
+    ]
 
 
 # Deliveries to a webhook: what is sent, what is tried again, and that no message shows the URL.

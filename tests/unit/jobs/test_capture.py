@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from kbackup.archive.models import Metadata
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.capture import NEVER, read_brokers, settings_warnings
+from kbackup.jobs import capture
+from kbackup.jobs.capture import NEVER, read_brokers, settings_warnings, topics_with_leaders
 from kbackup.jobs.metadata import merge
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
@@ -19,6 +21,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.security import Untold
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
+from kbackup.types import TopicPartition
 from tests.support.archives import make_archive, restore_plan
 from tests.support.memory_store import MemoryStore
 from tests.support.metadata_entities import acl_of
@@ -126,6 +129,26 @@ def cluster(answers: ClusterAnswers) -> Cluster:
         properties: dict[str, str]
 
     return cast(Cluster, Stand(answers, Connected("target cluster at h:1", {"bootstrap.servers": "h:1"})))
+
+
+@pytest.mark.parametrize(
+    ("before", "answers"),
+    [((), [(1,), (1,), ()]), ((1,), [(1,)]), ((1,), [(1, 2), (1, 2), (1,)])],
+    ids=["an election", "without a leader for long", "another one"],
+)
+def test_a_partition_that_had_no_leader_before_is_not_waited_for(
+    before: tuple[int, ...], answers: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "attempts", lambda *_: range(9))
+    asked: list[tuple[int, ...]] = []
+
+    def topics(names: Any) -> dict[str, Any]:
+        asked.append(answers[len(asked)])
+        return {name: SimpleNamespace(name=name, offline=asked[-1]) for name in names}
+
+    source, known = cast(Cluster, SimpleNamespace(topics=topics)), {TopicPartition("orders", p) for p in before}
+    assert topics_with_leaders(source, ["orders"], known)["orders"].offline == answers[-1]
+    assert asked == answers
 
 
 def test_everything_that_is_told() -> None:

@@ -139,12 +139,18 @@ class Listings:
     errors: list[list[KafkaError]] = field(default_factory=lambda: [[]])
     probes: list[Answer] = field(default_factory=lambda: [[]])
     partitions: int = 3
+    timeouts: list[float] = field(default_factory=list)
 
     def groups(self, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
         connection = Connection({"bootstrap.servers": "127.0.0.1:1"}, "source")
         groups = GroupAdmin(connection, cast(Any, self))
         calls = SimpleNamespace(names=lambda: _next(self.names), committed=self._committed)
-        monkeypatch.setattr(groups, "_calls", lambda: nullcontext(cast(GroupCalls, calls)))
+
+        def open_calls(timeout: float) -> Any:
+            self.timeouts.append(timeout)
+            return nullcontext(cast(GroupCalls, calls))
+
+        monkeypatch.setattr(groups, "_calls", open_calls)
         return groups
 
     def _committed(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
@@ -197,6 +203,14 @@ def test_a_coordinator_that_never_loads_is_named_once(monkeypatch: pytest.Monkey
     listed, failed = listings.groups(monkeypatch).listed()
     assert (listed, failed) == ([], dict.fromkeys(["(listing 1)", "billing"], loading.str()))
     assert 30 <= sum(clock) < 31
+
+
+def test_listings_after_one_that_waited_in_vain_wait_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = KafkaError(KafkaError._TIMED_OUT)
+    listings = Listings(probes=[silent, silent, [], []])
+    groups = listings.groups(monkeypatch)
+    assert [groups.listed()[1] for _ in range(4)] == 2 * [{"(listing 1)": silent.str()}] + 2 * [{}]
+    assert listings.timeouts == [30, 5, 5, 30]
 
 
 @pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.INVALID_GROUP_ID])

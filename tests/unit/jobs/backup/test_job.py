@@ -11,13 +11,14 @@ import pytest
 
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import PartitionState
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, MismatchError, UnreachableError
 from kbackup.jobs.backup import follow, job
 from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.backup.job import BackupReport, archive_records, begin
-from kbackup.jobs.backup.plan import Plan, make_plan
+from kbackup.jobs.backup.plan import Plan, TopicPlan, make_plan
 from kbackup.jobs.backup.task import BackupWork
 from kbackup.jobs.capture import Base, Live, LiveTopic
 from kbackup.jobs.common import Stop
@@ -162,6 +163,29 @@ def test_rounds_in_quick_succession_capture_the_logs_alone(stop: Stop, monkeypat
     monkeypatch.setattr(half.watcher, "well", lambda: stop.ask() if len(captures) == 5 else None)
     half.follow()
     assert captures == ["whole", "ends", "ends", "whole", "ends", "whole"]
+
+
+def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
+    stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two is a restore point, though nothing is new; and there is no wait for it between them."""
+    lost = PartitionState(partition=1, start=0, end=0, log_start=0, log_end=0, records=0, bytes=0)
+    seen, known, committed = iter([(), (lost,), (lost,), (), ()]), [], []
+    monkeypatch.setattr(job, "capture_cluster", lambda *given: known.append(given[-1]))
+    monkeypatch.setattr(
+        job, "plan_records", lambda *_: Plan((TopicPlan("orders", "id", 1, (), next(seen)),), (), (), ())
+    )
+    for phase in ("archive_records", "report_of", "backed_up", "refresh"):
+        monkeypatch.setattr(job, phase, lambda *_, **__: None)
+    monkeypatch.setattr(job, "commit", lambda *_, **__: committed.append(len(known)))
+    half = follower(stop)
+    half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 9.0 * len(known)
+    monkeypatch.setattr(half.report, "add", lambda _: None)
+    monkeypatch.setattr(half.watcher, "committed", lambda _: None)
+    monkeypatch.setattr(half.watcher, "well", lambda: stop.ask() if len(known) == 4 else None)
+    half.follow()
+    assert committed == [2, 4]
+    assert known == [set(), set(), {("orders", 1)}, {("orders", 1)}, set()]
 
 
 def test_one_restore_point_is_no_following(stop: Stop) -> None:
