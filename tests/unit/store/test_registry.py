@@ -39,28 +39,39 @@ SHELF = StoreKind(
     (Question("room", "Room"), Question("door_token", "", "env:DOOR", "room")),
 )
 
-_PROGRAM = """
+_REGISTERED = """
 import sys
 from kbackup.store import registry
 from tests.unit.store.test_registry import SHELF
 registry.register(SHELF)
+"""
+_COMMAND = """
 from kbackup.cli import main
 sys.exit(main(sys.argv[1:]))
 """
+_SOURCE = """
+from kbackup.archive.reader import open_archive
+from kbackup.spark.source.options import request_of
+store = request_of({"archive": sys.argv[1], "room.room": sys.argv[2]}).store()
+print(open_archive(store).state.next_point)
+"""
 
 
-def kbackup(folder: Path, *argv: str, answers: str = "") -> str:
+def run(folder: Path, program: str, *argv: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *argv],
+        [sys.executable, "-c", _REGISTERED + program, *argv],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "KBACKUP_ROOM_DOOR_TOKEN": "hush", "HOME": str(folder)},
         cwd=folder,
-        input=answers,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
+
+
+def kbackup(folder: Path, *argv: str) -> str:
+    return run(folder, _COMMAND, *argv)
 
 
 def test_every_command_knows_it(tmp_path: Path) -> None:
@@ -82,6 +93,10 @@ def test_every_command_knows_it(tmp_path: Path) -> None:
     assert re.search(r"^room\.door_token +\*+ +environment KBACKUP_ROOM_DOOR_TOKEN$", shown, re.MULTILINE)
     assert "hush" not in shown
     assert "Width of a shelf." in kbackup(tmp_path, "config", "--keys")
+    kbackup(tmp_path, "init", "--yes", "--no-check", "--bootstrap-server", "h:1", "-a", "shelf://first", *flags)
+    assert f'room = "{room}"' in (tmp_path / "kbackup.toml").read_text()
+    assert "2026-01-02T00:00:00.000Z" in kbackup(tmp_path, "list"), "by the file alone"
+    assert run(tmp_path, _SOURCE, "shelf://first", str(room)).strip() == "3", "a read of Spark"
 
 
 def test_a_scheme_is_taken_once() -> None:
