@@ -238,8 +238,8 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     reporter.warning(*(f"loss: {loss.message}" for loss in report.losses))
     if report.losses:
         reporter.note(
-            "these records were gone before they could be archived; to see all losses: kbackup info; back up more "
-            "often, or: kbackup backup --follow"
+            "earlier restore points keep what they have of these topics; to see all losses: kbackup info; to lose "
+            "less: back up more often, or kbackup backup --follow"
         )
     size = f"{human_size(totals.bytes)} ({human_size(totals.stored_bytes)} stored)"
     reporter.line(

@@ -20,13 +20,13 @@ from kbackup.archive.lease import describe, holder
 from kbackup.archive.query.selection import Selection, is_internal
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Backup, Config
-from kbackup.errors import EXIT_OK, KbackupError, LockedError, NoArchiveError, StoreError
+from kbackup.errors import EXIT_OK, KbackupError, LockedError, NoArchiveError, StoreError, UnreachableError
 from kbackup.jobs import capture
 from kbackup.jobs.backup.job import check_cluster
 from kbackup.jobs.capture import LiveTopic, capture_settings, offline_partitions
 from kbackup.jobs.metadata import sources_beside
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
-from kbackup.kafka.client import librdkafka_version
+from kbackup.kafka.client import Properties, librdkafka_version
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce import BlockProducer
@@ -414,28 +414,38 @@ def check(
 
 
 class Worker(NamedTuple):
-    """An executor, by its host and its working directory, and what its tasks run with."""
+    """An executor, by its host and its working directory, what its tasks run with, and what they failed to reach."""
 
     host: str
     folder: str
     python: str
     librdkafka: str
+    failure: str
 
 
 @dataclass(frozen=True)
 class Visit:
-    """A task that returns the worker that runs it, which must share the directories of `stores`."""
+    """A task that returns the worker that runs it, which must share the directories of `stores`. It tries to reach the
+    first of these, and the cluster `source`: a job would go on with the tries of workers that do."""
 
     stores: tuple[Store, ...]
+    source: Properties
     seconds: float
 
     def __call__(self, task: int, progress: ProgressSender) -> Iterator[Worker]:
         time.sleep(self.seconds)  # so that every worker gets a task
-        yield _this_worker()
+        try:
+            for store in self.stores[:1]:
+                any(store.list(layout.SCRATCH))
+            if self.source:
+                Cluster(self.source, "source").connect()
+            yield _this_worker()
+        except KbackupError as error:
+            yield _this_worker(error.message)
 
 
-def _this_worker() -> Worker:
-    return Worker(socket.gethostname(), str(Path.cwd()), platform.python_version(), librdkafka_version())
+def _this_worker(failure: str = "") -> Worker:
+    return Worker(socket.gethostname(), str(Path.cwd()), platform.python_version(), librdkafka_version(), failure)
 
 
 def _check_spark(steps: Steps, config: Config, spark: Spark) -> None:
@@ -447,32 +457,30 @@ def _check_spark(steps: Steps, config: Config, spark: Spark) -> None:
         stores = tuple(open_store(address, config.stores) for address in addresses if address)
         encrypted = open_store(config.archive or "", config.stores, config.encryption.key or "")
         check_protection(session, config.source, config.target, encrypted)
-        workers = _visit_workers(session, stores)
+        workers = _visit_workers(session, stores, config.source)
+        if failures := sorted({f"worker {worker.host}: {worker.failure}" for worker in workers if worker.failure}):
+            raise UnreachableError("; ".join(failures), "open the way there from every worker, see spark.md")
         here = _this_worker()
-        step.detail = f"Spark {session.version} on {session.sparkContext.master}, tasks run in Python " + ", ".join(
-            sorted({worker.python for worker in workers})
-        )
+        pythons = ", ".join(sorted({worker.python for worker in workers}))
+        step.detail = f"Spark {session.version} on {session.sparkContext.master}, tasks run in Python {pythons}"
         if not is_local(session):
             step.detail += f", on {plural(len(workers), 'executor')} with kbackup {__version__}"
-        others = [worker for worker in workers if (worker.python, worker.librdkafka) != here[2:]]
-        if others:
-            versions = "; ".join(
-                f"worker {w.host} has Python {w.python}, librdkafka {w.librdkafka}" for w in sorted(set(others))
-            )
+        if others := [worker for worker in workers if (worker.python, worker.librdkafka) != here[2:4]]:
+            versions = sorted({f"worker {w.host} has Python {w.python}, librdkafka {w.librdkafka}" for w in others})
             step.warn(
-                f"{versions}; the driver has Python {here.python}, librdkafka {here.librdkafka}",
+                f"{'; '.join(versions)}; the driver has Python {here.python}, librdkafka {here.librdkafka}",
                 "give workers the driver's environment: PYSPARK_PYTHON and spark.archives, see spark.md",
             )
 
 
-def _visit_workers(session: SparkSession, stores: tuple[Store, ...]) -> list[Worker]:
+def _visit_workers(session: SparkSession, stores: tuple[Store, ...], source: Properties) -> list[Worker]:
     """Return one worker for each executor. Executors come one after the other: until a round finds no more."""
     if is_local(session):
-        return run_tasks(session, [0], Visit(stores, 0.0))
+        return run_tasks(session, [0], Visit((), {}, 0.0))
     workers: set[Worker] = set()
     while True:
         slots = max(session.sparkContext.defaultParallelism, 2)
-        seen = set(run_tasks(session, range(2 * slots), Visit(stores, _VISIT_SECONDS)))
-        if seen <= workers:
-            return sorted(workers)
+        seen = set(run_tasks(session, range(2 * slots), Visit(stores, source, _VISIT_SECONDS)))
+        if seen <= workers or any(worker.failure for worker in seen):
+            return sorted(seen | workers)
         workers |= seen

@@ -152,6 +152,8 @@ def spark_of(config: Config, session: SparkSession | None) -> Iterator[Callable[
     from kbackup.spark.session import active_session
 
     session = session or active_session()
+    if session is not None and not hasattr(session, "_jvm"):
+        raise UsageError("jobs don't run over Spark Connect", "give them a session that has a master, see spark.md")
     if session is not None:
         yield lambda: session
         return

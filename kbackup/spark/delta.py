@@ -66,8 +66,6 @@ def session_conf(conf: Mapping[str, str], urls: tuple[str, ...]) -> dict[str, st
 def delta_session(spark: SparkSession) -> SparkSession:
     """Return a session of its own on the same context, tuned for tables: kbackup's own jobs are tuned for plans of one
     stage. `UsageError` if the JVM has no Delta."""
-    if not hasattr(spark, "_jvm"):
-        raise UsageError("Delta tables take a session of its own, not Spark Connect", "leave spark.remote out")
     jvm: Any = spark._jvm
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     try:

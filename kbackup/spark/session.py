@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from kbackup.errors import UnreachableError
+from kbackup.errors import UnreachableError, UsageError
 from kbackup.spark.jvm import LIGHT, Jvm, class_archive, forget_jvm, jvm_has_ended
 
 if TYPE_CHECKING:
@@ -186,12 +186,14 @@ def _begin(master: str | None, conf: Mapping[str, str], attempts: int) -> tuple[
         _stops.pop().join()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     settings = session_settings(master, attempts, submitted, conf)
+    if "spark.remote" in settings or "SPARK_REMOTE" in os.environ:
+        raise UsageError("jobs don't run over Spark Connect", "unset spark.remote and SPARK_REMOTE, see spark.md")
     if not submitted:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        python = os.environ.get("PYSPARK_PYTHON", sys.executable)  # pyspark heeds the variable alone
+        os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", python)
     pyspark = sys.modules.get("pyspark")
     has_jvm = pyspark is not None and pyspark.SparkContext._gateway is not None  # pyspark knows one only
-    elsewhere = submitted or "spark.remote" in settings or "SPARK_REMOTE" in os.environ
-    return settings, None if elsewhere or has_jvm else Jvm(settings)
+    return settings, None if submitted or has_jvm else Jvm(settings)
 
 
 def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from kbackup.errors import FencedError, KbackupError, RefusedError, from_text
+from kbackup.errors import DeniedError, FencedError, KbackupError, RefusedError, UnreachableError, from_text
 from kbackup.metrics.registry import ProgressListener, counted
 from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
@@ -116,7 +116,7 @@ _SWITCH = 0.0005  # s; at Python's 5 ms, uploads beside a busy task got 60 MiB/s
 
 _PATIENCE = 2.0  # s, for a JVM that is ending
 
-_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
+_HOST = re.compile(r"\(TID \d+\) \((\S+) executor \d")  # a local task's executor is called driver
 _NOT_THE_SAME = re.compile(
     r"No module named '?[\w.]+'?|cannot import name .*|Can't get attribute .*"
     r"|Python in worker has different version: [\d.]+ than that in driver: [\d.]+"
@@ -292,12 +292,12 @@ def spark_errors() -> Iterator[None]:
 def from_spark(error: Any) -> KbackupError:
     """Return the error that a task raised, or the best description of another one."""
     text = str(error)
+    host = _HOST.search(getattr(error, "_stackTrace", None) or text)  # Spark's text lacks it, its traceback does not
     if known := from_text(text):
+        if host is not None and isinstance(known, UnreachableError | DeniedError):  # the others may reach it
+            return type(known)(f"worker {host[1]}: {known.message}", known.hint)
         return known
     if missing := _NOT_THE_SAME.search(text):
-        host = _HOST.search(
-            getattr(error, "_stackTrace", None) or text
-        )  # Spark's text lacks it, its traceback does not
         worker = f"worker {host[1]}" if host is not None else "a worker"
         return RefusedError(
             f"{worker} does not have the driver's kbackup and Python: {missing[0].strip()}",

@@ -27,9 +27,8 @@ from kbackup.store.s3.store import S3Store
 
 _WISH, _COUNTER, _GROUP = "DYING_WISH", "DYING_COUNTER", "DYING_GROUP"
 
-Act = Literal[
-    "kill job", "kill worker", "kill executor", "pause worker", "pause", "interrupt", "terminate", "terminate all"
-]
+_Kill = Literal["kill job", "kill worker", "kill executor", "kill machine"]
+Act = Literal[_Kill, "pause worker", "pause", "interrupt", "terminate", "terminate all"]
 When = Literal["before", "after"]
 
 
@@ -38,8 +37,9 @@ class Wish(NamedTuple):
     `nth` one counts, over all processes of a run.
 
     'kill job' is SIGKILL to driver, JVM and task; 'kill worker' to the process it happens in, 'kill executor' to the
-    JVM that started it; 'pause' is SIGSTOP to all, 'pause worker' to that process; 'interrupt' is Ctrl-C in the
-    terminal, 'terminate' SIGTERM to the driver, 'terminate all' to everything it started as well.
+    JVM that started it, 'kill machine' also to the standalone cluster's worker that started that; 'pause' is SIGSTOP to
+    all, 'pause worker' to that process; 'interrupt' is Ctrl-C in the terminal, 'terminate' SIGTERM to the driver,
+    'terminate all' to everything it started as well.
     """
 
     act: Act
@@ -93,14 +93,27 @@ def _signal_job(number: int) -> None:
 
 
 def _executor() -> int:
-    """Our parent is Spark's Python daemon; its parent the JVM (proc(5))."""
-    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(") ")[2].split()[1])
+    """Our parent is Spark's Python daemon; its parent the JVM."""
+    return _parent(os.getppid())
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])  # proc(5)
+
+
+def _kill_machine() -> None:
+    executor = _executor()
+    worker = _parent(executor)
+    assert b"deploy.worker.Worker" in Path(f"/proc/{worker}/cmdline").read_bytes(), "not on a standalone cluster"
+    for pid in (worker, executor, os.getpid()):
+        os.kill(pid, signal.SIGKILL)
 
 
 _ACTS: dict[str, Callable[[], None]] = {
     "kill job": lambda: _signal_job(signal.SIGKILL),
     "kill worker": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "kill executor": lambda: os.kill(_executor(), signal.SIGKILL),
+    "kill machine": _kill_machine,
     "pause worker": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "pause": lambda: _signal_job(signal.SIGSTOP),
     "interrupt": lambda: os.killpg(int(os.environ[_GROUP]), signal.SIGINT),

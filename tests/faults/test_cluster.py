@@ -1,7 +1,9 @@
-"""On a standalone cluster: an executor that is killed, and a task that sleeps while Spark runs a twin of it."""
+"""On a standalone cluster: executors, workers and drivers that are killed, and tasks that sleep while Spark runs twins
+of them."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from kbackup.store.file import FileStore
+from kbackup.util.system import attempts
 from scripts.dev.spark import SparkCluster
 from tests.faults.conftest import backup_arguments
 from tests.faults.dying import Wish
-from tests.faults.process import run
+from tests.faults.process import Kbackup, run
 from tests.faults.shop import Shop, check_archive
 from tests.faults.trip import Trip
 
@@ -65,10 +68,31 @@ def test_a_backup_whose_executor(
     check_archive(FileStore(archive), shop)
 
 
-def test_a_restore_whose_executor_is_killed(cluster: SparkCluster, shop: Shop, archive: Path, tmp_path: Path) -> None:
-    wish, counter = Wish("kill executor", "after", "transaction", 2), tmp_path / "moments"
+def test_a_restore_with_a_task_that_sleeps_while_a_twin_runs(
+    cluster: SparkCluster, shop: Shop, archive: Path, tmp_path: Path
+) -> None:
+    wish, counter = Wish("pause worker", "before", "transaction", 2), tmp_path / "moments"
     trip = Trip(shop, FileStore(archive))
-    ended = run(tmp_path / "run", [*trip.arguments, *_on(cluster, wish, counter, {})], wish, _env())
+    trip.begin(groups=2)
+    ended = run(tmp_path / "run", [*trip.arguments, *_on(cluster, wish, counter, _TWINS)], wish, _env())
     assert ended.code == 0, ended.err
     assert counter.stat().st_size >= wish.nth, "nothing happened"
+    trip.check()
+
+
+def test_a_restore_that_loses_its_driver_and_then_a_worker(
+    cluster: SparkCluster, shop: Shop, archive: Path, tmp_path: Path
+) -> None:
+    """The last test: the cluster has one worker less after it."""
+    trip = Trip(shop, FileStore(archive))
+    trip.begin(groups=2)
+    sleeps, first = Wish("pause worker", "after", "transaction", 2), tmp_path / "first"
+    with Kbackup(tmp_path / "dead", [*trip.arguments, *_on(cluster, sleeps, first, {})], sleeps, _env()) as dead:
+        slept = any(first.exists() and first.stat().st_size >= sleeps.nth for _ in attempts(120, 0.1))
+        dead.signal(signal.SIGKILL)
+    assert slept, dead.err
+    lost, second = Wish("kill machine", "after", "transaction"), tmp_path / "second"
+    ended = run(tmp_path / "again", [*trip.arguments, *_on(cluster, lost, second, {})], lost, _env())
+    assert ended.code == 0, ended.err
+    assert second.stat().st_size > lost.nth, "nothing happened after it"
     trip.check()

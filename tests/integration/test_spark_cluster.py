@@ -9,6 +9,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,9 +117,7 @@ def jobs(
         ["verify", shared],
     ]
     env = environment(broker, minio_server) | {"KBACKUP_SPARK_MASTER": cluster.url}
-    output = run([sys.executable, "-c", _COMMANDS, json.dumps(commands)], env)
-    ended = [Ended(*json.loads(line)) for line in output.splitlines()]
-    return Jobs(topic, read_topic(broker.bootstrap, topic), archive, apart, ended)
+    return Jobs(topic, read_topic(broker.bootstrap, topic), archive, apart, run_on_one_session(commands, env))
 
 
 def environment(broker: Broker, server: Minio | None) -> dict[str, str]:
@@ -148,9 +148,28 @@ def run(argv: list[str], env: dict[str, str], code: int = 0) -> str:
     return done.stdout + done.stderr if code else done.stdout
 
 
-def other_kbackup(folder: Path) -> SparkCluster:
-    """A cluster of one worker, without a secret, that has the kbackup in `folder`."""
-    return SparkCluster(workers=1, variables={"PYTHONPATH": str(folder)})
+def run_on_one_session(commands: list[list[str]], env: dict[str, str]) -> list[Ended]:
+    output = run([sys.executable, "-c", _COMMANDS, json.dumps(commands)], env)
+    return [Ended(*json.loads(line)) for line in output.splitlines()]
+
+
+def packed(folder: Path, version: str) -> list[str]:
+    """Return the options that send this tree's kbackup along as release `version`, in an environment that is packed as
+    spark.md has it. It links to this Python's other packages."""
+    environment = folder / version
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    shutil.copytree(ROOT / "kbackup", packages / "kbackup")  # with what is compiled
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    module = packages / "kbackup" / "__init__.py"
+    module.write_text(module.read_text().replace(f'"{__version__}"', f'"{version}"'))
+    archive = shutil.make_archive(str(environment), "gztar", environment)
+    return [
+        "--set",
+        f"spark.conf.spark.archives={archive}#env",
+        "--set",
+        "spark.conf.spark.pyspark.python=./env/bin/python",
+    ]
 
 
 def test_backup_by_master_and_restore_by_spark_submit(
@@ -183,30 +202,25 @@ def test_a_directory_that_a_worker_does_not_share_is_refused_by_the_workers_name
     assert verified.code == 0, verified
 
 
-def test_secrets_are_not_sent_over_an_open_channel_nor_tasks_to_another_release(
+def test_workers_without_kbackup_get_it_packed(
     broker: Broker, minio_server: Minio, new_archive: Callable[[], Archive], topic: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(ROOT / "kbackup", tmp_path / "kbackup", ignore=shutil.ignore_patterns("__pycache__"))
-    version = tmp_path / "kbackup" / "__init__.py"
-    version.write_text(version.read_text().replace(__version__, "0.0.1"))
-    archive, env = new_archive().url, environment(broker, minio_server)
+    """Nor do secrets go over the cluster's open channel unless that is allowed."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    env = environment(broker, minio_server) | {"PYSPARK_PYTHON": f"{tmp_path}/bare/bin/python"}
     env["KBACKUP_SPARK_CONF"] = "spark.driver.host=127.0.0.1,spark.executor.memory=512m"
-    with other_kbackup(tmp_path) as cluster:
-        job = ["-t", topic, "--master", cluster.url, "--archive", archive]
-        message = run([*COMMAND, "check", "--spark", *job], env, code=1)
-        assert "could read the secrets of this job" in message, message
-        assert "spark.allow_plain_secrets = true" in message
-        message = run([*COMMAND, "backup", *job], env | {"KBACKUP_SPARK_ALLOW_PLAIN_SECRETS": "true"}, code=1)
-    assert f"worker {socket.gethostname()} has kbackup 0.0.1, the driver has {__version__}" in message, "the tasks ran"
-    assert "PYSPARK_PYTHON and spark.archives" in message
-
-
-def test_a_worker_without_kbackup_is_named(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """The job has no secrets: it goes to a cluster without protection."""
-    (tmp_path / "kbackup.py").touch()
-    env = environment(broker, None)
-    env["KBACKUP_SPARK_CONF"] = "spark.driver.host=127.0.0.1,spark.executor.memory=512m"
-    with other_kbackup(tmp_path) as cluster:
-        job = ["-t", topic, "--master", cluster.url, "--archive", str(tmp_path / "archive")]
-        message = run([*COMMAND, "backup", *job], env, code=1)
-    assert "worker 127.0.0.1 does not have the driver's kbackup and Python: No module named" in message, message
+    job = ["-t", topic, "--archive", new_archive().url]
+    with SparkCluster(workers=1, variables={"PYTHONPATH": ""}) as cluster:
+        env["KBACKUP_SPARK_MASTER"] = cluster.url
+        commands = [["check", "--spark", *job], ["backup", "-t", topic, "--archive", str(tmp_path / "open")]]
+        refused, failed = run_on_one_session(commands, env)
+        assert "could read the secrets of this job" in refused.output, refused
+        assert "spark.allow_plain_secrets = true" in refused.output
+        missing = "worker 127.0.0.1 does not have the driver's kbackup and Python: No module named"
+        assert (failed.code, missing in failed.output, "Traceback" in failed.output) == (1, True, False), failed
+        backup = [*COMMAND, "backup", *job, "--set", "spark.allow_plain_secrets=true"]
+        message = run([*backup, *packed(tmp_path, "0.0.1")], env, code=1)
+        assert f"worker {socket.gethostname()} has kbackup 0.0.1, the driver has {__version__}" in message, "tasks ran"
+        assert "PYSPARK_PYTHON and spark.archives" in message
+        output = run([*backup, *packed(tmp_path, __version__)], env)
+        assert f"{RECORDS:,} new records" in output, output

@@ -17,10 +17,11 @@ import pytest
 from kbackup import cli
 from kbackup.archive.lease import HeldLease
 from kbackup.config.models import Config
-from kbackup.errors import DeniedError, StoreError, UsageError
-from kbackup.jobs.check import CheckStep, Steps, check, speaks_tls
+from kbackup.errors import DeniedError, StoreError, UnreachableError, UsageError
+from kbackup.jobs.check import CheckStep, Steps, Visit, check, speaks_tls
 from kbackup.jobs.metadata import Asked
 from kbackup.metadata.entities import not_carried_entry, source_name
+from kbackup.spark.tasks import ProgressSender
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
@@ -48,6 +49,18 @@ def answering(answer: Callable[[socket.socket], None]) -> int:
 
     threading.Thread(target=serve, daemon=True).start()
     return int(server.getsockname()[1])
+
+
+def test_a_worker_tells_what_it_can_not_reach(tmp_path: Path) -> None:
+    """And lists an archive that is not made yet."""
+
+    class Closed(FileStore):
+        def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+            raise UnreachableError("the way to the archive is closed")
+
+    (reached,) = Visit((FileStore(tmp_path / "later"),), {}, 0.0)(0, ProgressSender(None, 0))
+    (closed,) = Visit((Closed(tmp_path),), {}, 0.0)(0, ProgressSender(None, 0))
+    assert (reached.failure, closed.failure) == ("", "the way to the archive is closed")
 
 
 def test_a_hello_tells_whether_brokers_speak_tls(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from pyspark import SparkContext, accumulators
 
-from kbackup.errors import RefusedError
+from kbackup.errors import CorruptError, KbackupError, RefusedError, UnreachableError, UsageError
 from kbackup.spark.delta import DELTA_LOCK, session_conf
 from kbackup.spark.jvm import LIGHT, LOCK, check_jars, command_line, pass_on, spark_home, without_secrets
-from kbackup.spark.session import silence_ends
+from kbackup.spark.session import build_session, silence_ends
+from kbackup.spark.tasks import from_spark
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -232,3 +233,32 @@ def test_jars_for_delta_are_locked() -> None:
     assert session_conf({}, ("s3://bucket/table",))[LOCK] == str(DELTA_LOCK)
     assert any(line.endswith("  delta-spark_4.1_2.13-4.3.1.jar") for line in DELTA_LOCK.read_text().splitlines())
     assert LOCK not in session_conf({"spark.jars": "mine.jar"}, ("s3://bucket/table",))
+
+
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="jobs don't run over Spark Connect"):
+        build_session(None, {"spark.remote": "sc://there"}, 4)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://there")
+    with pytest.raises(UsageError, match=r"unset spark\.remote and SPARK_REMOTE"):
+        build_session(None, {}, 4)
+
+
+@pytest.mark.parametrize(
+    ("raised", "executor", "message"),
+    [
+        (
+            UnreachableError("s3://lab: no answer", "wait"),
+            "(TID 3) (far executor 1)",
+            "worker far: s3://lab: no answer",
+        ),
+        (UnreachableError("s3://lab: no answer"), "(TID 3) (localhost executor driver)", "s3://lab: no answer"),
+        (CorruptError("x_records: cut"), "(TID 3) (far executor 1)", "x_records: cut"),
+    ],
+)
+def test_an_error_of_a_worker_that_others_may_not_have_names_it(
+    raised: KbackupError, executor: str, message: str
+) -> None:
+    error = RuntimeError(f"RuntimeError: {raised.marker()}")
+    error._stackTrace = f"Lost task 0.3 in stage 0.0 {executor}: python"  # type: ignore[attr-defined]
+    found = from_spark(error)
+    assert (type(found), found.message, found.hint) == (type(raised), message, raised.hint)
