@@ -16,7 +16,7 @@ from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from kbackup.config.models import Backup
+from kbackup.config.models import Backup, Follow
 from kbackup.jobs import capture
 from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.kafka.admin.cluster import Cluster
@@ -25,6 +25,8 @@ from kbackup.kafka.groups import admin as group_admin
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
+from tests.support.following import Following
+from tests.support.truth import in_archive, in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +68,8 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_backed_up(
     brokers.kill(1)
     brokers.wait(0, lambda: cluster.topics(["orders"])["orders"].offline == (1,), "the loss of a leader")
     monkeypatch.setattr(capture, "TIMEOUT", 0.0)
-    monkeypatch.setattr(group_admin, "TIMEOUT", 1.0)  # the dead broker names no groups
+    for name in ("TIMEOUT", "_SHORT_TIMEOUT"):
+        monkeypatch.setattr(group_admin, name, 1.0)  # the dead broker names no groups
     report = sell_and_back_up(0)
     assert report.offline == ("orders-1",)
     assert "partitions without a leader: orders-1" in report.warnings[0]
@@ -74,6 +77,14 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_backed_up(
         (0, 0, 2, 2),
         (1, 0, 1, 1),
     ]
+    with Following(options, Follow(interval_seconds=0.3), brokers, store, spark) as following:
+        following.until(lambda: bool(following.commits))
+        assert following.commits[0].offline == ("orders-1",)
+        brokers.start(1)
+        producer.produce("orders", b"value", partition=1)
+        assert producer.flush(30) == 0
+        following.until(lambda: in_archive(store) == in_cluster(brokers.bootstrap, ["orders"]))
+    assert (following.commits[-1].offline, following.errors) == ((), [])
 
 
 def test_configs_are_read_from_the_broker_that_answers(without_controller: Mapping[str, str]) -> None:
