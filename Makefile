@@ -81,6 +81,7 @@ soak: venv
 	$(BIN)/pytest --soak -m soak tests
 	$(BIN)/python -m scripts.soak.kills
 	$(BIN)/python -m scripts.soak.kills --mirrors
+	$(BIN)/python -m scripts.soak.blackouts
 	$(BIN)/python -m scripts.soak.walk
 
 bench: venv
