@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, read_info
 from kbackup.archive.models import ArchiveInfo, Capture, DocumentRef, Groups, Loss, Manifest, Metadata, TopicState, load
 from kbackup.archive.segments import table as tables
-from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, from_batches, in_order, integers, with_checked_key
+from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, integers
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, TopicPartition
@@ -170,17 +169,14 @@ class Archive:
         points = integers(table, "point")
         return tables.rows_where(table, (points > after) & (points <= last)).select(list(columns))
 
-    def added(self, after: int, last: int) -> list[Segment]:
-        """Return the segments that restore points from `after` (exclusive) to `last` added, in order."""
-        found = map(with_checked_key, from_batches(self.table(last, SCHEMA.names, after).to_batches()))
-        return sorted(found, key=in_order)
+    def ordered(self, after: int, last: int, topics: Collection[str] | None = None) -> tables.Ordered:
+        """Return the segments that restore points from `after` (exclusive) to `last` added, of `topics` alone, by
+        columns: no segment becomes a Python value. Keys are not checked."""
+        return tables.ordered([self.table(last, [*SCHEMA.names, "point"], after, topics)])
 
-    def added_by(self, after: int, last: int) -> list[tuple[int, Segment]]:
-        """Return the segments that restore points from `after` (exclusive) to `last` added, each with its restore
-        point, in no order. Keys are not checked."""
-        table = self.table(last, [*SCHEMA.names, "point"], after)
-        numbers: list[Any] = table.column("point").to_pylist()
-        return list(zip(numbers, from_batches(table.select(SCHEMA.names).to_batches()), strict=True))
+    def added(self, after: int, last: int) -> tables.Segments:
+        """Return the segments that restore points from `after` (exclusive) to `last` added, in order."""
+        return self.ordered(after, last).segments.checked()
 
     def partitions(
         self, manifest: Manifest, topics: Iterable[TopicState] | None = None
@@ -188,13 +184,11 @@ class Archive:
         """Return the segments of a restore point by incarnation and partition, in order; for `topics` (default: all).
         No segment becomes a Python value."""
         wanted = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
-        read = [self.table(manifest.number, SCHEMA.names, topics={name for name, _ in wanted})]
-        order, places = tables.places_of(read[0])
-        columns = tables.in_columns(read.pop(), order)
         found: dict[Incarnation, dict[int, tables.Segments]] = {}
+        segments, _, places = self.ordered(0, manifest.number, {name for name, _ in wanted})
         for (topic, incarnation, partition), part in places.items():
             if (topic, incarnation) in wanted:
-                found.setdefault((topic, incarnation), {})[partition] = tables.Segments(columns, part)
+                found.setdefault((topic, incarnation), {})[partition] = segments[part]
         return found
 
     def segments(self, manifest: Manifest, topics: Iterable[TopicState] | None = None) -> list[Segment]:
@@ -283,7 +277,7 @@ def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
     if points:
         ends = {place: p.end for place, p in archive.manifest(points[-1]).partitions().items()}
     if not points or points[-1].number < number:
-        for s in archive.added(0, number):
-            place = s.incarnation_partition
-            ends[place] = max(ends.get(place, 0), s.last + 1)
+        segments, _, places = archive.ordered(0, number)
+        for place, part in places.items():
+            ends[place] = max(ends.get(place, 0), 1 + (tables.bounds(segments[part], "first", "last")[1] or 0))
     return ends

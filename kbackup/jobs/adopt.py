@@ -120,7 +120,8 @@ def _adopt(
         open_or_create(store)
         writing = begin_writing(store, lease, "adopt")
     with phases.step("read segments"):
-        scanned += read_back(items, partial(_convert, folder, writing is not None), spark, listener)
+        work = partial(_convert, folder, writing is not None)
+        scanned += read_back(items, [item.size for item in items], work, spark, listener)
     warnings += [text for each in scanned if isinstance(each, Whole) for text in each.warnings]
     chosen = arrange(scanned)
     if writing is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from itertools import chain, takewhile
 
 from awscrt.checksums import crc64nvme
 
@@ -16,13 +16,12 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import begin_copy, check_lineage, follow_source, only_point
 from kbackup.archive.catalog.copies import promote as promote_state
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
-from kbackup.archive.catalog.state import Point
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, load
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import begin_writing
-from kbackup.archive.segments.table import SCHEMA, Segment, from_batches, with_checked_key
-from kbackup.archive.verify.catalog import index_size
+from kbackup.archive.segments.table import Due, Segments, not_in, objects_of, ordered, rows_where, sum_of
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, check_apart, check_conditional_writes
@@ -31,24 +30,10 @@ from kbackup.util.system import in_threads
 
 THREADS = 8
 _FEW = 256
-"""So many objects are looked up one by one; for more, the whole folder is listed, a thousand objects per request."""
+"""So many objects are looked up one by one; for more, all between them are listed, a thousand per request."""
 _DAMAGED = "run 'kbackup verify', which lists every finding; nothing of this object was copied"
 _IN_THE_WAY = "delete it by hand while no copy runs, then run the copy again; no restore point there has it"
 DIVERGED = "use another address: something other than 'kbackup copy' wrote to this one"
-
-
-class Due(NamedTuple):
-    """An object of the archive: `size` and `crc` (CRC-64/NVME, 16 hex digits) are of its plain bytes."""
-
-    key: str
-    size: int
-    crc: str
-
-
-def objects_of(segment: Segment) -> Iterator[Due]:
-    """Yield the records, then the index."""
-    yield Due(segment.key, segment.stored, segment.crc)
-    yield Due(layout.index_key_of(segment.key), index_size(segment), segment.index_crc)
 
 
 def missing(target: Store, due: list[Due]) -> list[Due]:
@@ -70,7 +55,9 @@ def missing(target: Store, due: list[Due]) -> list[Due]:
         return kept is None or f"{kept:016x}" == each.crc
 
     if len(due) > _FEW:
-        sizes = {entry.key: entry.size for entry in raw.list(layout.TOPICS) if entry.key in keys}
+        first, last = min(keys), max(keys)
+        listed = takewhile(lambda entry: entry.key <= last, raw.list(layout.TOPICS, first[:-1]))
+        sizes = {entry.key: entry.size for entry in listed if entry.key in keys}
     else:
         in_threads(find, keys, THREADS)
     there = [each for each in due if each.key in sizes]
@@ -293,9 +280,7 @@ def copy_archive(
             origin = Origin(archive=archive.store.url, catalog=link)
             goal = partial(follow_source, source=ours, run=writing.run, origin=origin, keep=keep)
             after = goal(before)
-            known = set(before.segments.columns("key")[0])
-            segments = from_batches(after.segments.read(SCHEMA.names).to_batches())
-            due = [with_checked_key(segment) for segment in segments if segment.key not in known]
+            due = lacking_segments(after, before)
         with phases.step("copy"):
             sent, sent_bytes, found = _copy_segments(source, writing.store, due, listener)
             points = {(p.number, p.manifest) for p in before.restore_points}
@@ -321,22 +306,30 @@ def copy_archive(
     )
 
 
+def lacking_segments(source: State, copy: State) -> Segments:
+    """Return the segments of `source` that `copy` lacks, in order: mostly that of their keys."""
+    table, known = source.segments.read(), copy.segments.read(["key"])
+    return ordered([rows_where(table, not_in(table["key"], known["key"]))]).segments.checked()
+
+
 def _copy_segments(
-    source: Store, target: Store, segments: Sequence[Segment], listener: ProgressListener
+    source: Store, target: Store, segments: Segments, listener: ProgressListener
 ) -> tuple[int, int, int]:
     """Send the objects of segments that are not at `target`; return their number, their stored bytes, and how many were
     there already. Progress counts the records of each segment once."""
-    expected = sum(s.count for s in segments)
+    expected = sum_of(segments, "count")
     objects = sent = present = records = plain = 0
     for at in range(0, len(segments), SEGMENTS_AT_ONCE):
-        due = {each: s for s in segments[at : at + SEGMENTS_AT_ONCE] for each in objects_of(s)}
-        lacking = missing(target, list(due))
+        part = segments[at : at + SEGMENTS_AT_ONCE]
+        due = [*chain.from_iterable(objects_of(part))]
+        counts = {key: (count, size) for key, count, size in part.rows("key", "count", "bytes")}
+        lacking = missing(target, due)
         present += len(due) - len(lacking)
         with ThreadPoolExecutor(THREADS) as pool:
             for each, size in zip(lacking, pool.map(partial(send, source, target), lacking), strict=True):
                 objects, sent = objects + 1, sent + size
-                if each.key == due[each].key:
-                    records, plain = records + due[each].count, plain + due[each].bytes
+                if each.key in counts:
+                    records, plain = records + counts[each.key][0], plain + counts[each.key][1]
                     listener.progress(records, plain, expected)
     return objects, sent, present
 

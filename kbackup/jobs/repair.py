@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import socket
 import uuid
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import numpy as np
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed
@@ -43,17 +46,16 @@ from kbackup.archive.repair.segments import (
     unreached,
 )
 from kbackup.archive.run import WritingRun, put_manifest
-from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
+from kbackup.archive.segments.table import Segment, Segments, due_in_order, ordered, sum_of, unpaired
 from kbackup.archive.verify.catalog import check_derived, check_present
 from kbackup.archive.verify.findings import Findings
 from kbackup.errors import NoArchiveError, NotFoundError, PreconditionError, RefusedError
 from kbackup.metrics.registry import Phases, ProgressListener
-from kbackup.spark.tasks import ProgressSender, pack, run_tasks
-from kbackup.store.base import Store, encryption_of
+from kbackup.spark.tasks import ProgressSender, run_tasks
+from kbackup.store.base import ObjectInfo, Store, encryption_of
 from kbackup.store.crypt import CryptStore, stored
 from kbackup.store.wrappers import DryStore, GuardedStore
-from kbackup.types import IncarnationPartition
-from kbackup.util.system import in_threads
+from kbackup.util.system import cut, in_threads
 from kbackup.util.times import now
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ HERE_BYTES = 64 << 20
 _TASK_BYTES = 64 << 20
 _TASK_OBJECTS = 256
 _THREADS = 4
+T = TypeVar("T")
 _SET_AGAIN = "set pins by 'kbackup keep', labels by 'kbackup label'"
 
 
@@ -119,7 +122,7 @@ class RepairJob:
     read_data: bool
     spark: Callable[[], SparkSession]
     listener: ProgressListener
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     modified: Mapping[str, float] = field(default_factory=dict)
     unlisted: dict[str, Segment | None] = field(default_factory=dict)
     """Records objects that no catalog lists, as they were read back; None for a damaged one."""
@@ -146,7 +149,7 @@ def repair(
         dry = DryStore(store)
         lease = HeldLease(dry, "kbackup repair", lease_seconds)  # not taken
         return _repair(RepairJob(store, dry, confirm, read_data, spark, listener), lease)
-    _check_archive_there(store, [entry.key for entry in store.list()])
+    _check_archive_there(store)
     mended = _replace_corrupt_lease(store)
     with HeldLease(store, "kbackup repair", lease_seconds) as lease:
         guarded = GuardedStore(store, lease.check)
@@ -156,10 +159,10 @@ def repair(
 def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
     phases = Phases(job.listener)
     with phases.step("list objects"):
-        entries = list(job.store.list())
-        job.sizes = {entry.key: entry.size for entry in entries}
-        job.modified = {entry.key: entry.modified for entry in entries}
-        _check_archive_there(job.store, job.sizes)
+        _check_archive_there(job.store)
+        before = takewhile(lambda entry: entry.key < layout.TOPICS, job.store.list())
+        later = job.store.list(start_after=f"{layout.TOPICS}~")
+        job.sizes = {entry.key: entry.size for entry in chain(before, later)}
     with phases.step("restore points"):
         if not job.confirm:
             job.mended += _replace_corrupt_lease(job.store)
@@ -174,7 +177,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
     archive = Archive(job.store, info, base.committed)
     writing = WritingRun(archive, job.plain, lease, "repair")
     with phases.step("read segments"):
-        damaged = _damaged_segments(job, base.state)
+        damaged = _damaged_segments(job, base, documents)
         state, manifests = _rebuild_state(job, base, documents, damaged)
         after = lose_segments(state, damaged)
         known = set(base.state.lost)
@@ -185,10 +188,9 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.losses += mender.losses
         job.mended += [Mended(key, "made anew") for key in mender.made]
         _commit(job, writing, base, after)
-        rows = {s.key: s for s in _segments(after) if s.key in job.without_index}
-        _scan_segments(
-            job, to_scan(job.sizes, rows, sorted(rows))
-        )  # writes the indexes of segments that are listed now
+        if job.without_index:  # their indexes are written: they are listed now
+            listed = ordered([after.segments.read()]).segments
+            _scan_segments(job, listed.where(np.array([key in job.without_index for (key,) in listed.rows("key")])))
         _refresh_derived_files(job, writing.archive)
     return RepairReport(
         job.store.url,
@@ -223,9 +225,9 @@ def _warnings(base: RepairBase, after: State) -> tuple[str, ...]:
 # archive.json and lock.json, where they are missing or damaged.
 
 
-def _check_archive_there(store: Store, keys: Sequence[str] | Mapping[str, int]) -> None:
-    folders = (layout.CATALOG, layout.POINTS, layout.TOPICS)
-    if not any(key == layout.ARCHIVE or key.startswith(folders) for key in keys):
+def _check_archive_there(store: Store) -> None:
+    folders = (layout.ARCHIVE, layout.CATALOG, layout.POINTS, layout.TOPICS)
+    if not any(True for folder in folders for _ in store.list(folder)):
         hint = "it is a folder of the Java tool: run 'kbackup adopt'" if is_java_archive(store) else "check the address"
         raise NoArchiveError(f"there is no archive at {store.url}", hint)
 
@@ -291,33 +293,48 @@ def _ids_of_archive(job: RepairJob, documents: Documents) -> Iterator[str]:
 # Reading segments back: in this process where they are few, else on Spark.
 
 
-def _scan_each(store: Store, mend: bool, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
-    """A task: some records objects, each read whole; with `mend` a damaged index is written anew."""
-    for item in task:
+def _scan_each(
+    store: Store, mend: bool, task: Sequence[ToScan | Segment], progress: ProgressSender
+) -> Iterator[Whole | Damaged]:
+    """A task: some records objects, each read whole; with `mend` a damaged index is written anew. A listed segment that
+    is whole, with its index, is not in the results."""
+    for each in task:
+        item = to_scan(each.key, each.stored, each) if isinstance(each, Segment) else each
+        if item is None:
+            continue
         found = scan(store, item, mend)
         if isinstance(found, Whole):
             progress.add(found.segment.count, found.segment.bytes)
-        yield found
+        if item.row is None or isinstance(found, Damaged) or found.index != "whole":
+            yield found
 
 
 def read_back(
-    items: Sequence[ToScan],
-    work: Callable[[Sequence[ToScan], ProgressSender], Iterator[Whole | Damaged]],
+    items: Sequence[T],
+    sizes: Sequence[int],
+    work: Callable[[Sequence[T], ProgressSender], Iterator[Whole | Damaged]],
     spark: Callable[[], SparkSession],
     listener: ProgressListener,
+    expected: int = 0,
 ) -> list[Whole | Damaged]:
-    """Return the results of `work` for all items: in this process where they are small, else on Spark."""
-    if sum(item.size for item in items) <= HERE_BYTES:
+    """Return the results of `work` for all items: in this process where they are small, else on Spark. `expected` are
+    their records, as far as they are known."""
+    if sum(sizes) <= HERE_BYTES:
         results = in_threads(lambda item: list(work([item], ProgressSender(None, 0))), items, _THREADS)
         return [result for of_item in results for result in of_item]
-    tasks = pack(items, lambda item: item.size, _TASK_BYTES, _TASK_OBJECTS)
-    tasks.sort(key=lambda task: -sum(item.size for item in task))
-    expected = sum(item.row.count for item in items if item.row is not None)
+    parts = [*cut(sizes, _TASK_BYTES, _TASK_OBJECTS)]
+    parts.sort(key=lambda part: -sum(sizes[part]))
+    tasks = [items[part] for part in parts]
     return run_tasks(spark(), tasks, work, lambda records, size: listener.progress(records, size, expected))
 
 
-def _scan_segments(job: RepairJob, items: Sequence[ToScan]) -> list[Whole | Damaged]:
-    scanned = read_back(items, partial(_scan_each, job.plain, job.confirm), job.spark, job.listener)
+def _scan_segments(job: RepairJob, items: Segments | list[ToScan]) -> list[Whole | Damaged]:
+    """Read unlisted records objects, or listed segments."""
+    if isinstance(items, Segments):
+        sizes, expected = array("q", items.integers("stored").tobytes()), sum_of(items, "count")
+    else:
+        sizes, expected = array("q", (item.size for item in items)), 0
+    scanned = read_back(items, sizes, partial(_scan_each, job.plain, job.confirm), job.spark, job.listener, expected)
     job.mended += [
         Mended(layout.index_key_of(each.segment.key), "rebuilt")
         for each in scanned
@@ -326,31 +343,37 @@ def _scan_segments(job: RepairJob, items: Sequence[ToScan]) -> list[Whole | Dama
     return scanned
 
 
-def _damaged_segments(job: RepairJob, state: State) -> dict[str, str]:
+def _damaged_segments(job: RepairJob, base: RepairBase, documents: Documents) -> dict[str, str]:
     """Return keys of records objects of the catalog that are missing or damaged, with the reason; indexes
-    are mended."""
-    rows = {s.key: s for s in _segments(state)}
-    findings = Findings()
-    present = check_present(rows.values(), job.sizes, findings)
+    are mended. `job.sizes` gets the objects under topics/: all of them where segments have to be listed anew, else
+    those that are no whole ones of listed segments."""
+    added, findings = ordered([base.state.segments.read()], checked=True), Findings()
+    entries: Iterable[ObjectInfo] = job.store.list(layout.TOPICS)
+    if not base.is_whole or points.unlisted_points(base, documents):
+        entries = [*entries]
+        job.sizes |= {entry.key: entry.size for entry in entries}
+        job.modified = {entry.key: entry.modified for entry in entries}
+    others, lacking = unpaired(entries, due_in_order(added.parts))
+    job.sizes |= others
+    present = check_present(added.segments, lacking, job.sizes, findings)
     wrong = {f.file: f.what for f in findings.entries}
-    damaged = {key: f"the segment {what}" for key, what in wrong.items() if key in rows}
-    readable = {item.segment.key for item in present if item.records}
-    broken = {key for key in readable if layout.index_key_of(key) in wrong}
-    for found in _scan_segments(job, to_scan(job.sizes, rows, sorted(readable if job.read_data else broken))):
+    keys = [key for (key,) in added.segments.rows("key") if key in wrong] if wrong else []
+    damaged = {key: f"the segment {wrong[key]}" for key in keys}
+
+    due = [
+        key not in lacking and (job.read_data or layout.index_key_of(key) in lacking) for (key,) in present.rows("key")
+    ]
+    for found in _scan_segments(job, present.where(np.array(due, np.bool_))):
         if isinstance(found, Damaged):
             damaged[found.key] = found.why
     return damaged
-
-
-def _segments(state: State) -> list[Segment]:
-    return from_batches(state.segments.read(SCHEMA.names).to_batches())
 
 
 def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
     """Return the whole segments that `state` does not list. Each is read once, and once more to write its index."""
     known = set(state.segments.columns("key")[0])
     keys = [key for key in job.sizes if key.startswith(layout.TOPICS) and key not in known]
-    items = [item for item in to_scan(job.sizes, {}, keys) if item.key not in job.unlisted]
+    items = [item for key in keys if key not in job.unlisted and (item := to_scan(key, job.sizes[key])) is not None]
     for result in _scan_segments(job, items):
         if isinstance(result, Whole):
             job.unlisted[result.segment.key] = result.segment
@@ -410,10 +433,10 @@ def _add_new_points(
     writing.archive.move(Committed(state, base.committed.catalog))
     if base.is_whole:
         return state
-    listed, state = _segments(state), drop_unreferenced(state)
+    listed, state = writing.archive.starts(), drop_unreferenced(state)
     unlisted = _unlisted_segments(job, state)
-    committed: dict[IncarnationPartition, set[int]] = defaultdict(set)
-    for segment in [*listed, *(() if manifests else unlisted)]:
+    committed = defaultdict(set, {place: {*starts.tolist()} for place, starts in listed.items()})
+    for segment in () if manifests else unlisted:
         committed[segment.incarnation_partition].add(segment.first)
     named = named_starts(job.store, job.sizes)
     named |= {key: sorted({*firsts, *named.get(key, ())}) for key, firsts in committed.items()}

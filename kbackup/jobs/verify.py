@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
 
 import msgspec
 
 from kbackup import __version__
 from kbackup.archive import layout
+from kbackup.archive.catalog.state import State
 from kbackup.archive.derived import derived_files
 from kbackup.archive.identity import ANOTHER_COPY
 from kbackup.archive.java import JavaFolder
@@ -25,7 +26,16 @@ from kbackup.archive.models import Document, dump, file_sum, load
 from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
 from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, FlowState, MapPartName, decode, previous_of
 from kbackup.archive.restores.plan import RestorePlan, with_segments
-from kbackup.archive.segments.table import Segment, in_order, with_checked_key
+from kbackup.archive.segments.table import (
+    Segment,
+    Segments,
+    due_in_order,
+    objects_of,
+    ordered,
+    rows_of,
+    sum_of,
+    unpaired,
+)
 from kbackup.archive.verify import catalog
 from kbackup.archive.verify.findings import (
     CHANGED,
@@ -34,10 +44,10 @@ from kbackup.archive.verify.findings import (
     Note,
     Scope,
     SegmentResult,
-    ToRead,
     Verification,
     VerificationFinding,
     check_segment,
+    of_error,
 )
 from kbackup.archive.verify.java import survey_folder
 from kbackup.errors import NoArchiveError, NotFoundError
@@ -48,9 +58,9 @@ from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.metrics.registry import Phases, ProgressListener, counted
-from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
+from kbackup.spark.tasks import ProgressSender, Spark, run_counted
 from kbackup.store.base import Store
-from kbackup.util.system import in_threads
+from kbackup.util.system import cut, in_threads
 from kbackup.util.times import now
 
 STORED_FINDINGS = 100
@@ -79,14 +89,16 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyWork:
-    """Reads a task's segments; one result for all of them."""
+    """Reads a task's segments, of which some objects are lacking; one result for all of them."""
 
     store: Store
 
-    def __call__(self, task: Sequence[ToRead], progress: ProgressSender) -> Iterator[SegmentResult]:
+    def __call__(
+        self, task: tuple[Sequence[Segment], Collection[str]], progress: ProgressSender
+    ) -> Iterator[SegmentResult]:
         results = []
-        for item in task:
-            result = check_segment(self.store, item)
+        for segment in task[0]:
+            result = check_segment(self.store, segment, task[1])
             progress.add(result.records, result.bytes)
             results.append(result)
         yield _sum(results)
@@ -100,29 +112,33 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
     """
     phases, findings = Phases(listener), Findings()
     with phases.step("list objects"):
-        sizes = {entry.key: entry.size for entry in store.list()}
+        before = takewhile(lambda entry: entry.key < layout.TOPICS, store.list())
+        sizes = {entry.key: entry.size for entry in chain(before, store.list(start_after=f"{layout.TOPICS}~"))}
+    segments: Sequence[Segment]
+    lacking: Collection[str]
     if layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes):
-        archive_id, numbers, segments, remaining = _survey(store, sizes, point, quick, phases, findings)
+        archive_id, numbers, count, segments, lacking = _survey(store, sizes, point, quick, phases, findings)
     elif is_java_archive(store):
         with phases.step("files"):
             store = folder = JavaFolder(store)
-            remaining = survey_folder(folder, java_topics(folder), findings)
-            archive_id, numbers, segments = JAVA, (), len(remaining)
+            segments, lacking = survey_folder(folder, java_topics(folder), findings)
+            archive_id, numbers, count = JAVA, (), len(segments)
     else:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
     read = SegmentResult(0, 0, ())
     if not quick:
         with phases.step("read segments"):
-            expect = sum(item.segment.count for item in remaining)
-            tasks = pack(remaining, lambda item: item.segment.stored, _TASK_BYTES, _TASK_SEGMENTS)
-            tasks.sort(key=lambda task: -sum(item.segment.stored for item in task))
-            read = _sum(run_counted(spark, tasks, VerifyWork(store), listener, expect))
+            stored = (size for (size,) in rows_of(segments, "stored"))
+            parts = [segments[part] for part in cut(stored, _TASK_BYTES, _TASK_SEGMENTS)]
+            parts.sort(key=lambda part: -sum_of(part, "stored"))
+            tasks = [(part, _lacking_of(part, lacking)) for part in parts]
+            read = _sum(run_counted(spark, tasks, VerifyWork(store), listener, sum_of(segments, "count")))
     return VerifyReport(
         archive=store.url,
         archive_id=archive_id,
         deep=not quick,
         restore_points=numbers,
-        segments=segments,
+        segments=count,
         read_records=read.records,
         read_bytes=read.bytes,
         findings=tuple(sorted(findings.entries | set(read.findings))),
@@ -133,9 +149,10 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
 
 
 def _survey(
-    store: Store, sizes: Mapping[str, int], name: str, quick: bool, phases: Phases, findings: Findings
-) -> tuple[str, tuple[int, ...], int, list[ToRead]]:
-    """Return the archive's id, the restore points and the number of segments that are verified, and what to read."""
+    store: Store, sizes: dict[str, int], name: str, quick: bool, phases: Phases, findings: Findings
+) -> tuple[str, tuple[int, ...], int, Segments, Collection[str]]:
+    """Return the archive's id, the restore points and the number of segments that are verified, which of them to read,
+    and their objects that are lacking. `sizes` gets the objects under topics/ that are no whole ones of segments."""
     with phases.step("restore points"):
         surveyed = catalog.survey(store, sizes, findings)
         archive = surveyed.archive
@@ -143,25 +160,23 @@ def _survey(
         if name != "all" and archive is not None and numbers:
             last = archive.find_point(name).number
             numbers = tuple(number for number in numbers if number <= last)
-        referred = catalog.check_earlier(store, surveyed, findings)
-        added: dict[int, list[Segment]] = defaultdict(list)
-        if archive is not None:
-            for number, segment in archive.added_by(0, archive.state.next_point):
-                added[number].append(segment)
-                with findings.catching(segment.key):
-                    with_checked_key(segment)
-            catalog.check_vectors(archive.state, surveyed.manifests, added, findings)
+        state = archive.state if archive is not None else State("")
+        added = ordered([state.segments.read()], checked=True)
+        findings.entries |= {of_error(key, error) for key, error in added.segments.wrong_keys()}
+        catalog.check_vectors(state, surveyed.manifests, added, findings)
         check_restores(store, sizes, archive.info.id if archive is not None else surveyed.archive_id, findings)
         check_mirrors(store, sizes, findings)
         check_drills(store, sizes, findings)
         check_verifications(store, sizes, findings)
         check_data_keys(store, findings)
     with phases.step("objects"):
-        newest = max(numbers, default=0)
-        segments = sorted((s for number, new in added.items() if number <= newest for s in new), key=in_order)
-        remaining = catalog.check_present(segments, sizes, findings)
-        if quick and catalog.check_stored_checksums(store, remaining, findings):
+        others, lacking = unpaired(store.list(layout.TOPICS), due_in_order(added.parts))
+        sizes |= others
+        segments = added.segments.where(added.points <= max(numbers, default=0))
+        remaining = catalog.check_present(segments, lacking, sizes, findings)
+        if quick and catalog.check_stored_checksums(store, remaining, lacking, findings):
             findings.note("topics/", "was compared by sizes alone: the store keeps no checksums")
+        referred = catalog.check_earlier(store, surveyed, sizes, findings) | lacking.keys()
     with phases.step("derived files"):
         derived: dict[str, bytes] = {}
         if archive is not None and surveyed.points and surveyed.whole and surveyed.documents_whole:
@@ -172,7 +187,11 @@ def _survey(
             catalog.check_derived(store, derived, sizes, not quick, findings)
         elif surveyed.points:
             findings.note("topics/", "has derived files that could not be judged now")
-    return surveyed.archive_id, numbers, len(segments), remaining
+    return surveyed.archive_id, numbers, len(segments), remaining, lacking
+
+
+def _lacking_of(segments: Sequence[Segment], lacking: Collection[str]) -> Collection[str]:
+    return lacking and {each.key for pair in objects_of(segments) for each in pair if each.key in lacking}
 
 
 def _derived_names(sizes: Mapping[str, int]) -> set[str]:
@@ -234,12 +253,13 @@ def check_drills(store: Store, keys: Collection[str], findings: Findings) -> Non
 
 def check_restores(store: Store, keys: Collection[str], archive_id: str, findings: Findings) -> None:
     """Every file by its own sum, and that it is in the folder of its restore; what must be there beside others."""
-    for key in keys:
+    own = [key for key in keys if _KEY.fullmatch(key)]
+    for key in own:
         folder, _, name = key.rpartition("/")
-        for beside in _BESIDE.get(name, ()) if _KEY.fullmatch(key) else ():
+        for beside in _BESIDE.get(name, ()):
             if f"{folder}/{beside}" not in keys:
                 findings.add(f"{folder}/{beside}", f"is missing beside {name}", ANOTHER_COPY)
-    in_threads(lambda key: _check_restore(store, key, keys, archive_id, findings), keys)
+    in_threads(lambda key: _check_restore(store, key, keys, archive_id, findings), own)
 
 
 def _check_restore(store: Store, key: str, keys: Collection[str], archive_id: str, findings: Findings) -> None:

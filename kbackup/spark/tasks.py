@@ -25,7 +25,7 @@ from kbackup.metrics.registry import ProgressListener, counted
 from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
 from kbackup.store.base import Store
-from kbackup.util.system import reuse_freed_memory
+from kbackup.util.system import cut, reuse_freed_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -190,16 +190,8 @@ def run_counted(
 
 def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) -> list[tuple[T, ...]]:
     """Pack neighbouring items up to `room` bytes and `most` items together; a bigger item alone."""
-    packs: list[list[T]] = []
-    remaining = 0
-    for item in items:
-        size = size_of(item)
-        if not packs or size > remaining or len(packs[-1]) == most:
-            packs.append([])
-            remaining = max(room, size)
-        packs[-1].append(item)
-        remaining -= size
-    return [tuple(each) for each in packs]
+    every = [*items]
+    return [tuple(every[part]) for part in cut(map(size_of, every), room, most)]
 
 
 @contextmanager

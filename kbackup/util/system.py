@@ -33,6 +33,20 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item], thread
         return list(pool.map(function, items))
 
 
+def cut(sizes: Iterable[int], room: int, most: int) -> Iterator[slice]:
+    """Yield slices of neighbouring items that have up to `room` bytes and are `most` at most; a bigger item is
+    alone."""
+    start = stop = remaining = 0
+    for size in sizes:
+        if stop > start and (size > remaining or stop - start == most):
+            yield slice(start, stop)
+            start = stop
+        remaining = (max(room, size) if start == stop else remaining) - size
+        stop += 1
+    if stop > start:
+        yield slice(start, stop)
+
+
 def attempts(seconds: float, pause: float) -> Iterator[None]:
     """Yield at once, then after each pause in seconds, and end when the time is over. The caller breaks on success."""
     end = time.monotonic() + seconds

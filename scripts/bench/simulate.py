@@ -1,8 +1,8 @@
 """python -m scripts.bench.simulate: planning and commit at 10,000 and 100,000 partitions, up to 1 PB.
 
-kbackup's own planner, tables, manifests, commit and restore plan run over a synthetic cluster and a store in memory.
-There is no broker and no Spark; segments are described, not written. A model of a cluster of executors, in the plain
-formulas of `infra/docs/scale.md`, tells what they make of it; `--worked` prints that page's table.
+kbackup's own planner, tables, manifests, commit, restore plan and checks run over a synthetic cluster and a store in
+memory. There is no broker and no Spark; segments are described, not written. A model of a cluster of executors, in the
+plain formulas of `infra/docs/scale.md`, tells what they make of it; `--worked` prints that page's table.
 """
 
 from __future__ import annotations
@@ -25,20 +25,26 @@ from typing import Any
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import next_incarnation
+from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, load
+from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan, with_segments, write_plan
 from kbackup.archive.run import begin_writing, check_written, open_or_create
 from kbackup.archive.segments.read import FETCH_SPAN
-from kbackup.archive.segments.table import Segment, sum_of
+from kbackup.archive.segments.table import Segment, due_in_order, ordered, sum_of, unpaired
+from kbackup.archive.verify.catalog import check_vectors
+from kbackup.archive.verify.findings import Findings
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.job import Captured, commit, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
+from kbackup.jobs.copy import lacking_segments
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.metadata.sources import Sources
+from kbackup.store.base import ObjectInfo
 from kbackup.store.s3 import S3Options
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.times import now
@@ -215,7 +221,7 @@ class Simulated:
 
 def simulate(partitions: int, size: float, record: int, grown: float, restore: bool = True) -> list[Simulated]:
     """A first run over `size` bytes in `partitions`, a nightly one after every partition grew by the share `grown`,
-    and (`restore`) the plan of a restore of all of it."""
+    and (`restore`) the plan of a restore, a verification and a copy of all of it."""
     store = MemoryStore()
     records = max(1, int(size / partitions / record))
     more = max(1, int(records * grown))
@@ -228,6 +234,7 @@ def simulate(partitions: int, size: float, record: int, grown: float, restore: b
         _backup(run, store, [*live_topics(partitions, end)])
     if restore:
         _restore(runs[-1], store)
+        _verify_and_copy(runs[-1], store)
     return runs if restore else runs[:-1]
 
 
@@ -308,6 +315,20 @@ def _restore(run: Simulated, store: MemoryStore) -> None:
     run.sizes["tasks, compressed"] = sum(map(len, sent))
     run.tasks = [sum(sum_of(part.segments, "bytes") for part in unit) for unit in plan.units]
     run.requests = store.requests - asked
+
+
+def _verify_and_copy(run: Simulated, store: MemoryStore) -> None:
+    """What the driver of both does with the catalog: the objects of segments are listed, not stored."""
+    archive = open_archive(store)
+    with run.step("verify", "segments against manifests and a listing"):
+        manifests = {manifest.number: manifest for manifest in archive.manifests(archive.restore_points)}
+        added = ordered([archive.state.segments.read()], checked=True)
+        check_vectors(archive.state, manifests, added, Findings())
+        listed = (ObjectInfo(each.key, each.size, "", 0.0) for each in due_in_order(added.parts))
+        unpaired(listed, due_in_order(added.parts))
+        del added
+    with run.step("copy", "the segments that an empty copy lacks"):
+        lacking_segments(archive.state, State(archive.info.id))
 
 
 _NOTE = """\

@@ -65,8 +65,10 @@ def table_with(root: Path, change: Callable[[list[Segment]], list[Segment]], poi
     """A catalog with other segments of restore point 2, or of another; all checksums are right."""
     store = open_store(str(root))
     archive = open_archive(store)
-    here = [s for number, s in archive.added_by(0, 2) if number == point]
-    rows = [(number, s) for number, s in archive.added_by(0, 2) if number != point]
+    added = archive.ordered(0, 2)
+    every = [*zip(added.points.tolist(), added.segments, strict=True)]
+    here = [s for number, s in every if number == point]
+    rows = [(number, s) for number, s in every if number != point]
     rows += [(point, s) for s in change(here)]
     table = pa.Table.from_batches([to_batch([s for _, s in rows])])
     column = pa.array([number for number, _ in rows], pa.int64())

@@ -11,12 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_points
 from kbackup.archive.catalog.state import LogStart, LostRange, State
 from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
+from kbackup.archive.segments.table import not_in, rows_where
 from kbackup.errors import RefusedError
 from kbackup.types import IncarnationPartition
 
@@ -39,9 +43,10 @@ def check_lineage(copy: State, source: State, label: str = "the destination") ->
             f"{label} has diverged: its restore point {diverged} is not of the source's history",
             "copy to an empty address",
         )
-    checksums: dict[str, str] = dict(source.segments.rows("key", "crc"))
-    for key, crc in copy.segments.rows("key", "crc"):
-        if checksums.get(key, crc) != crc:
+    ours, theirs = (state.segments.read(["key", "crc"]) for state in (copy, source))
+    if len(ours):
+        known = pc.index_in(ours["key"], value_set=theirs["key"])
+        for key in ours["key"].filter(pc.not_equal(theirs["crc"].take(known), ours["crc"])).to_pylist():
             raise RefusedError(
                 f"{label} has diverged: the source has another segment {key}", "copy to an empty address"
             )
@@ -79,13 +84,15 @@ def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bo
         isolation_levels=copy.isolation_levels | source.isolation_levels,
         **tables | {"history": copy.history},
     )
-    return copy if _content(copy) == _content(state) else state
+    keys, ours = (each.segments.read(["key"])["key"] for each in (state, copy))
+    same = _content(copy) == _content(state) and len(keys) == len(ours) and not not_in(keys, ours).any()
+    return copy if same else state
 
 
 def _content(state: State) -> tuple[object, ...]:
     return (
         *(state.origin, state.next_point, dict(state.pins), dict(state.labels), state.restore_points),
-        *(dict(state.lives), dict(state.starts), set(state.segments.columns("key")[0])),
+        *(dict(state.lives), dict(state.starts)),
         {loss.identity for loss in state.lost},
     )
 
@@ -109,7 +116,7 @@ def with_whole_segments(source: State, copy: State) -> State:
     lost = {loss.identity[:4] for loss in source.damage}
     if not lost:
         return source
-    known = set(source.segments.columns("key")[0])
+    known = {row[4] for row in source.segments.rows(*_PLACE, "first", "key") if row[:4] in lost}
     whole = copy.segments.where(lambda *row: row[:4] in lost and row[4] not in known, *_PLACE, "first", "key")
     healed = set(whole.rows(*_PLACE, "first"))
     return replace(
@@ -153,7 +160,8 @@ def with_retained(source: State, copy: State) -> State:
     starts |= {place: start for place, start in copy.starts.items() if place[:2] in had}
     holes = _expired_unseen(source, copy)
     known = {loss.identity for loss in [*copied.lost, *holes]}
-    ours = set(copy.segments.columns("key")[0])
+    ours, theirs = copy.segments.read(), copied.segments.read()
+    others = rows_where(theirs, not_in(theirs["key"], ours["key"]))
     lives = dict(source.lives)
     for key, life in copy.lives.items():
         if key in lives:
@@ -166,7 +174,7 @@ def with_retained(source: State, copy: State) -> State:
         copied,
         points=copied.points.append(kept),
         past=copied.past.without("number", numbers),
-        segments=copied.segments.without("key", ours).append(copy.segments.read()),
+        segments=copied.segments.replace(pa.concat_tables([others, ours])),
         losses=copied.losses.append([*holes, *(loss for loss in copy.lost if loss.identity not in known)]),
         incarnations=source.incarnations.replace(list(lives.values())),
         log_starts=_log_start_rows(copied, starts),

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.identity import REPAIR
-from kbackup.archive.segments.table import SCHEMA, decode_table, integers, of_topics, rows_where
+from kbackup.archive.segments.table import SCHEMA, decode_table, integers, of_topics, rows_where, values_of
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
@@ -102,11 +102,13 @@ class Rows:
 
     def columns(self, *names: str) -> list[list[Any]]:
         """Columns as Python values."""
-        return [column.to_pylist() for column in self.read(names or None).columns]
+        table = self.read(names or None)
+        return [[value for chunk in column.chunks for value in values_of(chunk)] for column in table.columns]
 
     def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of some columns as Python values."""
-        return zip(*self.columns(*names), strict=True)
+        """Yield the rows of some columns as Python values, of which few are there at a time."""
+        for batch in self.read(names or None).to_batches(_MIDDLE):
+            yield from zip(*map(values_of, batch.columns), strict=True)
 
     def dicts(self) -> list[dict[str, Any]]:
         """Return the rows as Python values: for tables that are small, or wanted whole."""

@@ -67,10 +67,10 @@ class Damaged:
     why: str
 
 
-def to_scan(sizes: Mapping[str, int], rows: Mapping[str, Segment], keys: Iterable[str]) -> list[ToScan]:
-    """Return the records objects among `keys`, with the catalog's `rows` by key."""
-    objects = filter(None, map(parse_records_object, keys))
-    return [ToScan(target, key, sizes[key], start, rows.get(key)) for target, key, start in objects]
+def to_scan(key: str, size: int, row: Segment | None = None) -> ToScan | None:
+    """Return the records object that has this key, with its `row`; None for the key of anything else."""
+    found = parse_records_object(key)
+    return ToScan(found.target, key, size, found.start, row) if found is not None else None
 
 
 def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:

@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from kbackup.archive.segments.read import SegmentRanges, read_segment
 from kbackup.archive.segments.rows import to_table_batch
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, rows_of
 from kbackup.archive.segments.window import EVERYTHING, Window
 from kbackup.formats.block import slice_block
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
+from kbackup.util.system import cut
 
 PART_BYTES = 32 << 20  # small pieces are packed together up to this
 CUT_BYTES = 256 << 20
 """A larger segment is cut. What is read whole is held against its checksum: twice what a segment usually has."""
-WHOLE = 1 << 62  # none is cut: each is held against its checksum, and no task has less than one.
 BATCH_BYTES = 4 << 20  # bytes of records that become one table, where one record is not more
 
 _OPENING = 1 << 20  # bytes that the opening of one more segment counts as
@@ -47,7 +47,24 @@ class SegmentRange:
 class ReadUnit:
     """The ranges that one task reads, in order. It can be pickled."""
 
-    ranges: tuple[SegmentRange, ...]
+    ranges: Iterable[SegmentRange]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSegments:
+    """All records of some segments, each of which becomes a range when it is read."""
+
+    segments: Sequence[Segment]
+
+    def __iter__(self) -> Iterator[SegmentRange]:
+        return (SegmentRange(s, s.first, s.last + 1, EVERYTHING, s.bytes) for s in self.segments if s.count)
+
+
+def whole_units(segments: Sequence[Segment], part_bytes: int = PART_BYTES) -> list[ReadUnit]:
+    """Return all records of segments as units of work, in the same order. None is cut: each is held against its
+    checksum."""
+    sizes = (size + _OPENING for (size,) in rows_of(segments, "bytes"))
+    return [ReadUnit(WholeSegments(segments[part])) for part in cut(sizes, part_bytes, len(segments))]
 
 
 def plan_reads(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, compress, pairwise
 from operator import attrgetter
 from types import UnionType
-from typing import Any, get_args, get_type_hints, overload
+from typing import Any, NamedTuple, get_args, get_type_hints, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from kbackup.archive import layout
 from kbackup.errors import CorruptError
+from kbackup.store.base import ObjectInfo
 from kbackup.types import IncarnationPartition, Int64Array
 
 _ROWS_A_BYTE = 8
@@ -29,6 +30,7 @@ _SMALL_ROWS = 10_000
 _SMALL = 1 << 20
 _SMALL_DECODED = 16 << 20  # rows, and bytes encoded and decoded, that are allowed for a table of any size
 _BATCH = 1024
+_FEW = 4  # segments whose values are taken one by one: 9 µs each, where columns take 30 µs for some
 _LARGE = 1 << 20
 
 
@@ -66,7 +68,8 @@ def read_bounded(
     tables: list[pa.Table] = []
     size = 0
     wanted = None if columns is None else [*columns]
-    for batch in file.iter_batches(_BATCH, columns=wanted, use_threads=len(data) > _LARGE):
+    groups = [n for n in range(metadata.num_row_groups) if topics is None or _may_hold(metadata.row_group(n), topics)]
+    for batch in file.iter_batches(_BATCH, row_groups=groups, columns=wanted, use_threads=len(data) > _LARGE):
         decoded = pa.Table.from_batches([batch], schema)
         tables.append(decoded if topics is None else of_topics(decoded, topics))
         size += batch.nbytes
@@ -77,6 +80,13 @@ def read_bounded(
         table = table.combine_chunks()
     table.validate(full=True)  # text that is none
     return table
+
+
+def _may_hold(group: Any, topics: Collection[str]) -> bool:
+    """Return whether a row group may have rows of `topics`, by the least and the greatest value of its column."""
+    columns = (group.column(n) for n in range(group.num_columns))
+    known = next((c.statistics for c in columns if c.path_in_schema == "topic"), None)
+    return known is None or not known.has_min_max or any(known.min <= topic <= known.max for topic in topics)
 
 
 def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int) -> None:
@@ -174,9 +184,16 @@ def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def from_batches(batches: Iterable[pa.RecordBatch]) -> list[Segment]:
-    columns = ([batch.column(name).to_pylist() for name in SCHEMA.names] for batch in batches)
-    return [Segment(*row) for of_batch in columns for row in zip(*of_batch, strict=True)]
+def values_of(column: pa.Array[Any]) -> list[Any]:
+    """Return a column as Python values. Text of ASCII is cut out of one string: pyarrow takes 0.6 µs for each text."""
+    if len(column) and column.type == pa.string() and not column.null_count:
+        edges, data = (memoryview(buffer or b"") for buffer in column.buffers()[1:])
+        ends = np.frombuffer(edges, np.int32, len(column) + 1, 4 * column.offset).tolist()
+        text = bytes(data[ends[0] : ends[-1]])
+        if text.isascii():
+            whole, start = text.decode(), ends[0]
+            return [whole[low - start : high - start] for low, high in pairwise(ends)]
+    return column.to_pylist()
 
 
 def decode_table(
@@ -207,6 +224,15 @@ def _numbers(rows: Int64Array) -> pa.Array[Any]:
 def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the rows where `keep` is true."""
     return table if keep.all() else table.take(_numbers(np.flatnonzero(keep).astype(np.int64)))
+
+
+def not_in(column: pa.ChunkedArray[Any], others: pa.ChunkedArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where a value of a column is none of `others`."""
+    if not len(others):
+        return np.ones(len(column), np.bool_)
+    import pyarrow.compute as pc  # here: most commands need none of it
+
+    return ~pc.is_in(column, value_set=others).to_numpy()
 
 
 def integers(table: pa.Table, name: str) -> Int64Array:
@@ -267,21 +293,47 @@ class Segments(Sequence[Segment]):
     @overload
     def __getitem__(self, at: int) -> Segment: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Segment]: ...
-    def __getitem__(self, at: int | slice) -> Segment | Sequence[Segment]:
+    def __getitem__(self, at: slice) -> Segments: ...
+    def __getitem__(self, at: int | slice) -> Segment | Segments:
         if isinstance(at, int):
-            return self._values(range(self._size)[at], 1)[0]
+            at = range(self._size)[at]
+            return next(iter(self[at : at + 1]))
         start, stop, _ = at.indices(self._size)
         return Segments(self._columns, slice(self._first + start, self._first + max(start, stop)), self._checked)
 
     def __iter__(self) -> Iterator[Segment]:
-        for start in range(0, self._size, _BATCH):
-            yield from self._values(start, min(_BATCH, self._size - start))
+        segments = (Segment(*row) for row in self.rows(*SCHEMA.names))
+        return segments if self._checked else map(with_checked_key, segments)
 
-    def _values(self, start: int, size: int) -> list[Segment]:
-        columns = (column.slice(self._first + start, size).to_pylist() for column in self._columns.values())
-        segments = [Segment(*row) for row in zip(*columns, strict=True)]
-        return segments if self._checked else [*map(with_checked_key, segments)]
+    def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """Yield some columns as Python values, of which few are there at a time."""
+        if self._size < _FEW:
+            for at in range(self._first, self._first + self._size):
+                yield tuple(self._columns[name][at].as_py() for name in names)
+            return
+        for start in range(self._first, self._first + self._size, _BATCH):
+            size = min(_BATCH, self._first + self._size - start)
+            yield from zip(*(values_of(self._columns[name].slice(start, size)) for name in names), strict=True)
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> Segments:
+        """Return the segments for which `keep` is true."""
+        if keep.all():
+            return self
+        numbers = _numbers(np.flatnonzero(keep).astype(np.int64))
+        return Segments({name: self.column(name).take(numbers) for name in self._columns}, checked=self._checked)
+
+    def wrong_keys(self) -> Iterator[tuple[str, CorruptError]]:
+        """Yield the keys that do not match topic, partition and first offset, each with its error."""
+        for topic, incarnation, partition, first, key in self.rows(*PLACE.names, "key"):
+            folder = layout.topic_dir(topic, incarnation)
+            if not layout.is_records_key(key, folder, partition, first):
+                yield key, _wrong_key(key, folder, partition, first)
+
+    def checked(self) -> Segments:
+        """Return the segments; raise `CorruptError` for one of `wrong_keys`."""
+        for _, error in () if self._checked else self.wrong_keys():
+            raise error
+        return Segments(self._columns, slice(self._first, self._first + self._size), checked=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and [*self] == [*other]
@@ -291,6 +343,10 @@ class Segments(Sequence[Segment]):
 
     def column(self, name: str) -> pa.Array[Any]:
         return self._columns[name].slice(self._first, self._size)
+
+    def integers(self, name: str) -> Int64Array:
+        """Return a column without nulls."""
+        return _known(self.column(name)) if self._size else np.zeros(0, np.int64)
 
 
 def in_columns(table: pa.Table, rows: Int64Array) -> dict[str, pa.Array[Any]]:
@@ -302,6 +358,31 @@ def in_columns(table: pa.Table, rows: Int64Array) -> dict[str, pa.Array[Any]]:
     return {name: columns.pop(name).take(numbers).combine_chunks() for name in SCHEMA.names}
 
 
+class Ordered(NamedTuple):
+    """Segments by topic, incarnation, partition and offset; int64[segments], the restore point that added each; and
+    which are of a partition."""
+
+    segments: Segments
+    points: Int64Array
+    places: dict[IncarnationPartition, slice]
+
+    @property
+    def parts(self) -> list[Segments]:
+        return [self.segments[part] for part in self.places.values()]
+
+    def span(self, places: Sequence[IncarnationPartition]) -> slice:
+        """Return from where to where the segments of some partitions, in order, lie."""
+        return slice(self.places[places[0]].start, self.places[places[-1]].stop)
+
+
+def ordered(read: list[pa.Table], checked: bool = False) -> Ordered:
+    """Order the rows of a table with the columns of `SCHEMA` and `point`. It is taken out of the list `read`: a large
+    table that nobody else holds is there once."""
+    order, places = places_of(read[0])
+    points = integers(read[0], "point")[order]
+    return Ordered(Segments(in_columns(read.pop(), order), checked=checked), points, places)
+
+
 def column_of(segments: Sequence[Segment], name: str) -> pa.Array[Any]:
     """Return a column of `SCHEMA`."""
     if isinstance(segments, Segments):
@@ -310,10 +391,19 @@ def column_of(segments: Sequence[Segment], name: str) -> pa.Array[Any]:
     return values
 
 
+def rows_of(segments: Sequence[Segment], *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield some columns of segments as Python values."""
+    if isinstance(segments, Segments):
+        return segments.rows(*names)
+    return (tuple(getattr(segment, name) for name in names) for segment in segments)
+
+
 def chosen(segments: Sequence[Segment], keep: Callable[[Segment], bool]) -> Sequence[Segment]:
     """Return the segments that `keep` is true for; all of them as they are."""
-    kept = tuple(filter(keep, segments))
-    return segments if len(kept) == len(segments) else kept
+    kept = np.fromiter(map(keep, segments), np.bool_, len(segments))
+    if kept.all():
+        return segments
+    return segments.where(kept) if isinstance(segments, Segments) else tuple(compress(segments, kept))
 
 
 def untimed(segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -353,6 +443,56 @@ def with_checked_key(segment: Segment) -> Segment:
     """Return the segment; raise `CorruptError` if its key does not match its topic, partition and first offset."""
     folder = layout.topic_dir(segment.topic, segment.incarnation)
     if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
-        due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
-        raise CorruptError(f"file {segment.key} is named by the catalog where {due} belongs", _HINT)
+        raise _wrong_key(segment.key, folder, segment.partition, segment.first)
     return segment
+
+
+def _wrong_key(key: str, folder: str, partition: int, first: int) -> CorruptError:
+    due = layout.records_key(folder, partition, first, layout.compression_of(key))
+    return CorruptError(f"file {key} is named by the catalog where {due} belongs", _HINT)
+
+
+# The objects of segments, and which of them a store has.
+
+
+class Due(NamedTuple):
+    """An object of the archive: `size` and `crc` (CRC-64/NVME, 16 hex digits) are of its plain bytes."""
+
+    key: str
+    size: int
+    crc: str
+
+
+def objects_of(segments: Sequence[Segment]) -> Iterator[tuple[Due, Due]]:
+    """Yield the records and the index of each segment."""
+    for key, stored, count, crc, index_crc in rows_of(segments, "key", "stored", "count", "crc", "index_crc"):
+        yield Due(key, stored, crc), Due(layout.index_key_of(key), 1 + 24 * count, index_crc)
+
+
+def due_in_order(parts: Iterable[Sequence[Segment]], indexes: bool = True) -> Iterator[Due]:
+    """Yield the objects of partitions as a store lists them; short of offsets of more than ten digits, and of spare
+    names."""
+    for part in sorted(filter(None, parts), key=lambda part: next(rows_of(part, "key"))):
+        for records, index in objects_of(part):
+            yield from (index, records) if indexes else (records,)
+
+
+def unpaired(listed: Iterable[ObjectInfo], due: Iterable[Due]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return key and size of the objects that are listed and not due, and of those that are due and not listed in that
+    size. Both come in order of keys, short of a few."""
+    extra: dict[str, int] = {}
+    lacking: dict[str, int] = {}
+    remaining, paired = iter(listed), ""
+    entry = next(remaining, None)
+    for each in due:
+        while entry is not None and entry.key < each.key:
+            extra[entry.key], entry = entry.size, next(remaining, None)
+        if entry is not None and entry.key == each.key and entry.size == each.size:
+            paired, entry = entry.key, next(remaining, None)
+        elif each.key != paired:  # else it is due twice
+            lacking[each.key] = each.size
+    for rest in () if entry is None else chain((entry,), remaining):
+        extra[rest.key] = rest.size
+    for key in [key for key, size in lacking.items() if extra.get(key) == size]:
+        del extra[key], lacking[key]
+    return extra, lacking

@@ -3,59 +3,66 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import asdict, replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, far_numbers, list_catalogs, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
 from kbackup.archive.catalog.state import SCHEMAS, Point, State
-from kbackup.archive.catalog.sweep import referred_keys
+from kbackup.archive.catalog.sweep import table_refs
 from kbackup.archive.catalog.tables import open_rows, read_ref
 from kbackup.archive.identity import ANOTHER_COPY, check_encryption
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, PartitionState, load
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.table import Segment, in_order
-from kbackup.archive.verify.findings import CHANGED, REBUILD, Findings, ToRead, of_error
+from kbackup.archive.segments.table import Due, Ordered, Segments, objects_of
+from kbackup.archive.verify.findings import CHANGED, REBUILD, Findings, of_error
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
-from kbackup.types import IncarnationPartition
+from kbackup.types import IncarnationPartition, Int64Array
 from kbackup.util.system import in_threads
 
 
-@dataclass
-class _Sum:
-    records: int = 0
-    bytes: int = 0
-    last: int = -1
-    key: str = ""
+class _Extent(NamedTuple):
+    """What a partition got of a restore point: the numbers of its segments, the sums of their records and bytes, their
+    least and greatest offset."""
+
+    place: IncarnationPartition
+    rows: Int64Array
+    records: int
+    bytes: int
+    first: int
+    last: int
 
 
-def check_vectors(
-    state: State, manifests: Mapping[int, Manifest], segments: Mapping[int, list[Segment]], findings: Findings
-) -> None:
+def check_vectors(state: State, manifests: Mapping[int, Manifest], added: Ordered, findings: Findings) -> None:
     """Check that segments are in order, within the archived offsets of their restore point, and add up to its totals.
 
-    `segments` are by the restore point that added them. Restore points that were let go count for later ones.
+    Segments of restore points that were let go count for later ones.
     """
-    sums: dict[IncarnationPartition, _Sum] = defaultdict(_Sum)
+    sums: dict[IncarnationPartition, tuple[int, int]] = defaultdict(lambda: (0, 0))
     damaged = {(loss.topic, loss.incarnation, loss.partition) for loss in state.damage}
-    pending = sorted(segments)
     since = 0
-    for number, manifest in sorted(manifests.items()):
+    for number, extents in _extents(added, sorted(manifests), findings):
+        manifest, row = manifests[number], state.point(number)
         captured = {key for key, topic in manifest.incarnations().items() if since < topic.captured <= number}
         states = {key: p for key, p in manifest.partitions().items() if key[:2] in captured}
-        row = state.point(number)
-        while pending and pending[0] <= number:
-            for segment in sorted(segments[pending.pop(0)], key=in_order):
-                _check_segment(segment, number, states.get(segment.incarnation_partition), sums, findings)
+        for extent in extents:
+            before = sums[extent.place]
+            sums[extent.place] = before[0] + extent.records, before[1] + extent.bytes
+            p = states.get(extent.place)  # none of an incarnation that was over by then
+            if p is not None and (extent.first < p.start or extent.last >= p.end):
+                _check_offsets(added.segments, extent, p, number, findings)
         for key, partition in states.items():
             if key in damaged:
                 continue
             # a manifest counts what was let go too: all of it, or all that it has where it ends before the log start
-            records, size, start = sums[key].records, sums[key].bytes, state.starts.get(key)
+            (records, size), start = sums[key], state.starts.get(key)
             if start is not None and partition.end >= start.start:
                 records, size = records + start.records, size + start.bytes
             elif start is not None and not records:
@@ -70,28 +77,43 @@ def check_vectors(
         since = number
 
 
-def _check_segment(
-    segment: Segment,
-    number: int,
-    state: PartitionState | None,
-    sums: Mapping[IncarnationPartition, _Sum],
-    findings: Findings,
+def _extents(added: Ordered, numbers: Sequence[int], findings: Findings) -> Iterator[tuple[int, Iterator[_Extent]]]:
+    """Yield each restore point with what came since the one before. A segment that begins before the end of the one
+    before it becomes a finding."""
+    segments, places = added.segments, [*added.places]
+    since = np.searchsorted(np.array(numbers, np.int64), added.points)
+    owner = np.repeat(np.arange(len(places)), [part.stop - part.start for part in added.places.values()])
+    rows = np.lexsort((segments.integers("first"), added.points, owner))
+    rows = rows[since[rows] < len(numbers)]
+    first, last, records, size = (segments.integers(name)[rows] for name in ("first", "last", "count", "bytes"))
+    owner, since = owner[rows], since[rows]
+    for at in (1 + np.flatnonzero((np.diff(owner) == 0) & (first[1:] <= last[:-1]))).tolist():
+        key, before = (segments.column("key")[int(row)].as_py() for row in rows[[at, at - 1]])
+        findings.add(key, f"begins at offset {first[at]}, but {before} ends at {last[at - 1]}", CHANGED)
+    cuts = np.flatnonzero(np.diff(owner, prepend=-1) | np.diff(since, prepend=-1))
+    sums = (
+        f.reduceat(v, cuts) for f, v in ((np.add, records), (np.add, size), (np.minimum, first), (np.maximum, last))
+    )
+    columns = [owner[cuts], cuts, np.append(cuts, len(rows))[1:], *(sums if len(cuts) else ())]
+    order = np.argsort(since[cuts], kind="stable")
+    edges = np.searchsorted(since[cuts][order], np.arange(len(numbers) + 1))
+    for number, low, high in zip(numbers, edges, edges[1:], strict=False):
+        of_point = zip(*(column[order[low:high]].tolist() for column in columns), strict=True)
+        yield number, (_Extent(places[n], rows[start:stop], *rest) for n, start, stop, *rest in of_point)
+
+
+def _check_offsets(
+    segments: Segments, extent: _Extent, partition: PartitionState, number: int, findings: Findings
 ) -> None:
-    """Check a segment that restore point `number` added against the partition's `state`, and add it to `sums`. Without
-    a state it is of an incarnation that was over by then."""
-    if state is not None and (segment.first < state.start or segment.last >= state.end):
-        findings.add(
-            segment.key,
-            f"holds offsets {segment.first} to {segment.last}, outside of {state.start} to {state.end - 1} "
-            f"that restore point {number} says were archived",
-            CHANGED,
-        )
-    before = sums[segment.incarnation_partition]
-    if segment.first <= before.last:
-        findings.add(segment.key, f"begins at offset {segment.first}, but {before.key} ends at {before.last}", CHANGED)
-    before.records += segment.count
-    before.bytes += segment.bytes
-    before.last, before.key = segment.last, segment.key
+    for row in extent.rows.tolist():
+        key, first, last = (segments.column(name)[row].as_py() for name in ("key", "first", "last"))
+        if first < partition.start or last >= partition.end:
+            findings.add(
+                key,
+                f"holds offsets {first} to {last}, outside of {partition.start} to {partition.end - 1} "
+                f"that restore point {number} says were archived",
+                CHANGED,
+            )
 
 
 # Verification of catalogs and restore points: each document and table is read, and what is damaged is named.
@@ -232,30 +254,32 @@ def _newest_whole(store: Store, result: Survey, findings: Findings) -> Committed
     return None
 
 
-def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
-    """Return the keys that the catalogs of the history refer to. The tables of those before the newest are held against
-    their checksums: an undo, and a reader that opened one of them, need them."""
+def check_earlier(store: Store, result: Survey, among: Collection[str], findings: Findings) -> set[str]:
+    """Return the documents, tables and older segments that the catalogs of the history refer to, as far as they are
+    `among` the objects. The tables of catalogs before the newest are held against their checksums: an undo, and a
+    reader that opened one of them, need them."""
     if result.archive is None:
         return set()
-    keys = referred_keys(result.archive.committed)
+    committed = result.archive.committed
+    own = {ref.key for ref in table_refs(committed.catalog)} if committed.catalog is not None else set()
     tables = [asdict(catalog.tables) for catalog in result.catalogs.values()]
     refs = {ref.key: (name, ref) for each in tables for name, keys_of_table in each.items() for ref in keys_of_table}
 
-    def read(entry: tuple[str, TableRef]) -> list[str]:
+    def read(entry: tuple[str, TableRef]) -> set[str]:
         name, ref = entry
-        column = _NAMING.get(name)
+        found: set[str] = set()
         with findings.catching(ref.key):
-            if column is None:
+            if name not in _NAMING:
                 read_ref(store, ref)
-                return []
-            (values,) = open_rows(store, SCHEMAS[name], [ref]).columns(column)
-            return [key for value in values for key in ([value] if isinstance(value, str) else value)]
-        return []
+                return found
+            for (value,) in open_rows(store, SCHEMAS[name], [ref]).rows(_NAMING[name]):
+                named = (value, layout.index_key_of(value)) if isinstance(value, str) else value
+                found.update(key for key in named if key in among)
+        return found
 
-    for keys_of_table in in_threads(read, [entry for key, entry in refs.items() if key not in keys]):
-        keys.update(keys_of_table)
-        keys.update(layout.index_key_of(key) for key in keys_of_table if key.startswith(layout.TOPICS))
-    return keys | refs.keys()
+    documents = [{*named} for (named,) in committed.state.points.rows("documents")]
+    earlier = in_threads(read, [entry for key, entry in refs.items() if key not in own])
+    return own.union(refs, *documents, *earlier)
 
 
 _NAMING = {"points": "documents", "segments": "key"}
@@ -286,28 +310,22 @@ def _manifest(archive: Archive, point: Point, sizes: Sizes, findings: Findings) 
 
 # The objects that are there against those that restore points promise.
 
+_AT_ONCE = 10_000  # checksums that are asked for
 _ROOT = {layout.ARCHIVE, layout.LOCK, layout.LATEST, layout.DERIVED}
 _FOLDERS = (layout.RESTORES, layout.DRILLS, layout.VERIFICATIONS, layout.MIRRORS, layout.SCRATCH, layout.KEYS)
 INDEX_HINT = f"{ANOTHER_COPY}, or run kbackup repair --confirm: it follows from the records file beside it"
 
 
-def index_size(segment: Segment) -> int:
-    return 1 + 24 * segment.count
-
-
-def check_present(segments: Iterable[Segment], sizes: Sizes, findings: Findings) -> list[ToRead]:
-    """Both files of every segment, by size; returns what there is to read of them."""
-    to_read: list[ToRead] = []
-    for segment in segments:
-        index = layout.index_key_of(segment.key)
-        item = ToRead(
-            segment,
-            _has(segment.key, segment.stored, sizes, findings, ANOTHER_COPY),
-            _has(index, index_size(segment), sizes, findings, INDEX_HINT),
-        )
-        if item.records or item.index:
-            to_read.append(item)
-    return to_read
+def check_present(segments: Segments, lacking: Collection[str], sizes: Sizes, findings: Findings) -> Segments:
+    """Name each file of segments that is `lacking`, by `sizes`; return the segments of which there is something."""
+    if not lacking:
+        return segments
+    there = np.ones(len(segments), np.bool_)
+    for at, (records, index) in enumerate(objects_of(segments)):
+        has_records = records.key not in lacking or _has(records.key, records.size, sizes, findings, ANOTHER_COPY)
+        has_index = index.key not in lacking or _has(index.key, index.size, sizes, findings, INDEX_HINT)
+        there[at] = has_records or has_index
+    return segments.where(there)
 
 
 def _has(key: str, size: int, sizes: Sizes, findings: Findings, missing: str, other: str = CHANGED) -> bool:
@@ -319,22 +337,24 @@ def _has(key: str, size: int, sizes: Sizes, findings: Findings, missing: str, ot
     return stored == size
 
 
-def check_stored_checksums(store: Store, items: Iterable[ToRead], findings: Findings) -> int:
-    """Checksums that the store keeps against the tables'; returns how many it keeps none for."""
-    expected = [(i.segment.key, i.segment.crc) for i in items if i.records]
-    expected += [(layout.index_key_of(i.segment.key), i.segment.index_crc) for i in items if i.index]
+def check_stored_checksums(store: Store, segments: Segments, lacking: Collection[str], findings: Findings) -> int:
+    """Checksums that the store keeps against the tables', but for `lacking` objects; returns how many it keeps none
+    for."""
 
-    def compare(entry: tuple[str, str]) -> bool:
-        key, due = entry
-        with findings.catching(key):
-            kept = store.checksum(key)
+    def compare(due: Due) -> bool:
+        with findings.catching(due.key):
+            kept = store.checksum(due.key)
             if kept is None:
                 return False
-            if due and f"{kept:016x}" != due:
-                findings.add(key, f"has checksum {kept:016x} in the store, not {due}", CHANGED)
+            if due.crc and f"{kept:016x}" != due.crc:
+                findings.add(due.key, f"has checksum {kept:016x} in the store, not {due.crc}", CHANGED)
         return True
 
-    return sum(not compared for compared in in_threads(compare, expected, threads=32))
+    due = (each for pair in objects_of(segments) for each in pair if each.key not in lacking)
+    unknown = 0
+    while some := [*islice(due, _AT_ONCE)]:
+        unknown += in_threads(compare, some, threads=32).count(False)
+    return unknown
 
 
 def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings: Findings) -> None:

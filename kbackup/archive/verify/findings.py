@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -38,15 +38,6 @@ class Note:
     file: str
     what: str
     bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ToRead:
-    """A segment of which the records, the index or both are there in their sizes, to be read back."""
-
-    segment: Segment
-    records: bool = True
-    index: bool = True
 
 
 class Findings:
@@ -103,17 +94,18 @@ class SegmentResult:
     findings: tuple[Finding, ...]
 
 
-def check_segment(store: Store, item: ToRead) -> SegmentResult:
-    """Index and records of a segment, each on its own: where the index is damaged the records are walked
-    without it. The descriptor is compared; one that was made from a Java tool's index knows no timestamps."""
-    findings, segment = Findings(), item.segment
+def check_segment(store: Store, segment: Segment, lacking: Collection[str] = ()) -> SegmentResult:
+    """Index and records of a segment, each on its own and unless its object is `lacking`: where the index is damaged
+    the records are walked without it. The descriptor is compared; one that was made from a Java tool's index knows no
+    timestamps."""
+    findings, index_key = Findings(), layout.index_key_of(segment.key)
     seen = replace(segment, count=0, first=0, last=-1, bytes=1, min_timestamp=None, max_timestamp=None, largest=0)
     index: SegmentIndex | None = None
-    if item.index:
-        with findings.catching(layout.index_key_of(segment.key)):
+    if index_key not in lacking:
+        with findings.catching(index_key):
             index = read_index(store, segment)
     names = ["count", "first", "last", "bytes", "largest", *(["min_timestamp", "max_timestamp"] if segment.crc else ())]
-    if item.records:
+    if segment.key not in lacking:
         with findings.catching(segment.key):
             for block in read_records(store, segment, index):
                 seen = replace(

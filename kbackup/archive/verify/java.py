@@ -12,7 +12,7 @@ from kbackup.archive.java import Flaw, JavaFolder
 from kbackup.archive.query.java import empty_groups, segment_of
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.verify.catalog import INDEX_HINT
-from kbackup.archive.verify.findings import Findings, ToRead
+from kbackup.archive.verify.findings import Findings
 from kbackup.formats.index import decode_group_offsets, decode_partition_index, encode_partition_index
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.util.system import in_threads
@@ -30,15 +30,16 @@ class _Partition:
     index: ObjectInfo | None = None
 
 
-def survey_folder(store: JavaFolder, topics: list[str], findings: Findings) -> list[ToRead]:
-    """Everything but the records themselves; returns what is to be read. What a killed sink leaves is noted."""
-    to_read: list[ToRead] = []
+def survey_folder(store: JavaFolder, topics: list[str], findings: Findings) -> tuple[list[Segment], set[str]]:
+    """Everything but the records themselves; returns the segments, and the keys of those that are not worth reading.
+    What a killed sink leaves is noted."""
+    segments: list[Segment] = []
     for topic in topics:
         for number, partition in sorted(_partitions(store.inner, topic, findings).items()):
-            to_read += _check_partition(store, topic, number, partition, findings)
+            segments += _check_partition(store, topic, number, partition, findings)
         for flaw in store.flaws(topic):
             _tell(flaw, findings)
-    return to_read
+    return segments, {segment.key for segment in segments if not _fits(segment)}
 
 
 def _tell(flaw: Flaw, findings: Findings) -> None:
@@ -81,7 +82,7 @@ def _partitions(store: Store, topic: str, findings: Findings) -> dict[int, _Part
 
 def _check_partition(
     store: JavaFolder, topic: str, number: int, partition: _Partition, findings: Findings
-) -> list[ToRead]:
+) -> list[Segment]:
     for start in partition.indexes.keys() - partition.records.keys():
         if partition.indexes[start].size > _WITHOUT_ENTRIES:  # the sink makes an index before its records file
             records = layout.records_key(f"{topic}/", number, start, "none")
@@ -102,13 +103,14 @@ def _check_partition(
         if name is not None and segment.first < name.start:
             findings.add(segment.key, f"begins at offset {segment.first}, before its name says", _MIXED)
     _check_index(store, layout.partition_index_key(f"{topic}/", number), partition, findings)
-    to_read: list[ToRead] = []
     for segment in segments:
-        fits = layout.compression_of(segment.key) != "none" or segment.stored == segment.bytes
-        if not fits:
+        if not _fits(segment):
             findings.add(segment.key, f"has {segment.stored} bytes, its index says {segment.bytes}", ANOTHER_COPY)
-        to_read.append(ToRead(segment, fits))
-    return to_read
+    return segments
+
+
+def _fits(segment: Segment) -> bool:
+    return layout.compression_of(segment.key) != "none" or segment.stored == segment.bytes
 
 
 def _check_index(store: Store, key: str, partition: _Partition, findings: Findings) -> None:

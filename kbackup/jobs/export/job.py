@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,9 +23,9 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive, damaged, missed, open_archive
-from kbackup.archive.segments.parallel import WHOLE, ReadUnit, SegmentRange, plan_reads, read_batches, read_range
+from kbackup.archive.segments.parallel import ReadUnit, SegmentRange, read_batches, read_range, whole_units
 from kbackup.archive.segments.rows import EXPORT_SCHEMA, to_export_batch
-from kbackup.archive.segments.table import Segment, in_order, with_checked_key
+from kbackup.archive.segments.table import Ordered, Segment, sum_of
 from kbackup.config.models import Export
 from kbackup.errors import AlreadyExistsError, KbackupError, LeaseLostError, RefusedError, UnreachableError, from_text
 from kbackup.formats.block import rotation_cut, slice_block
@@ -46,12 +46,10 @@ from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.tasks import ProgressSender, Spark, SparkEndedError, batch_frame, run_counted
 from kbackup.store import StoreOptions
 from kbackup.store.base import Store
-from kbackup.types import Incarnation, RecordBlock, TopicPartition
+from kbackup.types import Incarnation, IncarnationPartition, RecordBlock, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_Added = tuple[int, Segment]  # a segment and the number of the run that added it
 
 
 class Addition(NamedTuple):
@@ -59,16 +57,16 @@ class Addition(NamedTuple):
     `partitions` is how many each of their topics had."""
 
     point: Point
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment]
     partitions: dict[Incarnation, int]
 
     @property
     def records(self) -> int:
-        return sum(s.count for s in self.segments)
+        return sum_of(self.segments, "count")
 
     @property
     def bytes(self) -> int:
-        return sum(s.bytes for s in self.segments)
+        return sum_of(self.segments, "bytes")
 
 
 class Additions:
@@ -77,7 +75,7 @@ class Additions:
 
     def __init__(self, archive: Archive, selection: Selection) -> None:
         self._archive, self._selection = archive, selection
-        self._added: dict[int, dict[str, list[_Added]]] = {}
+        self._added: dict[int, tuple[Ordered, dict[str, list[IncarnationPartition]]]] = {}
         self._counts: dict[int, dict[Incarnation, int]] = {}
         self._missed: dict[int, list[tuple[TopicPartition, int]]] = {}
 
@@ -94,18 +92,23 @@ class Additions:
     def topics_after(self, number: int) -> list[str]:
         """Return the topics with records of restore points after `number`, sorted; `RefusedError` if the archive is
         behind."""
-        every = (item for point in self._points(number) for item in self._of(point).items())
-        return sorted({topic for topic, added in every if any(run > number for run, _ in added)})
+        topics: set[str] = set()
+        for point in self._points(number):
+            added, places = self._of(point)
+            topics |= {name for name in places if (added.points[added.span(places[name])] > number).any()}
+        return sorted(topics)
 
     def after(self, number: int, topic: str | None = None) -> Iterator[Addition]:
         """Yield the additions (to `topic`) of restore points after `number`, oldest first; none for those without
         segments. `RefusedError` if the archive is behind."""
         for point in self._points(number):
-            by_topic = self._of(point)
-            selected = by_topic.values() if topic is None else [by_topic.get(topic, [])]
-            segments = sorted((s for added in selected for run, s in added if run > number), key=in_order)
-            if segments:
-                yield Addition(point, tuple(segments), self._partitions(point, segments))
+            added, by_topic = self._of(point)
+            places = [*added.places] if topic is None else by_topic.get(topic, [])
+            places = [place for place in places if (added.points[added.places[place]] > number).any()]
+            if places:
+                part = added.span(places)
+                segments = added.segments[part].where(added.points[part] > number)
+                yield Addition(point, segments, self._partitions(point, places))
 
     def missed(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, int]]:
         """Return the partitions (of `topic`) of which records that came after `number` may have expired, and below
@@ -122,16 +125,16 @@ class Additions:
         last = self._archive.state.next_point
         return damaged(self._archive, number, last, lambda tp: tp.topic in topics and topic in (None, tp.topic))
 
-    def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[Incarnation, int]:
-        """Return the number of partitions of each topic; of an ended incarnation, those with segments."""
+    def _partitions(self, point: Point, places: Iterable[IncarnationPartition]) -> dict[Incarnation, int]:
+        """Return the number of partitions of each topic; of an ended incarnation, up to the last of `places`."""
         if point.number not in self._counts:
             topics = self._archive.manifest(point).topics
             self._counts[point.number] = {(t.name, t.incarnation): len(t.partitions) for t in topics}
         counts = self._counts[point.number]
         partitions: dict[Incarnation, int] = {}
-        for s in segments:
-            key = s.topic, s.incarnation
-            partitions[key] = max(partitions.get(key, counts.get(key, 0)), s.partition + 1)
+        for topic, incarnation, partition in places:
+            key = topic, incarnation
+            partitions[key] = max(partitions.get(key, counts.get(key, 0)), partition + 1)
         return partitions
 
     def _points(self, number: int) -> list[Point]:
@@ -144,17 +147,17 @@ class Additions:
             )
         return [p for p in self._archive.restore_points if p.number > number]
 
-    def _of(self, point: Point) -> dict[str, list[_Added]]:
-        """Return the selected segments that came with `point`, by topic."""
+    def _of(self, point: Point) -> tuple[Ordered, dict[str, list[IncarnationPartition]]]:
+        """Return the selected segments that came with `point`, and their partitions by topic."""
         if point.number not in self._added:
             before = max((p.number for p in self._archive.restore_points if p.number < point.number), default=0)
-            added = self._archive.added_by(before, point.number)
-            topics = set(self._selection.topics({s.topic for _, s in added}))
-            by_topic: dict[str, list[_Added]] = {}
-            for run, s in added:
-                if s.topic in topics:
-                    by_topic.setdefault(s.topic, []).append((run, with_checked_key(s)))
-            self._added[point.number] = by_topic
+            every = {topic for topic, _ in self._archive.state.lives}
+            topics = set(self._selection.topics(every))
+            added = self._archive.ordered(before, point.number, None if topics == every else topics)
+            by_topic: dict[str, list[IncarnationPartition]] = {}
+            for place in added.places:
+                by_topic.setdefault(place[0], []).append(place)
+            self._added[point.number] = added._replace(segments=added.segments.checked()), by_topic
         return self._added[point.number]
 
 
@@ -416,7 +419,7 @@ class _DeltaExport:
             "committedAt": point.committed_at,
             "records": addition.records,
         }
-        parts = plan_reads(addition.segments, part_bytes=PART_BYTES, cut_bytes=WHOLE)
+        parts = whole_units(addition.segments, PART_BYTES)
         work = ReadRows(run.archive.store, point.number, addition.partitions)
 
         def show(records: int, size: int) -> None:
@@ -532,7 +535,7 @@ def _write_points(run: ExportRun) -> list[TableReport]:
     for addition in due:
         run.lease.check()
         work = WriteFiles(destination.store, ReadRows(run.job.store, addition.point.number, addition.partitions))
-        parts = plan_reads(addition.segments, cut_bytes=WHOLE)
+        parts = whole_units(addition.segments)
         files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)
         point = ExportedPoint(
             archive_id=run.archive.info.id,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.query.content import ArchivedTopic, Content
 from kbackup.archive.restores.offset_map import runs_by_partition
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
-from kbackup.archive.segments.table import Segment, bounds
+from kbackup.archive.segments.table import Segment, Segments, bounds, due_in_order, rows_of, unpaired
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.replay import SILENCE, read_range
@@ -268,21 +268,22 @@ def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> Non
     side."""
     folders: defaultdict[str, list[Sequence[Segment]]] = defaultdict(list)
     for segments in partitions:
-        folders[segments[0].key.rpartition("/")[0] + "/"].append(segments)
+        ((key,),) = rows_of((segments.checked() if isinstance(segments, Segments) else segments)[:1], "key")
+        folders[key.rpartition("/")[0] + "/"].append(segments)
 
-    def check(folder: str) -> list[tuple[Segment, int | None]]:
-        sizes = {entry.key: entry.size for entry in store.list(folder)}
-        found = ((s, sizes.get(s.key)) for s in chain.from_iterable(folders[folder]))
-        return [(s, size) for s, size in found if size != s.stored]
+    def check(folder: str) -> tuple[dict[str, int], dict[str, int]]:
+        listed = (entry for entry in store.list(folder) if not entry.key.endswith("_index"))
+        return unpaired(listed, due_in_order(folders[folder], indexes=False))
 
     findings = PreflightFindings()
-    for segment, size in chain.from_iterable(in_threads(check, sorted(folders))):
-        if size is None:
-            findings.refuse(f"file {segment.key} is missing", "restore it from a bucket version or a copy")
-        else:
-            findings.refuse(
-                f"file {segment.key} has {size} bytes, not {segment.stored}", "it was changed after it was written"
-            )
+    for others, lacking in in_threads(check, sorted(folders)):
+        for key, size in lacking.items():
+            if key not in others:
+                findings.refuse(f"file {key} is missing", "restore it from a bucket version or a copy")
+            else:
+                findings.refuse(
+                    f"file {key} has {others[key]} bytes, not {size}", "it was changed after it was written"
+                )
     findings.raise_problems()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +23,6 @@ from kbackup.archive.restores.offset_map import (
     slot_of,
 )
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.archive.segments.table import (
-    SCHEMA,
-    Segment,
-    from_batches,
-    in_order,
-    integers,
-    rows_where,
-    with_checked_key,
-)
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic
 from kbackup.jobs.replay import committed_partitions, first_committed
@@ -428,23 +419,26 @@ def find_pending(
         for name, life in sorted(lives.items())
         if life.last < newest[name]
     ]
-    found: list[Segment] = []
     since: defaultdict[int, set[str]] = defaultdict(set)
     for name in lives:
         since[after.get(name, 0)].add(name)
+    found: list[tuple[TopicPartition, int, UnitRange]] = []
     for number, names in since.items():
         if number < point.number:
-            table = archive.table(point.number, SCHEMA.names, number, names)
-            found += from_batches(_beyond(table, lives, positions).to_batches())
-    by_incarnation: defaultdict[tuple[TopicPartition, int], list[Segment]] = defaultdict(list)
-    for segment in sorted(map(with_checked_key, found), key=in_order):
-        remote = TopicPartition(lives[segment.topic].topic.remote, segment.partition)
-        by_incarnation[remote, segment.incarnation].append(segment)
-    ranges: dict[TopicPartition, list[UnitRange]] = {}
-    for (remote, _), segments in sorted(by_incarnation.items()):
-        topic, partition = segments[0].topic, segments[0].partition
-        part = UnitRange(topic=topic, partition=partition, target=remote.topic, segments=tuple(segments))
-        ranges.setdefault(remote, []).append(part)
+            segments, _, places = archive.ordered(number, point.number, names)
+            for (topic, incarnation, partition), rows in places.items():
+                life = lives[topic]
+                remote = TopicPartition(life.topic.remote, partition)
+                begun, following = positions.get(remote, AppliedPosition(0, 0))
+                part = segments[rows]
+                if incarnation == begun:
+                    part = part.where(part.integers("last") >= following)
+                if max(begun, life.first) <= incarnation <= life.last and part:
+                    unit = UnitRange(topic=topic, partition=partition, target=remote.topic, segments=tuple(part))
+                    found.append((remote, incarnation, unit))
+    ranges: defaultdict[TopicPartition, list[UnitRange]] = defaultdict(list)
+    for remote, _, unit in sorted(found, key=lambda each: each[:2]):
+        ranges[remote].append(unit)
     return Pending(ranges, tuple(held_back))
 
 
@@ -465,24 +459,3 @@ def _lives(
             own = reached.get(topic.remote, [last])
             lives[topic.source] = Lives(topic, min(own), max(own) if stop else last)
     return lives
-
-
-def _beyond(
-    table: pa.Table, lives: Mapping[str, Lives], positions: Mapping[TopicPartition, AppliedPosition]
-) -> pa.Table:
-    """Return the segments that a round applies. By columns: a partition's position is looked up once."""
-    if not len(table):
-        return table
-    topics: list[Any] = table.column("topic").to_pylist()
-    incarnation, partition, last = (integers(table, name) for name in ("incarnation", "partition", "last"))
-    names, codes = np.unique(np.array(topics, object), return_inverse=True)
-    keys = (codes.astype(np.int64) << 32) | partition
-    unique, rows = np.unique(keys, return_inverse=True)
-    bounds = np.zeros((len(unique), 4), np.int64)
-    for n, key in enumerate(unique.tolist()):
-        life = lives[str(names[key >> 32])]
-        position = positions.get(TopicPartition(life.topic.remote, key & 0xFFFFFFFF), AppliedPosition(0, 0))
-        bounds[n] = life.first, life.last, *position
-    first, newest, begun, following = bounds[rows].T
-    pending = (incarnation > begun) | ((incarnation == begun) & (last >= following))
-    return rows_where(table, pending & (incarnation >= first) & (incarnation <= newest))

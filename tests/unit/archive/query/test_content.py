@@ -471,7 +471,8 @@ def test_growth_is_summed_by_restore_point() -> None:
     archive = open_archive(store)
     orders, clicks = ("orders", 1), ("clicks", 1)
     by_point = dict.fromkeys((1, 2, 3), 0)
-    for number, segment in archive.added_by(0, 3):
+    added = archive.ordered(0, 3)
+    for number, segment in zip(added.points.tolist(), added.segments, strict=True):
         by_point[number] += segment.stored if segment.topic == "orders" else 0
     newest = archive.restore_point("latest")
     store.calls.clear()

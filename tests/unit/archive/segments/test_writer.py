@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 from collections import defaultdict
@@ -21,23 +22,28 @@ from kbackup.archive.segments.read import crc_of, read_segment
 from kbackup.archive.segments.salvage import salvage_segment
 from kbackup.archive.segments.table import (
     PLACE,
+    Due,
     Segment,
     Segments,
     bounds,
     chosen,
     decode_table,
-    from_batches,
     in_columns,
     in_order,
+    objects_of,
+    rows_of,
     starts_of,
     sum_of,
+    unpaired,
     untimed,
+    values_of,
     with_checked_key,
 )
 from kbackup.archive.segments.table import to_batch as to_batch_table
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import CorruptError, StoreError, UnreachableError
 from kbackup.formats.record import decode, encode
+from kbackup.store.base import ObjectInfo
 from tests.support.faulty_store import Fault, FaultyStore, down
 from tests.support.made_segments import block, records, target, write
 from tests.support.memory_store import MemoryStore
@@ -181,6 +187,10 @@ def segment(topic: str, incarnation: int, partition: int, first: int) -> Segment
     return Segment(*place, first + 9, 10, 1001, 400, None, first, 100, "0" * 16, "", key)
 
 
+def segments_of(table: pa.Table) -> list[Segment]:
+    return [Segment(**row) for row in table.to_pylist()]
+
+
 def table_of(segments: list[Segment]) -> bytes:
     return encode_table(pa.Table.from_batches([to_batch_table(segments)]))
 
@@ -195,7 +205,7 @@ SEGMENTS = st.lists(
 
 @given(SEGMENTS)
 def test_a_table_gives_back_what_it_was_made_of(segments: list[Segment]) -> None:
-    assert from_batches(decode_table(table_of(segments), "x").to_batches()) == segments
+    assert segments_of(decode_table(table_of(segments), "x")) == segments
 
 
 @given(st.lists(SEGMENTS, max_size=3))
@@ -231,12 +241,34 @@ def test_parts_of_columns_are_the_segments_that_they_stand_for(segments: list[Se
         assert [*chosen(each, lambda s: s.partition > 1)] == [s for s in values if s.partition > 1]
         assert chosen(each, lambda s: True) is each
         assert list(untimed(each)) == values
+        assert [*rows_of(each, "key", "first")] == [(s.key, s.first) for s in values]
+        assert [records.key for records, _ in objects_of(each)] == [s.key for s in values]
+
+
+@given(st.permutations("abcdef"), st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2)), st.data())
+def test_listed_and_due_objects_find_each_other_in_any_order(
+    order: list[str], sizes: dict[str, int], data: st.DataObject
+) -> None:
+    due = {key: data.draw(st.integers(0, 2)) for key in order[: data.draw(st.integers(0, 6))]}
+    listed = [ObjectInfo(key, size, "", 0.0) for key, size in sorted(sizes.items())]
+    twice = (Due(key, size, "") for key, size in due.items() for _ in range(data.draw(st.integers(1, 2))))
+    extra, lacking = unpaired(listed, twice)
+    assert extra.items() == sizes.items() - due.items()
+    assert lacking.items() == due.items() - sizes.items()
+
+
+@pytest.mark.parametrize("texts", [["a", "", "bc"], ["ä", "b", "€"], ["a", None], []])
+def test_values_of_a_part_of_a_column(texts: list[str | None]) -> None:
+    column = pa.array(["before", *texts, "after"]).slice(1, len(texts))
+    assert values_of(column) == texts
 
 
 @given(SEGMENTS, st.sets(st.sampled_from(["orders", "a", "none"])))
 def test_a_table_is_read_for_some_topics(segments: list[Segment], topics: set[str]) -> None:
-    found = decode_table(table_of(segments), "x", topics=topics)
-    assert from_batches(found.to_batches()) == [s for s in segments if s.topic in topics]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_batches([to_batch_table(segments)]), sink, row_group_size=2)
+    found = decode_table(sink.getvalue(), "x", topics=topics)
+    assert segments_of(found) == [s for s in segments if s.topic in topics]
 
 
 def test_a_row_with_another_key_is_refused_when_it_is_used() -> None:
