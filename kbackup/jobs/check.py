@@ -425,8 +425,7 @@ class Worker(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """A task that returns the worker that runs it, which must share the directories of `stores`. It tries to reach the
-    first of these, and the cluster `source`: a job would go on with the tries of workers that do."""
+    """A task that returns its worker, which shares the directories of `stores`, and tries the first and `source`."""
 
     stores: tuple[Store, ...]
     source: Properties

@@ -88,7 +88,8 @@ class GroupAdmin:
         """Return every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
         list theirs have a number for a name. A listing after one that waited in vain waits `_SHORT_TIMEOUT`."""
         with self._calls(self._patience) as calls:
-            found, failed = list_until_ready(lambda: self._ask_every_broker(calls), COORDINATOR_NOT_READY)
+            not_ready = {**COORDINATOR_NOT_READY, KafkaError._TRANSPORT: _SHORT_TIMEOUT}  # a broker has just gone
+            found, failed = list_until_ready(lambda: self._ask_every_broker(calls), not_ready)
         in_vain = any(error.code() == KafkaError._TIMED_OUT for error in failed.values())
         self._patience = _SHORT_TIMEOUT if in_vain else TIMEOUT
         listed = [info for name, info in sorted(found.items()) if name not in failed]

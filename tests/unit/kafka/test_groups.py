@@ -179,8 +179,9 @@ def _next(answers: list[Any]) -> Any:
         Listings(names=[([DescribedGroup("billing", "", "", KafkaError(LOADING))], None), ([], None)]),
         Listings(errors=[[KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)], []]),
         Listings(probes=[KafkaError(KafkaError.NOT_COORDINATOR), []]),
+        Listings(errors=[[KafkaError(KafkaError._TRANSPORT)], []]),
     ],
-    ids=["every kind", "one group", "consumer groups", "a partition without a word"],
+    ids=["every kind", "one group", "consumer groups", "a partition without a word", "a broker that has just gone"],
 )
 def test_groups_are_listed_again_while_a_coordinator_loads(
     listings: Listings, monkeypatch: pytest.MonkeyPatch, clock: list[float]
