@@ -12,7 +12,7 @@ from statistics import linear_regression
 from confluent_kafka import Producer
 
 from kbackup.archive.reader import open_archive
-from kbackup.store import open_store
+from kbackup.store import S3Options, open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.link import Link
 from scripts.dev.s3 import Minio
@@ -28,12 +28,13 @@ def main(minutes: int = 80) -> None:
     folder, sizes = Path(tempfile.mkdtemp(prefix="kbackup-soak-")), []
     with Link() as link, Broker(via=link.open) as broker, Minio() as minio, ExitStack() as dark:
         minio.create_bucket("soak")
-        shop, store = open_shop(broker, "soak"), open_store("s3://soak/archive", {"s3": minio.options})
+        shop, store = open_shop(broker, "soak"), open_store("s3://soak/archive", {"s3": S3Options(**minio.options)})
         sell(shop, made := _BURST)
         command = backup_arguments(shop, store.url, segment_bytes=4 << 20, split_records=5000, pack_records=5000)
         env = {**minio.env, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{link.open(int(minio.endpoint_url[17:]))}"}
         producer = Producer({"bootstrap.servers": broker.bootstrap_of("INTERNAL"), "linger.ms": 100})
-        with Kbackup(folder, [*command, "--follow", "--interval=5s", "--quiet"], env=env) as process:
+        far = f"--bootstrap-server=127.0.0.1:{link.open(int(broker.bootstrap[10:]))}"
+        with Kbackup(folder, [*command, far, "--follow", "--interval=5s", "--quiet"], env=env) as process:
             began, memory = time.monotonic(), ["ps", "-o", "rss=", "--sid", str(process.pid)]
             for second in range(minutes * 60):
                 time.sleep(max(0.0, began + second - time.monotonic()))
