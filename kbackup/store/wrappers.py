@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from heapq import merge
 from pathlib import Path
 
 from kbackup.errors import AlreadyExistsError, NotFoundError
@@ -96,9 +97,8 @@ class DryStore(DelegatingStore):
         return self.inner.open_range(key, start, length)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        infos = {info.key: info for info in self.inner.list(prefix, start_after)}
-        infos |= {k: self.stat(k) for k in self._written if k.startswith(prefix) and k > start_after}
-        return iter([infos[key] for key in sorted(infos)])
+        others = (info for info in self.inner.list(prefix, start_after) if info.key not in self._written)
+        return merge(others, [self.stat(k) for k in sorted(self._written) if k.startswith(prefix) and k > start_after])
 
     def stat(self, key: str) -> ObjectInfo:
         if key in self._written:
@@ -231,6 +231,8 @@ def limit_beside(store: Store) -> RateLimit | None:
 LIMIT_BYTES = 256 << 20
 LARGEST_BYTES = 64 << 20
 """Limits of the whole cache, and of one object."""
+LISTED = 100_000
+"""Objects of listings that are known at most: a listing of segments has millions, which nobody reads whole."""
 ASK_BYTES = 64 << 10
 """Objects that were not listed are cached from this size on: asking for the version is cheaper than reading them."""
 
@@ -273,7 +275,7 @@ class CachedStore(DelegatingStore):
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         for entry in self.inner.list(prefix, start_after):
-            if entry.etag:
+            if entry.etag and (len(self._listed) < LISTED or entry.key in self._listed):
                 self._listed[entry.key] = entry.etag
             yield entry
 

@@ -87,7 +87,9 @@ def test_deleted_objects_stay_deleted(stores: Stores) -> None:
         store.get("a/b")
 
 
-def test_replaced_objects_are_read_anew(stores: Stores) -> None:
+def test_replaced_objects_are_read_anew(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wrappers, "LISTED", 1)
+    stores.plain.put("a/z", b"listed after the limit")
     stores.read()
     stores.plain.put("a/b", b"new")
     assert stores.read() == (b"new", 1)
