@@ -20,7 +20,9 @@ from kbackup.store import S3Options, Store, open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.gcs import GcsOptions
 from kbackup.store.wrappers import CachedStore, Shelf
+from scripts.dev.gcs import FakeGcs
 from scripts.dev.s3 import S3Server
 from tests.contract.proxy import Proxy
 from tests.support.memory_store import MemoryStore
@@ -117,17 +119,40 @@ class S3Location(Location):
         return [upload["Key"] for upload in uploads]
 
 
-@pytest.fixture(
-    params=["memory", "file", "moto", "minio", "versitygw", "encrypted-file", "encrypted-minio", "cached-file"]
-)
+class GcsLocation(Location):
+    """A bucket of fake-gcs-server. Nothing lists unfinished uploads, so none is `unfinished`."""
+
+    def __init__(self, server: FakeGcs) -> None:
+        self.server = server
+        self.bucket = f"contract-{secrets.token_hex(8)}"
+        server.create_bucket(self.bucket)
+        super().__init__(f"gs://{self.bucket}/some/prefix", self.opened, list)
+
+    def options(self, **more: Any) -> GcsOptions:
+        return GcsOptions(**self.server.options | {"part_size": PART, "max_attempts": 3} | more)
+
+    def opened(self, **more: Any) -> Store:
+        return open_store(self.url, {"gcs": self.options(**more)})
+
+
+_BUCKETS = ["moto", "minio", "versitygw", "fakegcs"]
+
+
+def bucket_location(name: str, request: pytest.FixtureRequest) -> S3Location | GcsLocation:
+    server = request.getfixturevalue(f"{name}_server")
+    return GcsLocation(server) if name == "fakegcs" else S3Location(server)
+
+
+@pytest.fixture(params=["memory", "file", *_BUCKETS, "encrypted-file", "encrypted-minio", "cached-file"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     wrapper, _, name = request.param.rpartition("-")
+    location: Location
     if name == "memory":
         location = memory_location()
     elif name == "file":
         location = file_location(tmp_path / "archive")
     else:
-        location = S3Location(request.getfixturevalue(f"{name}_server"))
+        location = bucket_location(name, request)
     if wrapper == "encrypted":
         return encrypted(location, tmp_path)
     if wrapper == "cached":
@@ -146,14 +171,14 @@ def store(location: Location) -> Store:
     return location.store()
 
 
-@pytest.fixture(params=["memory", "file", "minio", "versitygw"])
+@pytest.fixture(params=["memory", "file", "minio", "versitygw", "fakegcs"])
 def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store whose conditional writes are atomic; moto's are not: two of them can both win."""
     if request.param == "memory":
         return MemoryStore()
     if request.param == "file":
         return open_store(str(tmp_path / "archive"))
-    return S3Location(request.getfixturevalue(f"{request.param}_server")).store()
+    return bucket_location(request.param, request).store()
 
 
 @pytest.fixture

@@ -30,6 +30,9 @@ class Proxy:
         self.requests: list[str] = []
         self.answers: list[bytes] = []
         """The headers of each answer, as the server sent them."""
+        self.answered: list[str] = []
+        """The requests of `answers`."""
+        self._instead: tuple[re.Pattern[bytes], bytes, list[bool]] = (re.compile(rb"(?!)"), b"", [])
 
     def lose_answers(self, request: str, times: int, *, then_refuse: bool = False) -> None:
         """Lose the answers of the next requests whose first line matches; the server still handles the requests.
@@ -54,6 +57,21 @@ class Proxy:
     def cut_answers(self, request: str, *after: int) -> None:
         """Cut the next answers to requests whose first line matches after so many bytes, headers included."""
         self._cuts = (re.compile(request.encode()), list(after))
+
+    def answer_instead(self, request: str, status: int, text: str = "", *, handled: tuple[bool, ...]) -> None:
+        """Answer the next requests whose first line matches with `status`, one for each value of `handled`: whether
+        the server has handled it."""
+        answer = f"HTTP/1.1 {status} Canned\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}"
+        self._instead = (re.compile(request.encode()), answer.encode(), [*handled])
+
+    def own_answer(self, request: bytes) -> bytes | None:
+        """Return the answer to a request that the server is not to see."""
+        pattern, answer, handled = self._instead
+        with self._lock:
+            if handled and not handled[0] and pattern.search(request.partition(b"\r\n")[0]):
+                handled.pop(0)
+                return answer
+        return None
 
     def __enter__(self) -> Self:
         self._threads[0].start()
@@ -102,6 +120,11 @@ class Proxy:
                     current[0] = request.group()
                     with self._lock:
                         self.requests.append(request.group().decode().rpartition(" ")[0])
+                    if (own := self.own_answer(data)) is not None:
+                        client.sendall(own)
+                        while client.recv(1 << 16):
+                            pass  # the rest of the request, until the client hangs up
+                        break
                 server.sendall(data)
         _hang_up(server)
 
@@ -110,8 +133,14 @@ class Proxy:
         with suppress(OSError):
             while data := server.recv(1 << 16):
                 if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
-                    self.answers.append(data.partition(b"\r\n\r\n")[0] + b"\r\n")
                     with self._lock:
+                        self.answers.append(data.partition(b"\r\n\r\n")[0] + b"\r\n")
+                        self.answered.append(current[0].decode())
+                        instead, answer, handled = self._instead
+                        if handled and handled[0] and instead.search(current[0]):
+                            handled.pop(0)
+                            client.sendall(answer)
+                            return
                         pattern, cuts = self._cuts
                         remaining = cuts.pop(0) if cuts and pattern.search(current[0]) else None
                     if remaining == 0 and self._then_refuse:

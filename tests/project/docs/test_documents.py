@@ -24,6 +24,7 @@ from kbackup.config.models import Follow
 from kbackup.jobs.mirror.halves.take import INTERVAL_SECONDS, rhythm_of
 from kbackup.jobs.mirror.properties import FLOW_KEYS, OWN_KEYS
 from kbackup.store.file import FileStore
+from kbackup.store.registry import kind_of
 from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
 from tests.support.archives import make_archive
 from tests.support.truth import plain_records
@@ -67,7 +68,7 @@ def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.Mo
         assert notifier_for(config, "backup", {}) is not None, "URL and template are valid"
         return
     assert config.archive is not None
-    assert config.archive.startswith("s3://")
+    assert kind_of(config.archive).section, "it is in a cloud"
 
 
 def test_programs_and_make_targets_exist() -> None:

@@ -9,6 +9,7 @@ import pytest
 from kbackup import cli
 from kbackup.config.windows import ADDRESSES, TIMES
 from kbackup.store import open_store
+from kbackup.store.registry import forms
 from tests.support.archives import make_archive
 
 FILES = {
@@ -21,7 +22,7 @@ FILES = {
 }
 SIZE = "set backup.segment_bytes: A segment ends with the record that makes its file larger than this."
 NEWEST = "select another one: the newest is 2; see 'kbackup list'"
-ADDRESS = "write s3://bucket/prefix, file:///path or a path"
+ADDRESS = f"write {forms()}"
 KEYS = "`kbackup config --keys` lists all"
 GIVEN = ("-a", "archive")
 

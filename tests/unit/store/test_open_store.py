@@ -59,7 +59,7 @@ def test_a_bucket(url: str) -> None:
 
 FILES = ["file:relative", "file://host/path", "file://"]
 BUCKETS = ["s3://", "s3:///prefix", "s3:/bucket/x", "s3:bucket", "S3:/bucket"]
-OTHERS = ["gs://bucket", "s3a://bucket/x", "s3a:/bucket/x", "https:/host/bucket"]
+OTHERS = ["gcs://bucket", "s3a://bucket/x", "s3a:/bucket/x", "https:/host/bucket"]
 
 
 @pytest.mark.parametrize("url", ["", *FILES, *BUCKETS, *OTHERS])

@@ -1,0 +1,255 @@
+"""Requests to one bucket by Google's JSON API: login, attempts, and errors in the store's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import google.auth.credentials
+import google.auth.transport.requests
+import requests
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+from requests.adapters import HTTPAdapter
+from requests.exceptions import ChunkedEncodingError, SSLError
+from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError
+
+from kbackup import __version__, errors
+from kbackup.store.base import SHORTER, Address, KeyClasses, check_key, key_within
+from kbackup.store.gcs import GcsOptions
+from kbackup.store.parts import Body
+from kbackup.store.s3 import address_of_bucket
+
+sdk: Any = google.auth  # half of it has types
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+_CONNECTIONS = 32
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 16.0
+_AGAIN = {408, 429, 500, 502, 503, 504}
+_MAYBE_DONE = _AGAIN - {429}
+
+_NETWORK = "check the endpoint, the network and whether the store is up"
+_LOGIN = "run gcloud auth application-default login, or set gcs.credentials_file or GOOGLE_APPLICATION_CREDENTIALS"
+_REFUSED = {
+    "iat and exp": "set this machine's clock",
+    "Invalid JWT Signature": "make a new key of the service account: Google does not know this one any more",
+    "expired or revoked": "run gcloud auth application-default login again: that login has ended",
+}
+"""Hints by words in the login's text."""
+_MEANINGS: tuple[tuple[set[int], str, type[errors.KbackupError], str], ...] = (
+    ({401}, "", errors.DeniedError, _LOGIN),
+    ({403}, "retention", errors.DeniedError, "wait for the end of its retention: the object or the bucket keeps it"),
+    ({403}, "hold", errors.DeniedError, "release the hold on the object"),
+    ({403}, "billing", errors.DeniedError, "check the billing account of the bucket's project"),
+    ({403}, "", errors.DeniedError, "give the account the permission that the message names, on the bucket"),
+    ({416}, "", errors.CorruptError, SHORTER),
+    ({400, 409, 412}, "retention", errors.UsageError, "make a bucket with object retention, or retain nothing"),
+    ({412}, "", errors.PreconditionError, ""),
+    ({400}, "project", errors.DeniedError, "set gcs.project to the project that pays: the bucket's owner does not"),
+    (
+        {400},
+        "calculated",
+        errors.StoreError,
+        "run again, and check memory and network: bytes were damaged on their way",
+    ),
+    ({429, 503}, "", errors.UnreachableError, "run again later, or with fewer tasks: the store gets too many requests"),
+    (_AGAIN, "", errors.UnreachableError, "run again later: the store is overloaded or broken"),
+)
+"""What answers mean: statuses, a word in the text, kbackup's error and a hint."""
+
+
+@cache
+def _session_of(options: GcsOptions, anonymous: bool, process: int) -> tuple[Any, Any]:
+    """Return a process's session for these options, which threads share, and what asks for new tokens."""
+    plain = requests.Session()
+    plain.verify = options.ca_bundle or True
+    login: Any = sdk.transport.requests.Request(plain)
+    credentials: Any = sdk.credentials.AnonymousCredentials()
+    if not anonymous:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files from strangers, and of gcloud's login without a quota project
+            if options.credentials_file:
+                credentials = sdk.load_credentials_from_file(options.credentials_file, _SCOPES)[0]
+            else:
+                credentials = sdk.default(_SCOPES, login)[0]
+    # `once` asks for a new token: the library would then send only what is left of a body that was read
+    session = sdk.transport.requests.AuthorizedSession(credentials, refresh_status_codes=(), auth_request=login)
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+    session.auth = lambda request: request  # without this, every request reads ~/.netrc
+    session.headers.update({"User-Agent": f"kbackup/{__version__}", "Accept-Encoding": "identity"})
+    return session, login
+
+
+class CutError(requests.RequestException):
+    """An answer of success that is not whole."""
+
+
+_PASSING = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError, CutError, HTTPError, TransportError)
+
+
+def has_json(answer: requests.Response) -> bool:
+    with suppress(ValueError):
+        return isinstance(answer.json(), dict)
+    return False
+
+
+Params = dict[str, str] | None
+
+
+class Bucket:
+    """One bucket and prefix. Picklable."""
+
+    def __init__(self, name: str, prefix: str, options: GcsOptions, key_class: KeyClasses) -> None:
+        self.options, self.key_class = options, key_class
+        self.prefix = f"{check_key(prefix)}/" if prefix else ""
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+        if emulator and "://" not in emulator:
+            emulator = f"http://{emulator}"
+        self._endpoint = (options.endpoint_url or emulator or "https://storage.googleapis.com").rstrip("/")
+        of_test = self._endpoint.startswith("http://") if options.endpoint_url else bool(emulator)
+        self._anonymous = of_test and not options.credentials_file
+        self._seen = False
+        self.address: Address = address_of_bucket(self._endpoint, name, self.prefix)
+        self.objects = f"/storage/v1/b/{quote(name, safe='')}/o"
+        self.uploads = f"/upload{self.objects}"
+        self._url = f"gs://{name}/{self.prefix}"
+
+    def path(self, key: str) -> str:
+        return f"{self.objects}/{quote(key_within(self.prefix, key), safe='')}"
+
+    def describe(self, key: str = "") -> str:
+        return f"{self._url}{key}".rstrip("/")
+
+    def document(self, key: str) -> dict[str, Any]:
+        """Return what a new object `key` has besides its bytes."""
+        document: dict[str, Any] = {"name": key_within(self.prefix, key), "contentType": "application/octet-stream"}
+        if not self.key_class(key).replaced:
+            if self.options.storage_class:
+                document["storageClass"] = self.options.storage_class
+            if self.options.retention_mode:
+                until = datetime.now(UTC) + timedelta(days=self.options.retention_days)
+                document["retention"] = {"mode": self.options.retention_mode, "retainUntilTime": until.isoformat()}
+        return document
+
+    def ask(self, key: str, method: str, path: str, params: Params = None, **more: Any) -> requests.Response:
+        """Send a request about the object `key`, again after failures that may pass; return the answer of success.
+        Arguments as of `once`, and `writing` as of `retry`."""
+        writing = more.pop("writing", False)
+        try:
+            return self.retry(key, partial(self.once, method, path, params, **more), writing=writing)
+        except errors.NotFoundError:
+            if not self._seen:  # Google answers the same if the bucket is missing, but not to a listing
+                params = {"prefix": self.prefix, "maxResults": "1"}
+                self.retry("", partial(self.once, "GET", self.objects, params))
+            raise
+
+    def once(
+        self,
+        method: str,
+        path: str,
+        params: Params = None,
+        whole: Callable[[requests.Response], bool] = has_json,
+        data: Body | None = None,
+        skip: int = 0,
+        **more: Any,
+    ) -> requests.Response:
+        """Send a request to `path`, or to an address that Google gave, with `data` but for its first `skip` bytes, and
+        return any answer. `whole` returns False for an answer of success that was cut."""
+        session, login = _session_of(self.options, self._anonymous, os.getpid())
+        if data is not None:
+            data.seek(skip)
+        if "://" not in path:
+            given = {"userProject": self.options.project, **(params or {})}
+            path = f"{self._endpoint}{path}?{urlencode({name: value for name, value in given.items() if value})}"
+        more["timeout"] = self.options.connect_timeout, self.options.read_timeout
+        more["verify"] = self.options.ca_bundle or None
+        answer: requests.Response = session.request(method, path, data, allow_redirects=False, **more)
+        if answer.status_code < 300 and not whole(answer):
+            answer.close()
+            raise CutError("the answer was cut")
+        if answer.status_code == 401 and not self._anonymous:
+            session.credentials.refresh(login)
+        return answer
+
+    def retry(
+        self, key: str, attempt: Callable[[], requests.Response], *, writing: bool = False, accept: Sequence[int] = ()
+    ) -> requests.Response:
+        """Return the first answer of success, or with a status of `accept`; raise kbackup's error for another one.
+        `writing`: the request writes, so that its outcome is unknown without an answer."""
+        lost, error = False, errors.KbackupError("")
+        for number in range(1, self.options.max_attempts + 1):
+            try:
+                answer = attempt()
+                status, text = answer.status_code, answer.text if answer.status_code >= 300 else ""
+            except (OSError, HTTPError, GoogleAuthError) as failed:  # the errors of requests are OSErrors
+                sent, passing = _judge(failed)
+                lost = lost or sent
+                error = from_failure(self.describe(key), failed)
+                error.__cause__ = failed
+            else:
+                if status < 300 or status in accept:
+                    self._seen = True
+                    return answer
+                lost = lost or status in _MAYBE_DONE
+                passing = status in _AGAIN or (status == 401 and number == 1)  # with a new token
+                error = from_answer(self.describe(key), status, text, of_bucket=not key)
+            if not passing:
+                break
+            if number < self.options.max_attempts:
+                jitter = 0.5 + time.monotonic_ns() % 997 / 1994
+                time.sleep(min(_FIRST_WAIT * 2.0 ** (number - 1), _LONGEST_WAIT) * jitter)
+        if writing and lost:
+            unknown = f"{error.message}, after an attempt without an answer"
+            raise errors.OutcomeUnknownError(unknown, error.hint) from error
+        raise error
+
+
+def _judge(failed: Exception) -> tuple[bool, bool]:
+    """Return whether a request without an answer may have taken effect, and whether another one may succeed."""
+    if isinstance(failed, RefreshError):
+        return False, failed.retryable
+    untrusted = isinstance(failed, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(failed)
+    unsent = untrusted or isinstance(_reason(failed), (NewConnectionError, ProxyError))
+    sent = not unsent and not isinstance(failed, (GoogleAuthError, requests.ConnectTimeout))
+    return sent, not untrusted and isinstance(failed, _PASSING)
+
+
+def _reason(failed: Exception) -> object:
+    """Return the cause below an error of requests, whose text has the address of an upload, a secret."""
+    return getattr(failed.args[0], "reason", failed) if failed.args else failed
+
+
+def from_failure(name: str, failed: Exception) -> errors.KbackupError:
+    """Return kbackup's error for a request about object `name` without an answer."""
+    if isinstance(failed, TransportError):
+        return errors.UnreachableError(f"{name}: the login does not answer: {failed}", _NETWORK)
+    if isinstance(failed, GoogleAuthError):
+        text = str(failed.args[0] if failed.args else failed).rstrip(".")
+        hint = next((hint for word, hint in _REFUSED.items() if word in text), _LOGIN)
+        return errors.DeniedError(f"{name}: no usable credentials: {text}", hint)
+    if isinstance(failed, (requests.RequestException, HTTPError)):
+        hint = "check the endpoint's certificate, or set gcs.ca_bundle" if isinstance(failed, SSLError) else _NETWORK
+        return errors.UnreachableError(f"{name}: {_reason(failed)}", hint)
+    return errors.UsageError(f"{name}: {failed}", "check gcs.ca_bundle")
+
+
+def from_answer(name: str, status: int, text: str, *, of_bucket: bool = False) -> errors.KbackupError:
+    """Return kbackup's error for an answer about the object or, with `of_bucket`, the bucket `name`."""
+    with suppress(ValueError, LookupError, TypeError):
+        text = json.loads(text)["error"]["message"]
+    text = text.strip().partition("\n")[0].rstrip(".")
+    if status == 404 and (of_bucket or "bucket does not exist" in text):
+        return errors.UnreachableError(f"{name}: the bucket does not exist", "check its name, or create it")
+    if status == 404:
+        return errors.NotFoundError(f"{name} does not exist")
+    for statuses, word, kind, hint in _MEANINGS:
+        if status in statuses and word in text.lower():
+            return kind(f"{name}: {status} {text}".rstrip(), hint)
+    return errors.StoreError(f"{name}: {status} {text}".rstrip())

@@ -1,0 +1,314 @@
+"""A store in a bucket of Google Cloud Storage, by its JSON API. An etag is the generation of an object."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import json
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import requests
+from awscrt.checksums import crc32c
+from urllib3.exceptions import HTTPError
+
+from kbackup import errors
+from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, Store, is_key, may_hold_keys, view_of
+from kbackup.store.gcs import PART_UNIT, GcsOptions
+from kbackup.store.gcs.client import Bucket, CutError
+from kbackup.store.parts import Body, PartsUpload
+from kbackup.store.reading import Answer, DroppedError, ObjectReading, read_back, reading_back
+
+_AGAIN = "run again; if it fails again, restore the object from a copy"
+_DELETES_AT_ONCE = 16
+_FIELDS = "name,size,generation,timeCreated,crc32c"
+_CRC = re.compile(r"crc32c=([^,\s]+)")
+_NONE = "0"
+"""The version of an object that is not there."""
+_MORE = 308
+"""The status of a session that wants more bytes."""
+_ENDED = (404, 410, 499)
+"""Statuses of a session that is there no more, the last one after its deletion."""
+_READ = ("Content-Length", "Date", "X-Goog-Generation")
+"""Headers of a read. Servers send the length or the date after the generation, which is whole then."""
+
+
+class GcsStore(Store):
+    """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
+
+    def __init__(self, bucket: str, prefix: str, options: GcsOptions, url: str, key_class: KeyClasses) -> None:
+        self._bucket = Bucket(bucket, prefix, options, key_class)
+        self.url = url
+
+    @property
+    def address(self) -> Address:
+        return self._bucket.address
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        reading = _Reading(self._bucket, key)
+        data = b"".join(reading)
+        if reading.crc32c not in {"", _text_of(crc32c(data))}:
+            raise errors.CorruptError(f"{self._bucket.describe(key)}: other bytes than its checksum tells", _AGAIN)
+        return data, reading.etag
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        if length > 0:
+            yield from _Reading(self._bucket, key, start, length)
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        if into:
+            yield from _Reading(self._bucket, key, start, len(into), into)
+
+    def put(self, key: str, data: Buffer) -> str:
+        return _put(self._bucket, key, data)
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        return _put_new(self._bucket, key, data)
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        other = errors.PreconditionError(f"{self._bucket.describe(key)} is another version by now")
+        try:
+            return _put(self._bucket, key, data, other, etag)
+        except errors.PreconditionError:
+            self.stat(key)  # Google answers the same if the object is missing
+            raise
+
+    def upload(self, key: str) -> _Upload:
+        return _Upload(self._bucket, key)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        first = {"startOffset": self._bucket.prefix + start_after} if start_after else {}
+        for page in self._pages(prefix, {"fields": f"nextPageToken,items({_FIELDS})", **first}):
+            for item in page.get("items", ()):
+                key = item["name"].removeprefix(self._bucket.prefix)
+                if is_key(key) and key != start_after:
+                    yield _info(key, item)
+
+    def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        for page in self._pages(prefix, {"fields": "nextPageToken,prefixes", "delimiter": "/"}):
+            for item in page.get("prefixes", ()):
+                name = item.removeprefix(self._bucket.prefix)[len(prefix) : -1]
+                if is_key(name):
+                    yield name
+
+    def _pages(self, prefix: str, params: dict[str, str]) -> Iterator[Any]:
+        params |= {"prefix": self._bucket.prefix + prefix, "maxResults": "1000"}
+        while may_hold_keys(prefix):
+            page = self._bucket.ask("", "GET", self._bucket.objects, params).json()
+            yield page
+            if not page.get("nextPageToken"):
+                return
+            params["pageToken"] = page["nextPageToken"]
+
+    def stat(self, key: str) -> ObjectInfo:
+        return _info(key, _stat(self._bucket, key))
+
+    def checksum(self, key: str) -> int | None:
+        """Return None: Google keeps a CRC-32C, and a number of ours beside the object would tell nothing of its
+        bytes."""
+        _stat(self._bucket, key)
+        return None
+
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        """A request for each key, some at a time: Google's batches are no cheaper, and their parts can't be retried."""
+
+        def delete(key: str) -> Failed | None:
+            try:
+                self._bucket.ask(key, "DELETE", self._bucket.path(key), whole=lambda answer: True)
+            except errors.NotFoundError:
+                return None
+            except errors.StoreError as error:
+                return Failed(key, error)
+            return None
+
+        failed: builtins.list[Failed] = []
+        remaining = iter(keys)
+        with ThreadPoolExecutor(_DELETES_AT_ONCE, "delete") as pool:
+            while batch := [*islice(remaining, 1000)]:
+                failed += filter(None, pool.map(delete, batch))
+        return failed
+
+
+def _info(key: str, item: dict[str, Any]) -> ObjectInfo:
+    modified = datetime.fromisoformat(item["timeCreated"]).timestamp()
+    return ObjectInfo(key, int(item["size"]), str(item["generation"]), modified)
+
+
+def _stat(bucket: Bucket, key: str) -> dict[str, Any]:
+    document: dict[str, Any] = bucket.ask(key, "GET", bucket.path(key), {"fields": _FIELDS}).json()
+    return document
+
+
+def _text_of(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+def _put(bucket: Bucket, key: str, data: Buffer, refusal: errors.StoreError | None = None, version: str = "") -> str:
+    """Create or replace an object by one request and return its etag. With `version`, raise `refusal` unless the object
+    has that version, '0' for none."""
+    view, boundary = view_of(data), secrets.token_hex(16)
+    document = json.dumps({**bucket.document(key), "crc32c": _text_of(crc32c(view))})
+    head = (
+        f"--{boundary}\r\nContent-Type: application/json\r\n\r\n{document}\r\n"
+        f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
+    )
+    body = Body([memoryview(head.encode()), view, memoryview(f"\r\n--{boundary}--\r\n".encode())], generous=True)
+    kind = {"Content-Type": f"multipart/related; boundary={boundary}"}
+    params = {"uploadType": "multipart", "ifGenerationMatch": version}
+    try:
+        answer = bucket.ask(key, "POST", bucket.uploads, params, data=body, headers=kind, writing=True)
+    except errors.PreconditionError as refused:
+        raise refusal or refused from refused
+    except errors.OutcomeUnknownError as unknown:
+        return read_back(_Reading(bucket, key), bytes(view), unknown, refusal, version.lstrip(_NONE))
+    return str(answer.json()["generation"])
+
+
+def _put_new(bucket: Bucket, key: str, data: Buffer) -> str:
+    return _put(bucket, key, data, errors.AlreadyExistsError(f"{bucket.describe(key)} exists already"), _NONE)
+
+
+class _Reading(ObjectReading):
+    """`crc32c` is the checksum that the store keeps of the whole object, '' if it tells none."""
+
+    dropped = (DroppedError, HTTPError)
+    crc32c = ""
+
+    def __init__(
+        self, bucket: Bucket, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
+    ) -> None:
+        path = f"/download{bucket.path(key)}"
+        self._bytes = partial(bucket.ask, key, "GET", path, whole=partial(_has, _READ), stream=True)
+        super().__init__(bucket.describe(key), bucket.key_class(key).largest, start, length, into)
+
+    def _ask(self) -> Answer:
+        headers = {} if self._end is None else {"Range": f"bytes={self._at}-{self._end - 1}"}
+        try:
+            answer = self._bytes({"alt": "media", "generation": self.etag}, headers=headers)
+        except errors.NotFoundError as missing:
+            if not self.etag:
+                raise
+            raise errors.PreconditionError(f"{self._name} was replaced while it was read") from missing
+        got = answer.headers
+        kept = _CRC.search(got.get("X-Goog-Hash", ""))
+        self.crc32c = kept.group(1) if kept else ""
+        size, within = int(got["Content-Length"]), got.get("Content-Range", "")
+        return Answer(got["X-Goog-Generation"], size, within, answer.raw, answer.raw)
+
+
+def _has(headers: Sequence[str], answer: requests.Response) -> bool:
+    return all(name in answer.headers for name in headers)
+
+
+class _Upload(PartsUpload):
+    """`Upload` by one request while it fits a part, else by a session, which takes parts one after another."""
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self._bucket, self._key = bucket, key
+        self._document = bucket.document(key)
+        super().__init__(bucket.describe(key), bucket.options.part_size, 1, PART_UNIT)
+        self._session = ""
+        self._kept = self._crc32c = self._last = 0
+        self._taken: errors.PreconditionError | None = None
+
+    def write(self, data: Buffer) -> None:
+        self._check_open()
+        view = view_of(data)
+        while view:
+            if self._part.size == self._part_size:
+                self._send_part()
+            count = min(len(view), self._part_size - self._part.size)
+            self._part.add(view[:count])
+            view = view[count:]
+
+    def commit(self) -> tuple[int, int]:
+        self._last = self._number
+        return super().commit()
+
+    def _put_whole(self, body: bytes, crc: int) -> None:
+        _put_new(self._bucket, self._key, body)
+
+    def _begin(self) -> None:
+        params = {"uploadType": "resumable", "ifGenerationMatch": _NONE}
+        ask = partial(self._bucket.ask, self._key, "POST", self._bucket.uploads, params)
+        try:
+            answer = ask(json=self._document, whole=partial(_has, ("Location", "Date")))
+            self._session = answer.headers["Location"]
+        except errors.PreconditionError as taken:
+            self._taken = taken  # to be told by `commit`
+
+    def _send(self, number: int, body: Body, crc: int) -> str:
+        end = self._kept + len(body)
+        for view in body.views:
+            self._crc32c = crc32c(view, self._crc32c)
+        crc_text = _text_of(self._crc32c) if number == self._last else ""
+        try:
+            if self._taken is None:
+                self._push(body, end, crc_text)
+        except errors.PreconditionError as taken:
+            self._taken = taken
+        except errors.NotFoundError as gone:
+            raise errors.StoreError(f"{self._name}: the unfinished upload does not exist any more") from gone
+        except errors.OutcomeUnknownError as unknown:
+            with reading_back(unknown):
+                self._check_outcome(unknown, end, crc_text)
+        return ""
+
+    def _push(self, body: Body, end: int, crc: str) -> None:
+        """Send the object's bytes up to `end`, with its checksum `crc` if these are the last ones."""
+        start, unsure = self._kept, False
+        total, headers = (str(end), {"X-Goog-Hash": f"crc32c={crc}"}) if crc else ("*", {})
+
+        def send() -> requests.Response:
+            nonlocal unsure
+            if unsure:  # how much the last attempt left there is not known
+                answer = self._ask_session(f"*/{total}")
+                if answer.status_code != _MORE or self._kept >= end:
+                    return answer
+            unsure = True
+            answer = self._ask_session(f"{self._kept}-{end - 1}/{total}", headers, data=body, skip=self._kept - start)
+            unsure = answer.status_code != _MORE
+            return answer
+
+        while self._kept < end:
+            answer = self._bucket.retry(self._key, send, writing=bool(crc), accept=(_MORE,))
+            if answer.status_code != _MORE:
+                if answer.json().get("crc32c") != crc:
+                    raise errors.StoreError(f"{self._name}: the store got other bytes", "check memory and network")
+                return
+        if crc:
+            raise errors.OutcomeUnknownError(f"{self._name}: the store has all bytes, but made no object of them")
+
+    def _ask_session(self, part: str, headers: dict[str, str] | None = None, **more: Any) -> requests.Response:
+        """Send bytes to the session, or ask for its state; note how many bytes of the object it has kept."""
+        headers = {"Content-Range": f"bytes {part}", **(headers or {})}
+        answer = self._bucket.once("PUT", self._session, headers=headers, **more)
+        if answer.status_code == _MORE:
+            if "Date" not in answer.headers:  # it comes after the range
+                raise CutError("the answer was cut")
+            self._kept = int(answer.headers.get("Range", "bytes=0--1").removeprefix("bytes=0-")) + 1
+        return answer
+
+    def _check_outcome(self, unknown: errors.OutcomeUnknownError, size: int, crc: str) -> None:
+        """Return if the object is the one that was uploaded, by size and checksum."""
+        try:
+            found = _stat(self._bucket, self._key)
+        except errors.NotFoundError:
+            raise unknown from None
+        if (int(found["size"]), found["crc32c"]) != (size, crc):
+            raise errors.AlreadyExistsError(f"{self._name} exists already") from unknown
+
+    def _complete(self, size: int, crc: int) -> None:
+        if self._taken is not None:
+            raise errors.AlreadyExistsError(f"{self._name} exists already") from self._taken
+
+    def _discard(self) -> None:
+        if self._session:
+            request = partial(self._bucket.once, "DELETE", self._session, whole=lambda answer: True)
+            self._bucket.retry(self._key, request, accept=_ENDED)
