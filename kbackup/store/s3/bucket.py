@@ -122,6 +122,12 @@ def _is_cut(operation: str, answer: AWSResponse) -> bool:
     return not (etag and quoted and crc.endswith("=") and all(date.endswith("GMT") for date in dates))
 
 
+def _remove_cut_date(response_dict: dict[str, Any], **_: Any) -> None:
+    """Remove half a date, for which `_is_cut` then looks in vain: the SDK's parser fails on it."""
+    if not response_dict["headers"].get("Last-Modified", "GMT").endswith("GMT"):
+        del response_dict["headers"]["Last-Modified"]
+
+
 def _make_client(options: S3Options) -> S3Client:
     path_style = bool(options.endpoint_url) if options.path_style is None else options.path_style
     session = _session(options)
@@ -149,6 +155,7 @@ def _make_client(options: S3Options) -> S3Client:
         client.meta.config.s3["payload_signing_enabled"] = False  # type: ignore[attr-defined]
     judge: Any = partial(_judge_attempt, options.max_attempts)
     client.meta.events.register("needs-retry.s3", judge)
+    client.meta.events.register("before-parse.s3", _remove_cut_date)
     client.meta.events.register_last("before-call.s3", _send_at_once)
     if options.checksum == "none":
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)

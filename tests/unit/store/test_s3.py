@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import socket
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -376,3 +377,24 @@ def test_a_forked_process_makes_its_own_client() -> None:
         os._exit(int(bucket.client is before))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert bucket.client is before
+
+
+def test_half_a_date_is_asked_for_again() -> None:
+    """Some servers send no header after the object's date that shows whether the date is whole."""
+    head = 'HTTP/1.1 200 OK\r\nDate: x GMT\r\nETag: "1"\r\nContent-Length: 0\r\nLast-Modified: Thu, 26 N'
+    answers = [head, f"{head}ov 2026 08:00:00 GMT\r\n\r\n"]
+
+    def serve(listener: socket.socket) -> None:
+        for answer in answers:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer.encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        listener.settimeout(5)
+        served = pool.submit(serve, listener)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        options = S3Options(endpoint_url=url, access_key_id="i", secret_access_key="s", max_attempts=2)
+        assert S3Store("bucket", "", options).stat("key").etag == '"1"'
+        served.result()
