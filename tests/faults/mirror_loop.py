@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST = 6.0  # s after a process has begun to work
 _READY = 240.0  # s, for a process to begin; on a busy machine Spark takes a minute and more
 
-_SMALL = """
+SMALL = """
 replication.factor = 1
 heartbeats.topic.replication.factor = 1
 checkpoints.topic.replication.factor = 1
@@ -177,7 +177,7 @@ class MirrorLoop:
         servers = "".join(f"{alias}.bootstrap.servers = {bootstrap}\n" for alias in aliases)
         path.write_text(
             f"clusters = {', '.join(aliases)}\n{servers}{lines}kbackup.archive = {archive}\n"
-            f"topics = {', '.join(self.shop.topics)}\n{_SMALL}"
+            f"topics = {', '.join(self.shop.topics)}\n{SMALL}"
         )
         return path
 
