@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
-from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, Store, is_key, may_hold_keys, write_once
-from kbackup.store.parts import as_body
-from kbackup.store.reading import read_back
+from kbackup.errors import DeniedError, NotFoundError, StoreError
+from kbackup.store.base import Address, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
+from kbackup.store.bucket import BucketStore
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import S3Reading
-from kbackup.store.s3.upload import S3Upload, crc_from, put, put_new
+from kbackup.store.s3.upload import S3Upload, crc_from, put
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 _DELETES_A_REQUEST = 1000
 
 
-class S3Store(Store):
+class S3Store(BucketStore):
     """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
 
     def __init__(
@@ -40,38 +39,20 @@ class S3Store(Store):
     def address(self) -> Address:
         return self._bucket.address
 
-    def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        reading = S3Reading(self._bucket, key)
-        return b"".join(reading), reading.etag
+    def describe(self, key: str = "") -> str:
+        return self._bucket.describe(key)
 
-    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        if length > 0:
-            yield from S3Reading(self._bucket, key, start, length)
+    def _reading(
+        self, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
+    ) -> S3Reading:
+        return S3Reading(self._bucket, key, start, length, into)
 
-    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        if into:
-            yield from S3Reading(self._bucket, key, start, len(into), into)
-
-    def put(self, key: str, data: Buffer) -> str:
-        body = as_body(data)
-        try:
-            return put(self._bucket, key, body)
-        except OutcomeUnknownError as unknown:
-            return read_back(S3Reading(self._bucket, key), body, unknown)
-
-    def put_new(self, key: str, data: Buffer) -> str:
-        return put_new(self._bucket, key, as_body(data))
-
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        body = as_body(data)
-        try:
-            return put(self._bucket, key, body, IfMatch=etag)
-        except OutcomeUnknownError as unknown:
-            refusal = PreconditionError(f"{self._bucket.describe(key)} is another version by now")
-            return read_back(S3Reading(self._bucket, key), body, unknown, refusal, etag)
+    def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
+        condition = {} if etag is None else {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
+        return put(self._bucket, key, body, crc, **condition)
 
     def upload(self, key: str) -> S3Upload:
-        return S3Upload(self._bucket, key)
+        return S3Upload(self, self._bucket, key)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         after: dict[str, Any] = {"StartAfter": self._bucket.prefix + start_after} if start_after else {}

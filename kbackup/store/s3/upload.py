@@ -9,15 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from awscrt.checksums import crc64nvme
-
 from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError
+from kbackup.store.bucket import BucketStore
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import read_back, reading_back
+from kbackup.store.reading import reading_back
 from kbackup.store.s3 import MIN_PART
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError
-from kbackup.store.s3.read import S3Reading
 
 _CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
 
@@ -37,11 +35,11 @@ def crc_from(text: str) -> int:
     return int.from_bytes(base64.b64decode(text), "big")
 
 
-def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None, **condition: str) -> str:
+def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int, **condition: str) -> str:
     """Send one PutObject and return the etag. `OutcomeUnknownError` if an answer was lost on the way."""
     args = {**bucket.common, **bucket.create, **bucket.retention(key), **condition}
     args |= {"Key": bucket.full(key), "Body": body}
-    args |= checksum_of(bucket, crc64nvme(body) if crc is None else crc)
+    args |= checksum_of(bucket, crc)
 
     def send() -> str:
         with bucket.asking(key, writing=True):
@@ -60,26 +58,14 @@ def over_conflicts(send: Callable[[], T]) -> T:
     return send()
 
 
-def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None) -> str:
-    """Create; returns the etag. `AlreadyExistsError` if the key is taken, but not by what we just wrote."""
-    try:
-        return put(bucket, key, body, crc, IfNoneMatch="*")
-    except PreconditionError as taken:
-        raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from taken
-    except OutcomeUnknownError as unknown:
-        refusal = AlreadyExistsError(f"{bucket.describe(key)} exists already")
-        return read_back(S3Reading(bucket, key), body, unknown, refusal)
-
-
 class S3Upload(PartsUpload):
     """`Upload` into S3: one PutObject while it fits a part, else a multipart upload."""
 
-    def __init__(self, bucket: Bucket, key: str) -> None:
+    def __init__(self, store: BucketStore, bucket: Bucket, key: str) -> None:
         options = bucket.options
         self._full = bucket.full(key)
         super().__init__(bucket.describe(key), options.part_size, options.parts_in_flight, MIN_PART)
-        self._bucket = bucket
-        self._key = key
+        self._store, self._bucket, self._key = store, bucket, key
         self._checked = self._generous = options.checksum != "none"  # else the SDK signs bodies
         self._upload_id = ""
 
@@ -98,7 +84,7 @@ class S3Upload(PartsUpload):
             return self._bucket.client.upload_part(**args, PartNumber=number, Body=sdk_body)["ETag"]
 
     def _put_whole(self, body: bytes, crc: int) -> None:
-        put_new(self._bucket, self._key, body, crc)
+        self._store.create(self._key, body, crc)
 
     def _discard(self) -> None:
         with suppress(NoSuchUploadError), self._bucket.asking(self._key):

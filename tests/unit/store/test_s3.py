@@ -44,7 +44,7 @@ def answer(status: int, code: str, text: str = "") -> boto.ClientError:
 
 @pytest.mark.parametrize("part_size", [5 << 20, 8 << 20, 512 << 20])
 def test_parts_hold_the_largest_object(part_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    upload = S3Upload(Bucket("bucket", "", S3Options(part_size=part_size)), "key")
+    upload = S3Store("bucket", options=S3Options(part_size=part_size)).upload("key")
     total = 0
     while total < 5 << 40:
         assert upload._part_size <= 5 << 30
@@ -310,7 +310,8 @@ class Sent(S3Upload):
     """Keeps what would be sent."""
 
     def __init__(self, part_size: int) -> None:
-        super().__init__(Bucket("bucket", "", S3Options(part_size=part_size)), "key")
+        options = S3Options(part_size=part_size)
+        super().__init__(S3Store("bucket"), Bucket("bucket", "", options), "key")
         self.parts: list[int] = []
 
     def _send_part(self) -> None:
