@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from pyspark.sql import SparkSession
 
+    from scripts.dev.azurite import Azurite
     from scripts.dev.gcs import FakeGcs
     from scripts.dev.kafka import Broker
     from scripts.dev.s3 import Minio, MotoServer, S3Server, VersityServer
@@ -35,6 +36,7 @@ _SERVERS = {
     "minio_server",
     "moto_server",
     "versitygw_server",
+    "azurite_server",
     "fakegcs_server",
     "spark",
     "bucket",
@@ -118,6 +120,15 @@ def moto_server() -> Iterator[MotoServer]:
 
     with MotoServer() as running:
         know("moto's secret key", running.secret_key)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def azurite_server() -> Iterator[Azurite]:
+    from scripts.dev.azurite import Azurite
+
+    with Azurite() as running:
+        know("Azurite's account key", running.account_key)
         yield running
 
 

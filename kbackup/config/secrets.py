@@ -9,7 +9,7 @@ HIDDEN = "********"
 
 _SECRET = re.compile(
     r"passw|passphrase|secret(?!s$)|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._](config|extensions)"
-    r"|assertion[._]private|encryption[._]key$|azure[.](account[.]key|sas)[.]",
+    r"|assertion[._]private|encryption[._]key$|azure[.](account[.]key|sas)[.]|azure[.](account_key|connection_string)$",
     re.IGNORECASE,
 )
 _WEBHOOK = ("notify.url", "notify.headers", "notify.body")

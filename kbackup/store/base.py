@@ -180,6 +180,7 @@ class Store(Protocol):
 
     - Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024
       bytes) holds. A key is never also the folder of another one ('a' beside 'a/b'): S3 can, a directory can't.
+      A key that a store can't keep as it is (Azure: with '\\', or a '.' at the end of a name) is refused.
       What a store holds under other names (folder markers of web consoles, sockets) is no object: it is neither
       listed nor read.
     - Every write is atomic: a reader sees the old object, the new one or none, never a part.

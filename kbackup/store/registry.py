@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from kbackup.errors import UsageError
-from kbackup.store import gcs, s3
+from kbackup.store import azure, gcs, s3
 from kbackup.store.base import KeyClasses, Store, StoreKind, Tables, write_once
 
 StoreOptions = Mapping[str, Any]
@@ -48,7 +48,7 @@ DIRECTORY = StoreKind(
     tables=Tables("file", lambda url: f"file:{directory_of(url).absolute()}", (), lambda options, url: {}),
 )
 
-KINDS: dict[str, StoreKind] = {kind.scheme: kind for kind in (s3.KIND, gcs.KIND, DIRECTORY)}
+KINDS: dict[str, StoreKind] = {kind.scheme: kind for kind in (s3.KIND, azure.KIND, gcs.KIND, DIRECTORY)}
 
 
 def register(kind: StoreKind) -> None:

@@ -1,4 +1,4 @@
-"""Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|versitygw|fakegcs|all
+"""Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|versitygw|azurite|fakegcs|all
 
 `fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy*.xml or of the packages in
 `kbackup.spark.delta`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
@@ -13,16 +13,18 @@ from contextlib import ExitStack, suppress
 
 from kbackup.errors import KbackupError
 from scripts.dev import jars
+from scripts.dev.azurite import Azurite, azurite
 from scripts.dev.cache import FAKE_GCS, HELM, MINIO, VERSITY, binary, check_rules
 from scripts.dev.gcs import FakeGcs
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio, MotoServer, VersityServer
 from scripts.dev.tools import MissingToolError
 
-_STORES: dict[str, type[Minio | MotoServer | VersityServer | FakeGcs]] = {
+_STORES: dict[str, type[Minio | MotoServer | VersityServer | Azurite | FakeGcs]] = {
     "minio": Minio,
     "moto": MotoServer,
     "versitygw": VersityServer,
+    "azurite": Azurite,
     "fakegcs": FakeGcs,
 }
 _SERVERS = ["kafka", *_STORES]
@@ -34,7 +36,7 @@ def main(arguments: list[str]) -> int:
             jars.lock()
         case ["fetch"]:
             print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), sep="\n")
-            print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), sep="\n")
+            print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), azurite(), sep="\n")
         case ["rules"]:
             check_rules()
             print("the alert rules pass their tests")

@@ -1,4 +1,4 @@
-"""Check for the tools that must be on the machine first: Python, a JDK and Go.
+"""Check for the tools that must be on the machine first: Python, a JDK, Go and Node.js.
 
 `python -m scripts.dev.tools` checks; with `browser` it also sees to a Chromium, with `plan` it says what comes later.
 
@@ -75,6 +75,23 @@ def go() -> str:
     path = shutil.which("go")
     if path is None:
         raise MissingToolError("go: not found in PATH; install Go >= 1.24: it builds MinIO and Helm for the tests")
+    return path
+
+
+def node() -> str:
+    return _of_node("node")
+
+
+def npm() -> str:
+    return _of_node("npm")
+
+
+def _of_node(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise MissingToolError(
+            name + ": not found in PATH; install Node.js >= 20 with npm: Azurite of the tests runs in it"
+        )
     return path
 
 

@@ -17,11 +17,13 @@ from awscrt.checksums import crc64nvme
 from kbackup.archive import layout
 from kbackup.errors import StoreError
 from kbackup.store import S3Options, Store, open_store
+from kbackup.store.azure import AzureOptions
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.gcs import GcsOptions
 from kbackup.store.wrappers import CachedStore, Shelf
+from scripts.dev.azurite import Azurite
 from scripts.dev.gcs import FakeGcs
 from scripts.dev.s3 import S3Server
 from tests.contract.proxy import Proxy
@@ -64,12 +66,14 @@ def race(attempt: Callable[[bytes], object], bodies: list[bytes], lost: type[Sto
 @dataclass
 class Location:
     """An address at which tests open a store; it is empty at first. `unfinished` are the names of unfinished writes
-    that the store still holds, `in_memory` the bytes of objects that this process holds for the store."""
+    that the store still holds, `in_memory` the bytes of objects that this process holds for the store, `refused` the
+    awkward keys that it can't keep."""
 
     url: str
     store: Callable[[], Store]
     unfinished: Callable[[], list[str]]
     in_memory: Callable[[], int] = lambda: 0
+    refused: tuple[str, ...] = ()
 
 
 def file_location(root: Path) -> Location:
@@ -135,12 +139,33 @@ class GcsLocation(Location):
         return open_store(self.url, {"gcs": self.options(**more)})
 
 
-_BUCKETS = ["moto", "minio", "versitygw", "fakegcs"]
+class AzureLocation(Location):
+    """A container of Azurite. Blocks that nobody made an object of are in no listing, so none is `unfinished`."""
+
+    def __init__(self, server: Azurite) -> None:
+        self.server = server
+        self.bucket = f"contract-{secrets.token_hex(8)}"
+        server.create_container(self.bucket)
+        super().__init__(f"az://{server.account}/{self.bucket}/some/prefix", self.opened, list)
+        self.refused = ("dots...", "back\\slash")
+
+    def options(self, **more: Any) -> AzureOptions:
+        return AzureOptions(**self.server.options | {"part_size": PART, "max_attempts": 3} | more)
+
+    def opened(self, **more: Any) -> Store:
+        if "endpoint_url" in more:
+            more["endpoint_url"] += f"/{self.server.account}"
+        return open_store(self.url, {"azure": self.options(**more)})
 
 
-def bucket_location(name: str, request: pytest.FixtureRequest) -> S3Location | GcsLocation:
+_BUCKETS = ["moto", "minio", "versitygw", "azurite", "fakegcs"]
+
+
+def bucket_location(name: str, request: pytest.FixtureRequest) -> S3Location | AzureLocation | GcsLocation:
     server = request.getfixturevalue(f"{name}_server")
-    return GcsLocation(server) if name == "fakegcs" else S3Location(server)
+    kinds: dict[str, Any] = {"azurite": AzureLocation, "fakegcs": GcsLocation}
+    location: S3Location | AzureLocation | GcsLocation = kinds.get(name, S3Location)(server)
+    return location
 
 
 @pytest.fixture(params=["memory", "file", *_BUCKETS, "encrypted-file", "encrypted-minio", "cached-file"])
@@ -171,7 +196,7 @@ def store(location: Location) -> Store:
     return location.store()
 
 
-@pytest.fixture(params=["memory", "file", "minio", "versitygw", "fakegcs"])
+@pytest.fixture(params=["memory", "file", "minio", "versitygw", "azurite", "fakegcs"])
 def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store whose conditional writes are atomic; moto's are not: two of them can both win."""
     if request.param == "memory":

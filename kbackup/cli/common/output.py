@@ -437,6 +437,8 @@ def configure_logging(verbose: int = 0) -> None:
     logging.getLogger("py4j").setLevel(logging.NOTSET if verbose > 1 else logging.CRITICAL)
     # urllib3 logs a traceback where a connection was cut within headers, which the store asks for again
     logging.getLogger("urllib3.connection").setLevel(logging.NOTSET if verbose > 1 else logging.ERROR)
+    # Azure's logins list all that they tried; our error holds what to do
+    logging.getLogger("azure.identity").setLevel(logging.NOTSET if verbose > 1 else logging.CRITICAL)
     # librdkafka logs ten lines a second while a broker is down; our errors hold its last message
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)
 

@@ -28,6 +28,7 @@ SECRETS = [
     "spark.conf.spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net",
     "spark.conf.spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net",
     "spark.conf.spark.hadoop.fs.gs.auth.service.account.private.key",
+    *("azure.account_key", "azure.sas_token", "azure.connection_string"),
     *("encryption.key", "ui.token", "notify.url", "notify.headers.Authorization"),
 ]
 JAVA = {"source.ssl.keystore.key", "source.sasl.jaas.config"}
@@ -71,6 +72,7 @@ def test_secret_keys() -> None:
     assert not hidden, f"plain settings that are taken for secrets: {hidden}"
     assert {path for path in KEYS if is_secret(path)} == {
         *("s3.secret_access_key", "s3.session_token", "encryption.key", "ui.token"),
+        *("azure.account_key", "azure.sas_token", "azure.connection_string"),
         *("notify.url", "notify.headers", "notify.body"),
         *("schema_registry.password", "schema_registry.token", "schema_registry.client_key_password"),
     }

@@ -1,0 +1,98 @@
+"""Stores in Azure Blob Storage: the options and the addresses of containers. The SDK is imported where a store is
+opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from kbackup.errors import UsageError
+from kbackup.store.base import KeyClasses, Question, Store, StoreKind
+
+MIB = 1 << 20
+MIN_PART = MIB
+MAX_PART = 512 * MIB
+FORM = "az://account/container/prefix"
+
+Tier = Literal["", "Hot", "Cool", "Cold"]
+ImmutabilityMode = Literal["", "Unlocked", "Locked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureOptions:
+    """Options of a store in Azure Blob Storage: the keys of `[azure]` and their meaning. Empty strings leave a value
+    to the environment, as Azure's own command line reads it.
+
+    Of connection string, account key and SAS token the first that is set is used; without any, the identity that
+    Azure's tools find. `part_size` is in bytes; an upload holds at most `parts_in_flight` + 1 parts in memory. Timeouts
+    are in seconds. `immutability_mode` and `immutability_days` put every object under a policy when it is written,
+    except replaced ones.
+    """
+
+    endpoint_url: Annotated[str, "URL of the blob service. Unset: the account's in Azure's public cloud."] = ""
+    connection_string: Annotated[str, "Connection string of the account."] = field(default="", repr=False)
+    account_key: Annotated[str, "Key of the account."] = field(default="", repr=False)
+    sas_token: Annotated[str, "Shared access signature."] = field(default="", repr=False)
+    access_tier: Annotated[Tier, "Access tier of objects that are never replaced. Unset: the account's."] = ""
+    part_size: Annotated[int, "Size of an upload part."] = 16 * MIB
+    parts_in_flight: Annotated[int, "Upload parts of one object in flight."] = 2
+    max_attempts: Annotated[int, "Attempts of a request."] = 8
+    connect_timeout: Annotated[float, "Time limit for a connection."] = 10.0
+    read_timeout: Annotated[float, "Time limit for an answer."] = 60.0
+    ca_bundle: Annotated[str, "PEM file of certificates to trust, in place of the system's."] = ""
+    immutability_mode: Annotated[
+        ImmutabilityMode,
+        "Make objects immutable when they are written. The container needs version-level immutability.",
+    ] = ""
+    immutability_days: Annotated[int, "Days of immutability."] = 0
+
+    def __post_init__(self) -> None:
+        if not MIN_PART <= self.part_size <= MAX_PART:
+            raise UsageError(f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes")
+        if self.parts_in_flight < 1 or self.max_attempts < 1:
+            raise UsageError(
+                f"{self.parts_in_flight} parts in flight and {self.max_attempts} attempts can't be used",
+                "set azure.parts_in_flight and azure.max_attempts to 1 or more",
+            )
+        if self.immutability_days < 0 or bool(self.immutability_mode) != bool(self.immutability_days):
+            raise UsageError(
+                "immutability takes a mode and a number of days",
+                "set azure.immutability_mode and azure.immutability_days, or neither",
+            )
+        url = urlsplit(self.endpoint_url)
+        if url.username is not None or url.query:
+            raise UsageError("the endpoint URL holds credentials", "set azure.sas_token or azure.account_key instead")
+        if self.endpoint_url and (url.scheme not in {"http", "https"} or not url.hostname):
+            raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host")
+
+
+def _open(url: str, options: AzureOptions, key_class: KeyClasses) -> Store:
+    account, _, rest = url.partition("://")[2].partition("/")
+    container, _, prefix = rest.partition("/")
+    if not (account.isalnum() and account.isascii()) or not container or {*container} & {*":@?"}:
+        raise UsageError(
+            "the address names no account and container of Azure, or holds more",
+            f"write {FORM}, the account by its name alone; hosts and credentials are settings of [azure]",
+        )
+    try:
+        from kbackup.store.azure.store import AzureStore
+    except ImportError as missing:
+        raise UsageError(f"{url}: Azure's libraries are missing", 'run pip install "kafka-kbackup[azure]"') from missing
+    return AzureStore(account.lower(), container, prefix.rstrip("/"), options, url, key_class)
+
+
+def _worked_with(options: AzureOptions) -> AzureOptions:
+    return replace(options, immutability_mode="", immutability_days=0, access_tier="")
+
+
+KIND = StoreKind(
+    "az",
+    FORM,
+    _open,
+    "azure",
+    AzureOptions,
+    ("endpoint_url",),
+    (Question("endpoint_url", "URL of the blob service (empty: Azure's public cloud)"),),
+    worked_with=_worked_with,
+)

@@ -1,0 +1,260 @@
+"""A store in a container of Azure Blob Storage. The SDK is imported in this package alone."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from itertools import groupby
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from azure.core.rest import HttpResponse
+from urllib3.exceptions import HTTPError
+
+from kbackup.errors import (
+    AlreadyExistsError,
+    DeniedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    StoreError,
+)
+from kbackup.store.azure import MIN_PART, AzureOptions
+from kbackup.store.azure.container import CRC, Container
+from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
+from kbackup.store.bucket import BucketStore
+from kbackup.store.parts import Body, PartsUpload
+from kbackup.store.reading import Answer, DroppedError, ObjectReading, reading_back
+
+_DELETES_AT_ONCE = 16
+_PAGE = 5000
+_HIGH = re.compile("[\ue000-\U0010ffff]")
+
+
+class AzureStore(BucketStore):
+    """`Store` in `container` of `account` under `prefix` ('' or a path without a '/' at its end)."""
+
+    def __init__(
+        self,
+        account: str,
+        container: str,
+        prefix: str = "",
+        options: AzureOptions | None = None,
+        url: str = "",
+        key_class: KeyClasses = write_once,
+    ) -> None:
+        self._container = Container(account, container, prefix, options or AzureOptions(), key_class)
+        self.url = url or self._container.describe()
+
+    @property
+    def address(self) -> Address:
+        return self._container.address
+
+    def describe(self, key: str = "") -> str:
+        return self._container.describe(key)
+
+    def _reading(
+        self, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
+    ) -> AzureReading:
+        return AzureReading(self._container, key, start, length, into)
+
+    def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
+        views, headers = [memoryview(body)], {**self._container.creation(key, crc), "x-ms-blob-type": "BlockBlob"}
+        if etag is not None:
+            headers |= {"if-match": f'"{etag}"'} if etag else {"if-none-match": "*"}
+        headers["content-md5"] = _md5_of(views)
+        answer = self._container.send("PUT", key, headers, Body(views, generous=True), writing=True)
+        return _etag_in(answer)
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        try:
+            return super().replace(key, data, etag)
+        except PreconditionError:
+            self.stat(key)  # the service tells a missing object by the same answer
+            raise
+
+    def upload(self, key: str) -> AzureUpload:
+        return AzureUpload(self, self._container, key)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        # the service's own start is known to its newest interface alone: what lies before is asked for and left out
+        after, last = start_after.encode(), b""
+        for item in self._in_order(prefix, {}):
+            key = _name_of(item).removeprefix(self._container.prefix)
+            if key.encode() < last:
+                raise StoreError(
+                    f"{self._container.describe()} lists {key!r} out of order",
+                    "use an account without hierarchical namespace",
+                )
+            last = key.encode()
+            if is_key(key) and last > after:
+                size = int(item.findtext("Properties/Content-Length", "0"))
+                modified = parsedate_to_datetime(item.findtext("Properties/Last-Modified", "")).timestamp()
+                yield ObjectInfo(key, size, item.findtext("Properties/Etag", "").strip('"'), modified)
+
+    def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        for item in self._in_order(prefix, {"delimiter": "/"}):
+            name = _name_of(item).removeprefix(self._container.prefix)[len(prefix) : -1]
+            if item.tag == "BlobPrefix" and is_key(name):
+                yield name
+
+    def _in_order(self, prefix: str, query: dict[str, str]) -> Iterator[ElementTree.Element]:
+        """Yield the items in UTF-8's order: Azurite has that of UTF-16, where the highest characters are not last."""
+        for _, group in groupby(self._items(prefix, query), lambda item: _before_high(_name_of(item))):
+            yield from sorted(group, key=lambda item: _name_of(item).encode())
+
+    def _items(self, prefix: str, query: dict[str, str]) -> Iterator[ElementTree.Element]:
+        """Yield the blobs, and with a delimiter the prefixes, whose names start with `prefix`, page by page."""
+        if not may_hold_keys(prefix):
+            return
+        asked = {"restype": "container", "comp": "list", "maxresults": str(_PAGE), **query}
+        asked["prefix"] = self._container.prefix + prefix
+        while True:
+            answer = self._container.send("GET", None, query={k: v for k, v in asked.items() if v})
+            page = ElementTree.fromstring(answer.content)  # noqa: S314 (the store is trusted as much as its data)
+            yield from page.iterfind("Blobs/*")
+            asked["marker"] = page.findtext("NextMarker", "")
+            if not asked["marker"]:
+                return
+
+    def stat(self, key: str) -> ObjectInfo:
+        answer = self._container.send("HEAD", key)
+        modified = parsedate_to_datetime(answer.headers["last-modified"]).timestamp()
+        return ObjectInfo(key, int(answer.headers["content-length"]), _etag_in(answer), modified)
+
+    def checksum(self, key: str) -> int | None:
+        return _crc_in(self._container.send("HEAD", key))
+
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        with ThreadPoolExecutor(_DELETES_AT_ONCE, "delete") as pool:
+            return [failed for failed in pool.map(self._delete, keys) if failed is not None]
+
+    def _delete(self, key: str) -> Failed | None:
+        """Delete one object. A request for many holds one for each, signed alone, and deletions cost nothing."""
+        try:
+            self._container.send("DELETE", key, {"x-ms-delete-snapshots": "include"})
+        except NotFoundError:
+            return None
+        except DeniedError as error:
+            if "BlobImmutableDueToPolicy" not in error.message:
+                raise
+            return Failed(key, error)
+        except StoreError as error:
+            return Failed(key, error)
+        return None
+
+
+def _before_high(name: str) -> tuple[str, bool]:
+    """Return what all names have in common that differ in nothing before their first high character."""
+    start, *rest = _HIGH.split(name, maxsplit=1)
+    return start, bool(rest)
+
+
+def _name_of(item: ElementTree.Element) -> str:
+    name = item.find("Name")
+    text = (name.text or "") if name is not None else ""
+    return unquote(text) if name is not None and name.get("Encoded") == "true" else text
+
+
+def _etag_in(answer: HttpResponse) -> str:
+    return answer.headers["etag"].strip('"')
+
+
+def _crc_in(answer: HttpResponse) -> int | None:
+    text = answer.headers.get(CRC)
+    return int(text, 16) if text else None
+
+
+def _md5_of(views: list[memoryview]) -> str:
+    """Return the checksum by which the service checks a body; its own CRC-64 is another one than ours."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for view in views:
+        digest.update(view)
+    return base64.b64encode(digest.digest()).decode()
+
+
+class AzureReading(ObjectReading):
+    """`ObjectReading` of the object `key`."""
+
+    dropped = (DroppedError, HTTPError, OSError)
+
+    def __init__(
+        self, container: Container, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
+    ) -> None:
+        container.full(key)
+        super().__init__(container.describe(key), container.key_class(key).largest, start, length, into)
+        self._container, self._key = container, key
+
+    def _ask(self) -> Answer:
+        headers = {"if-match": f'"{self.etag}"'} if self.etag else {}
+        if self._end is not None:
+            headers["x-ms-range"] = f"bytes={self._at}-{self._end - 1}"
+        answer = self._container.send("GET", self._key, headers, stream=True)
+        response: Any = answer
+        raw = response.internal_response.raw
+        size, found = int(answer.headers["content-length"]), answer.headers.get("content-range", "")
+        return Answer(_etag_in(answer), size, found, raw, raw)
+
+
+class AzureUpload(PartsUpload):
+    """`Upload` into Azure: one Put Blob while it fits a part, else blocks and their list.
+
+    Blocks without a list are in no listing, and the service removes them after a week, or when the object is made:
+    there is nothing to abort. All writers of a key share its blocks, so their names begin with a random number.
+    """
+
+    def __init__(self, store: BucketStore, container: Container, key: str) -> None:
+        container.full(key)
+        options = container.options
+        super().__init__(container.describe(key), options.part_size, options.parts_in_flight, MIN_PART)
+        self._store, self._container, self._key = store, container, key
+        self._random = secrets.token_hex(16)
+
+    def _begin(self) -> None:
+        """Blocks need no preparation."""
+
+    def _send(self, number: int, body: Body, crc: int) -> str:
+        block = base64.b64encode(f"{self._random}{number:08}".encode()).decode()
+        headers = {"content-md5": _md5_of(body.views)}
+        self._container.send("PUT", self._key, headers, body, query={"comp": "block", "blockid": block})
+        return block
+
+    def _put_whole(self, body: bytes, crc: int) -> None:
+        self._store.create(self._key, body, crc)
+
+    def _discard(self) -> None:
+        """Nobody sees blocks, and the service removes them."""
+
+    def _complete(self, size: int, crc: int) -> None:
+        blocks = "".join(f"<Latest>{part.tag}</Latest>" for part in self._sent)
+        listed = memoryview(f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode())
+        creation = self._container.creation(self._key, crc)
+        headers = {**creation, "x-ms-blob-content-type": creation["content-type"], "content-type": "application/xml"}
+        headers |= {"if-none-match": "*", "content-md5": _md5_of([listed])}
+        query, body = {"comp": "blocklist"}, Body([listed], generous=True)
+        try:
+            self._container.send("PUT", self._key, headers, body, query=query, writing=True)
+        except PreconditionError as taken:
+            raise AlreadyExistsError(f"{self._name} exists already") from taken
+        except OutcomeUnknownError as unknown:
+            with reading_back(unknown):
+                self._check_outcome(unknown, size, crc)
+
+    def _check_outcome(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
+        """Return if the object is the one that was uploaded, by size and checksum."""
+        try:
+            found = self._container.send("HEAD", self._key)
+        except NotFoundError:
+            raise unknown from None
+        known = _crc_in(found)
+        if int(found.headers["content-length"]) != size or known not in {None, crc}:
+            raise AlreadyExistsError(f"{self._name} exists already") from unknown
+        if known is None:
+            raise unknown

@@ -1,0 +1,263 @@
+"""Options of Azure become logins, headers and limits; its answers become our errors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import pytest
+from azure.core.exceptions import AzureError
+from azure.core.pipeline.policies import BearerTokenCredentialPolicy
+
+from kbackup.archive import layout
+from kbackup.errors import (
+    CorruptError,
+    DeniedError,
+    KbackupError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    StoreError,
+    UnreachableError,
+    UsageError,
+)
+from kbackup.store import open_store
+from kbackup.store.azure import AzureOptions
+from kbackup.store.azure.container import Container, _login, _without_answer, from_answer
+from kbackup.store.azure.store import _before_high
+from kbackup.store.base import check_apart
+
+KEY = "c2VjcmV0"
+STRING = f"DefaultEndpointsProtocol=https;AccountName=acct;AccountKey={KEY};EndpointSuffix=core.windows.net"
+PUBLIC = "https://acct.blob.core.windows.net"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"part_size": (1 << 20) - 1},
+        {"parts_in_flight": 0},
+        {"max_attempts": 0},
+        {"immutability_mode": "Locked"},
+        {"immutability_days": 3},
+        {"immutability_mode": "Locked", "immutability_days": -1},
+        {"endpoint_url": "host:9000"},
+        {"endpoint_url": "https://user:hush@host"},
+        {"endpoint_url": "https://host?sig=hush"},
+    ],
+)
+def test_options_that_can_not_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        AzureOptions(**wrong)
+    assert "hush" not in str(caught.value)
+
+
+def test_secrets_do_not_show() -> None:
+    options = AzureOptions(account_key="hush-1", sas_token="hush-2", connection_string="hush-3")
+    assert "hush" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["az://", "az://acct", "az://acct/", "az://acct.blob.core.windows.net/c", "az://a:b@acct/c", "az://acct/c?sig=1"],
+)
+def test_invalid_addresses(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_store(url)
+    assert "az://account/container/prefix" in caught.value.hint
+    assert "a:b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "endpoint", "kind", "sas"),
+    [
+        ({"account_key": KEY}, {}, PUBLIC, "SharedKeyCredentialPolicy", ""),
+        ({"sas_token": "?sv=1&sig=x"}, {"AZURE_STORAGE_KEY": KEY}, PUBLIC, "", "sv=1&sig=x"),
+        ({"connection_string": STRING}, {}, PUBLIC, "SharedKeyCredentialPolicy", ""),
+        (
+            {"connection_string": "BlobEndpoint=https://h/acct;SharedAccessSignature=sv=1&sig=x"},
+            *({}, "https://h/acct", "", "sv=1&sig=x"),
+        ),
+        ({}, {"AZURE_STORAGE_KEY": KEY}, PUBLIC, "SharedKeyCredentialPolicy", ""),
+        ({}, {"AZURE_STORAGE_SAS_TOKEN": "sv=1"}, PUBLIC, "", "sv=1"),
+        ({}, {"AZURE_STORAGE_CONNECTION_STRING": STRING}, PUBLIC, "SharedKeyCredentialPolicy", ""),
+        ({}, {}, PUBLIC, "BearerTokenCredentialPolicy", ""),
+        # what the environment has for another account
+        ({}, {"AZURE_STORAGE_ACCOUNT": "other", "AZURE_STORAGE_KEY": KEY}, PUBLIC, "BearerTokenCredentialPolicy", ""),
+        (
+            {},
+            {"AZURE_STORAGE_CONNECTION_STRING": STRING.replace("acct", "other")},
+            *(PUBLIC, "BearerTokenCredentialPolicy", ""),
+        ),
+    ],
+)
+def test_logins(given: dict[str, Any], env: dict[str, str], endpoint: str, kind: str, sas: str) -> None:
+    found, policies, token = _login("acct", AzureOptions(**given), env)
+    assert (found, [type(policy).__name__ for policy in policies], token) == (endpoint, [kind] * bool(kind), sas)
+
+
+def test_a_connection_string_of_another_account_is_refused() -> None:
+    with pytest.raises(UsageError, match="of the account acct, not of other") as caught:
+        _login("other", AzureOptions(connection_string=STRING), {})
+    assert KEY not in str(caught.value)
+    with pytest.raises(UsageError, match="can't be used"):
+        _login("other", AzureOptions(connection_string="nothing"), {})
+
+
+def test_an_identity_needs_tls() -> None:
+    _, (policy,), _ = _login("acct", AzureOptions(), {})
+    assert isinstance(policy, BearerTokenCredentialPolicy)
+    store = open_store("az://acct/c/p", {"azure": AzureOptions(endpoint_url="http://127.0.0.1:1/acct", max_attempts=1)})
+    with pytest.raises(UsageError, match="TLS"):
+        store.get("key")
+
+
+def test_headers_of_new_objects() -> None:
+    options = AzureOptions(access_tier="Cool", immutability_mode="Locked", immutability_days=3)
+    container = Container("acct", "c", "p", options, layout.key_class)
+    made = container.creation("archive.json", 1)
+    assert made["x-ms-meta-kbackup_crc64nvme"] == f"{1:016x}"
+    assert made["x-ms-access-tier"] == "Cool"
+    assert made["x-ms-immutability-policy-mode"] == "Locked"
+    assert made["x-ms-immutability-policy-until-date"].endswith("GMT")
+    replaced = container.creation("lock.json", 1)
+    assert {name for name in replaced if name.startswith("x-ms")} == {"x-ms-meta-kbackup_crc64nvme"}
+
+
+@pytest.mark.parametrize("key", ["a.", "a./b", "a\\b", "..."])
+def test_names_that_the_service_changes_are_refused(key: str) -> None:
+    with pytest.raises(StoreError, match="Azure keeps no names"):
+        Container("acct", "c", "p", AzureOptions()).full(key)
+
+
+def test_names_with_high_characters_are_groups() -> None:
+    """Whatever order the service has, names of one group follow one another."""
+    names = ["a", "ab", "a\U0001f600", "a\U0001f600b", "a\uffee", "b"]
+    assert [_before_high(name) for name in names] == [
+        ("a", False), ("ab", False), ("a", True), ("a", True), ("a", True), ("b", False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("", "https://acct.blob.core.windows.net/", True),
+        ("", "https://acct.z12.blob.storage.azure.net", True),
+        ("https://acct.blob.core.windows.net:443", "https://acct.blob.core.windows.net", True),
+        ("http://127.0.0.1:10000/acct", "http://127.0.0.1:10000/acct/", True),
+        ("", "http://127.0.0.1:10000/acct", False),
+    ],
+)
+def test_an_account_has_one_address(one: str, other: str, same: bool) -> None:
+    first, second = (
+        open_store("az://acct/c/p", {"azure": AzureOptions(endpoint_url=url, account_key=KEY)}) for url in (one, other)
+    )
+    assert (first.address == second.address) is same
+    if same:
+        with pytest.raises(UsageError, match="is the archive itself"):
+            check_apart(first, second)
+
+
+class Said:
+    """An answer of the service."""
+
+    def __init__(self, status: int, code: str, detail: str = "", text: str = "What it says.\nTime:1") -> None:
+        self.status_code, self.reason = status, "reason"
+        self.headers = {"x-ms-error-code": code} if code else {}
+        more = f"<AuthenticationErrorDetail>{detail}</AuthenticationErrorDetail>" if detail else ""
+        self.content = f"<Error><Code>{code}</Code><Message>{text}</Message>{more}</Error>".encode()
+
+
+def error_of(said: Said, lost: bool = False) -> KbackupError:
+    answer: Any = said
+    return from_answer("az://a/c/key", answer, lost)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "hint"),
+    [
+        (404, "BlobNotFound", NotFoundError, ""),
+        (404, "ContainerNotFound", UnreachableError, "create it"),
+        (409, "ContainerBeingDeleted", UnreachableError, "create it"),
+        (409, "BlobAlreadyExists", PreconditionError, ""),
+        (412, "ConditionNotMet", PreconditionError, ""),
+        (400, "InvalidBlockList", PreconditionError, ""),
+        (412, "LeaseIdMissing", StoreError, ""),
+        (416, "InvalidRange", CorruptError, ""),
+        (403, "AuthorizationFailure", DeniedError, "rules for networks"),
+        (403, "AuthorizationPermissionMismatch", DeniedError, "Storage Blob Data Contributor"),
+        (403, "KeyBasedAuthenticationNotPermitted", DeniedError, "log in by an identity"),
+        (401, "NoAuthenticationInformation", DeniedError, "az login"),
+        (409, "BlobImmutableDueToPolicy", DeniedError, "immutable"),
+        (400, "Md5Mismatch", StoreError, "damaged on their way"),
+        (409, "BlobArchived", StoreError, "rehydrate"),
+        (503, "ServerBusy", UnreachableError, "overloaded"),
+        (500, "OperationTimedOut", UnreachableError, "overloaded"),
+        (429, "", UnreachableError, "overloaded"),
+        (400, "Whatever", StoreError, ""),
+    ],
+)
+def test_answers(status: int, code: str, kind: type[KbackupError], hint: str) -> None:
+    error = error_of(Said(status, code))
+    assert type(error) is kind
+    assert hint in error.hint
+    assert error.message.startswith("az://a/c/key") or "container" in error.message
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("detail", "hint"),
+    [
+        ("Request date header too old: 'Mon, 01 Jan 2024 00:00:00 GMT'", "clock"),
+        ("Signature not valid in the specified time frame: Start [] - Expiry [2024]", "new SAS token"),
+        ("The MAC signature found in the HTTP request 'x' is not the same", "azure.account_key"),
+    ],
+)
+def test_refused_authentications(detail: str, hint: str) -> None:
+    error = error_of(Said(403, "AuthenticationFailed", detail))
+    assert type(error) is DeniedError
+    assert hint in error.hint
+    assert detail.partition(":")[0] in error.message
+
+
+@pytest.mark.parametrize(("status", "code"), [(412, "ConditionNotMet"), (503, "ServerBusy"), (400, "Md5Mismatch")])
+def test_an_answer_after_a_lost_one_tells_nothing(status: int, code: str) -> None:
+    assert type(error_of(Said(status, code), lost=True)) is OutcomeUnknownError
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("X(host='h'): Max retries exceeded with url: /c/k?sig=hush (Caused by SSLError(SSLError(1, 'bad')))", "bad"),
+        (
+            "X(host='h', port=1): Max retries with url: /c?sig=hush (Caused by NewConnectionError('no route'))",
+            "no route",
+        ),
+        ("<X object at 0x1>: failed to resolve 'h'", "failed to resolve 'h"),
+        ("it failed at /c/k?sv=1&sig=hush again", "it failed at /c/k again"),
+    ],
+)
+def test_no_query_is_in_a_message(text: str, shown: str) -> None:
+    error = _without_answer("az://a/c/key", AzureError(text), False)
+    assert type(error) is UnreachableError
+    assert shown in error.message
+    assert not any(noise in error.message for noise in ("hush", "Max retries", "object at"))
+
+
+def test_stores_share_a_client_of_this_process() -> None:
+    options = AzureOptions(account_key=KEY)
+    one, other = Container("acct", "a", "", options), Container("acct", "b", "p", options)
+    assert one.client is other.client is pickle.loads(pickle.dumps(one)).client
+    assert Container("other", "a", "", options).client is not one.client
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # other tests may have left threads
+def test_a_forked_process_makes_its_own_client() -> None:
+    container = Container("acct", "a", "", AzureOptions(account_key=KEY))
+    before = container.client
+    pid = os.fork()
+    if not pid:
+        os._exit(int(container.client is before))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert container.client is before
