@@ -74,7 +74,7 @@ def java() -> str:
 def go() -> str:
     path = shutil.which("go")
     if path is None:
-        raise MissingToolError("go: not found in PATH; install Go >= 1.24: it builds MinIO and Helm for the tests")
+        raise MissingToolError("go: not found in PATH; install Go >= 1.24: it builds servers and Helm for the tests")
     return path
 
 

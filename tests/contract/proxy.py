@@ -61,7 +61,9 @@ class Proxy:
     def answer_instead(self, request: str, status: int, text: str = "", *, handled: tuple[bool, ...]) -> None:
         """Answer the next requests whose first line matches with `status`, one for each value of `handled`: whether
         the server has handled it."""
-        answer = f"HTTP/1.1 {status} Canned\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}"
+        answer = (
+            f"HTTP/1.1 {status} Canned\r\nDate: x\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}"
+        )
         self._instead = (re.compile(request.encode()), answer.encode(), [*handled])
 
     def own_answer(self, request: bytes) -> bytes | None:

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -164,6 +165,14 @@ def test_a_part_is_sent_again_only_as_far_as_it_is_not_kept(
             started._collect(0)  # type: ignore[attr-defined]
         started.commit()
     assert through.get("key") == data_of(LARGE)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_part_of_which_nothing_is_kept_is_sent_again_for_some_times(through: Store, proxy: Proxy, times: int) -> None:
+    proxy.answer_instead("^PUT", 308, handled=(False,) * times)
+    with pytest.raises(UnreachableError, match="kept nothing") if times == 3 else nullcontext():
+        upload(through, "key", data_of(LARGE))
+    assert [info.size for info in through.list()] == ([] if times == 3 else [LARGE])
 
 
 def test_a_lost_commit_over_a_taken_key(through: Store, proxy: Proxy, location: GcsLocation) -> None:

@@ -271,9 +271,14 @@ class _Upload(PartsUpload):
                 answer = self._ask_session(f"*/{total}")
                 if answer.status_code != _MORE or self._kept >= end:
                     return answer
-            unsure = True
-            answer = self._ask_session(f"{self._kept}-{end - 1}/{total}", headers, data=body, skip=self._kept - start)
-            unsure = answer.status_code != _MORE
+            at, unsure = self._kept, True
+            if at < start:
+                raise errors.StoreError(f"{self._name}: the store lost bytes of the upload", "run the command again")
+            answer = self._ask_session(f"{at}-{end - 1}/{total}", headers, data=body, skip=at - start)
+            if answer.status_code == _MORE:
+                if self._kept <= at:
+                    raise CutError("the store kept nothing of a part")
+                unsure = False
             return answer
 
         while self._kept < end:
