@@ -94,13 +94,12 @@ class CutError(requests.RequestException):
 _PASSING = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError, CutError, HTTPError, TransportError)
 
 
-def has_json(answer: requests.Response) -> bool:
+def _is_whole(answer: requests.Response, needs: Sequence[str] | None) -> bool:
+    if needs is not None:
+        return all(name in answer.headers for name in needs)
     with suppress(ValueError):
         return isinstance(answer.json(), dict)
     return False
-
-
-Params = dict[str, str] | None
 
 
 class Bucket:
@@ -138,7 +137,9 @@ class Bucket:
                 document["retention"] = {"mode": self.options.retention_mode, "retainUntilTime": until.isoformat()}
         return document
 
-    def ask(self, key: str, method: str, path: str, params: Params = None, **more: Any) -> requests.Response:
+    def ask(
+        self, key: str, method: str, path: str, params: dict[str, str] | None = None, **more: Any
+    ) -> requests.Response:
         """Send a request about the object `key`, again after failures that may pass; return the answer of success.
         Arguments as of `once`, and `writing` as of `retry`."""
         writing = more.pop("writing", False)
@@ -154,14 +155,14 @@ class Bucket:
         self,
         method: str,
         path: str,
-        params: Params = None,
-        whole: Callable[[requests.Response], bool] = has_json,
+        params: dict[str, str] | None = None,
+        needs: Sequence[str] | None = None,
         data: Body | None = None,
         skip: int = 0,
         **more: Any,
     ) -> requests.Response:
         """Send a request to `path`, or to an address that Google gave, with `data` but for its first `skip` bytes, and
-        return any answer. `whole` returns False for an answer of success that was cut."""
+        return any answer. One of success has the headers `needs`, or a document if None, else it was cut."""
         session, login = _session_of(self.options, self._anonymous, os.getpid())
         if data is not None:
             data.seek(skip)
@@ -171,7 +172,7 @@ class Bucket:
         more["timeout"] = self.options.connect_timeout, self.options.read_timeout
         more["verify"] = self.options.ca_bundle or None
         answer: requests.Response = session.request(method, path, data, allow_redirects=False, **more)
-        if answer.status_code < 300 and not whole(answer):
+        if answer.status_code < 300 and not _is_whole(answer, needs):
             answer.close()
             raise CutError("the answer was cut")
         if answer.status_code == 401 and not self._anonymous:

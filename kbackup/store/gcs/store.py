@@ -7,7 +7,7 @@ import builtins
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -120,11 +120,9 @@ class GcsStore(Store):
 
         def delete(key: str) -> Failed | None:
             try:
-                self._bucket.ask(key, "DELETE", self._bucket.path(key), whole=lambda answer: True)
-            except errors.NotFoundError:
-                return None
+                self._bucket.ask(key, "DELETE", self._bucket.path(key), needs=())
             except errors.StoreError as error:
-                return Failed(key, error)
+                return None if isinstance(error, errors.NotFoundError) else Failed(key, error)
             return None
 
         failed: builtins.list[Failed] = []
@@ -184,7 +182,7 @@ class _Reading(ObjectReading):
         self, bucket: Bucket, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
     ) -> None:
         path = f"/download{bucket.path(key)}"
-        self._bytes = partial(bucket.ask, key, "GET", path, whole=partial(_has, _READ), stream=True)
+        self._bytes = partial(bucket.ask, key, "GET", path, needs=_READ, stream=True)
         super().__init__(bucket.describe(key), bucket.key_class(key).largest, start, length, into)
 
     def _ask(self) -> Answer:
@@ -200,10 +198,6 @@ class _Reading(ObjectReading):
         self.crc32c = kept.group(1) if kept else ""
         size, within = int(got["Content-Length"]), got.get("Content-Range", "")
         return Answer(got["X-Goog-Generation"], size, within, answer.raw, answer.raw)
-
-
-def _has(headers: Sequence[str], answer: requests.Response) -> bool:
-    return all(name in answer.headers for name in headers)
 
 
 class _Upload(PartsUpload):
@@ -238,8 +232,7 @@ class _Upload(PartsUpload):
         params = {"uploadType": "resumable", "ifGenerationMatch": _NONE}
         ask = partial(self._bucket.ask, self._key, "POST", self._bucket.uploads, params)
         try:
-            answer = ask(json=self._document, whole=partial(_has, ("Location", "Date")))
-            self._session = answer.headers["Location"]
+            self._session = ask(json=self._document, needs=("Location", "Date")).headers["Location"]
         except errors.PreconditionError as taken:
             self._taken = taken  # to be told by `commit`
 
@@ -315,5 +308,5 @@ class _Upload(PartsUpload):
 
     def _discard(self) -> None:
         if self._session:
-            request = partial(self._bucket.once, "DELETE", self._session, whole=lambda answer: True)
+            request = partial(self._bucket.once, "DELETE", self._session, needs=())
             self._bucket.retry(self._key, request, accept=_ENDED)
