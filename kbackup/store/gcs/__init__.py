@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -67,10 +68,6 @@ def _open(url: str, options: GcsOptions, key_class: KeyClasses) -> Store:
     return GcsStore(bucket, prefix.rstrip("/"), options, url, key_class)
 
 
-def _worked_with(options: GcsOptions) -> GcsOptions:
-    return replace(options, retention_mode="", retention_days=0, storage_class="")
-
-
 KIND = StoreKind(
     "gs",
     "gs://bucket/prefix",
@@ -79,5 +76,5 @@ KIND = StoreKind(
     GcsOptions,
     ("endpoint_url", "credentials_file", "project"),
     (Question("credentials_file", "JSON file of a service account (empty: the default login)"),),
-    worked_with=_worked_with,
+    worked_with=partial(replace, retention_mode="", retention_days=0, storage_class=""),
 )
