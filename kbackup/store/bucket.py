@@ -12,7 +12,7 @@ from kbackup.store.base import Buffer, Store
 from kbackup.store.parts import as_body
 from kbackup.store.reading import ObjectReading, read_back
 
-ABSENT = ""
+ABSENT = "*"
 """In place of an etag: the object must not exist."""
 
 

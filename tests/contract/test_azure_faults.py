@@ -109,6 +109,32 @@ def test_logins_of_the_environment(s3_location: AzureLocation, name: str, monkey
     assert s3_location.store().get("key") == b"1"
 
 
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_every_request_is_repeated_when_the_store_is_busy(through: Store, proxy: Proxy, status: int) -> None:
+    asks: dict[int, Any] = dict(enumerate(asks_of(through)))
+    del asks[7]  # `replace` of a version that is not one
+    for n, ask in asks.items():
+        through.delete(["key"]) if n in {6, 9, 10} else through.put("key", b"1")
+        proxy.answer_instead("", status, handled=(False, False))
+        ask()
+
+
+@pytest.mark.parametrize("write", ["put", "put_new", "replace"])
+def test_an_error_about_a_write_that_took_effect(through: Store, proxy: Proxy, write: str) -> None:
+    first = (through.put("key", b"1"),) if write == "replace" else ()
+    proxy.answer_instead("^PUT", 500, handled=(True,))
+    etag = getattr(through, write)("key", b"ours", *first)
+    assert through.get_with_etag("key") == (b"ours", etag)
+
+
+def test_a_store_that_stays_busy_is_unreachable(through: Store, proxy: Proxy) -> None:
+    text = "<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
+    proxy.answer_instead("", 503, text, handled=(False,) * 3)
+    with pytest.raises(UnreachableError, match="The server is busy") as caught:
+        through.get("key")
+    assert "fewer tasks" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("lost", "size"), [("^PUT", 7), *((lost, 2 * PART + 1) for lost in ("^PUT .*comp=block&", "^PUT .*comp=blocklist"))]
 )

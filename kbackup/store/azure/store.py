@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -29,7 +29,7 @@ from kbackup.errors import (
 from kbackup.store.azure import MIN_PART, AzureOptions
 from kbackup.store.azure.container import CRC, Container
 from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
-from kbackup.store.bucket import BucketStore
+from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.parts import Body, PartsUpload
 from kbackup.store.reading import Answer, DroppedError, ObjectReading, reading_back
 
@@ -68,7 +68,7 @@ class AzureStore(BucketStore):
     def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
         views, headers = [memoryview(body)], {**self._container.creation(key, crc), "x-ms-blob-type": "BlockBlob"}
         if etag is not None:
-            headers |= {"if-match": f'"{etag}"'} if etag else {"if-none-match": "*"}
+            headers |= {"if-none-match": "*"} if etag == ABSENT else {"if-match": f'"{etag}"'}
         headers["content-md5"] = _md5_of(views)
         answer = self._container.send("PUT", key, headers, Body(views, generous=True), writing=True)
         return _etag_in(answer)
@@ -133,8 +133,12 @@ class AzureStore(BucketStore):
         return _crc_in(self._container.send("HEAD", key))
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        failed: builtins.list[Failed] = []
+        remaining = iter(keys)
         with ThreadPoolExecutor(_DELETES_AT_ONCE, "delete") as pool:
-            return [failed for failed in pool.map(self._delete, keys) if failed is not None]
+            while batch := builtins.list(islice(remaining, _PAGE)):
+                failed += filter(None, pool.map(self._delete, batch))
+        return failed
 
     def _delete(self, key: str) -> Failed | None:
         """Delete one object. A request for many holds one for each, signed alone, and deletions cost nothing."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import DeniedError, NotFoundError, StoreError
 from kbackup.store.base import Address, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
-from kbackup.store.bucket import BucketStore
+from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import S3Reading
@@ -48,7 +48,7 @@ class S3Store(BucketStore):
         return S3Reading(self._bucket, key, start, length, into)
 
     def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
-        condition = {} if etag is None else {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
+        condition = {} if etag is None else {"IfNoneMatch": "*"} if etag == ABSENT else {"IfMatch": etag}
         return put(self._bucket, key, body, crc, **condition)
 
     def upload(self, key: str) -> S3Upload:
