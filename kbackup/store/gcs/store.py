@@ -19,13 +19,13 @@ from awscrt.checksums import crc32c
 from urllib3.exceptions import HTTPError
 
 from kbackup import errors
-from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, Store, is_key, may_hold_keys, view_of
+from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, view_of
+from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.gcs import PART_UNIT, GcsOptions
 from kbackup.store.gcs.client import Bucket, CutError
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import Answer, DroppedError, ObjectReading, read_back, reading_back
+from kbackup.store.reading import Answer, DroppedError, ObjectReading, reading_back
 
-_AGAIN = "run again; if it fails again, restore the object from a copy"
 _DELETES_AT_ONCE = 16
 _FIELDS = "name,size,generation,timeCreated,crc32c"
 _CRC = re.compile(r"crc32c=([^,\s]+)")
@@ -39,7 +39,7 @@ _READ = ("Content-Length", "Date", "X-Goog-Generation")
 """Headers of a read. Servers send the length or the date after the generation, which is whole then."""
 
 
-class GcsStore(Store):
+class GcsStore(BucketStore):
     """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
 
     def __init__(self, bucket: str, prefix: str, options: GcsOptions, url: str, key_class: KeyClasses) -> None:
@@ -50,37 +50,43 @@ class GcsStore(Store):
     def address(self) -> Address:
         return self._bucket.address
 
+    def describe(self, key: str = "") -> str:
+        return self._bucket.describe(key)
+
+    def _reading(self, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None) -> _Reading:
+        return _Reading(self._bucket, key, start, length, into)
+
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        reading = _Reading(self._bucket, key)
+        reading = self._reading(key)
         data = b"".join(reading)
         if reading.crc32c not in {"", _text_of(crc32c(data))}:
-            raise errors.CorruptError(f"{self._bucket.describe(key)}: other bytes than its checksum tells", _AGAIN)
+            hint = "run again; if it fails again, restore the object from a copy"
+            raise errors.CorruptError(f"{self.describe(key)}: other bytes than its checksum tells", hint)
         return data, reading.etag
 
-    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        if length > 0:
-            yield from _Reading(self._bucket, key, start, length)
-
-    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        if into:
-            yield from _Reading(self._bucket, key, start, len(into), into)
-
-    def put(self, key: str, data: Buffer) -> str:
-        return _put(self._bucket, key, data)
-
-    def put_new(self, key: str, data: Buffer) -> str:
-        return _put_new(self._bucket, key, data)
+    def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
+        bucket, boundary = self._bucket, secrets.token_hex(16)
+        document = json.dumps({**bucket.document(key), "crc32c": _text_of(crc32c(body))})
+        head = (
+            f"--{boundary}\r\nContent-Type: application/json\r\n\r\n{document}\r\n"
+            f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
+        )
+        around = memoryview(head.encode()), memoryview(f"\r\n--{boundary}--\r\n".encode())
+        data = Body([around[0], memoryview(body), around[1]], generous=True)
+        kind = {"Content-Type": f"multipart/related; boundary={boundary}"}
+        params = {"uploadType": "multipart", "ifGenerationMatch": _NONE if etag == ABSENT else etag or ""}
+        answer = bucket.ask(key, "POST", bucket.uploads, params, data=data, headers=kind, writing=True)
+        return str(answer.json()["generation"])
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
-        other = errors.PreconditionError(f"{self._bucket.describe(key)} is another version by now")
         try:
-            return _put(self._bucket, key, data, other, etag)
+            return super().replace(key, data, etag)
         except errors.PreconditionError:
             self.stat(key)  # Google answers the same if the object is missing
             raise
 
     def upload(self, key: str) -> _Upload:
-        return _Upload(self._bucket, key)
+        return _Upload(self, self._bucket, key)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         first = {"startOffset": self._bucket.prefix + start_after} if start_after else {}
@@ -147,31 +153,6 @@ def _text_of(crc: int) -> str:
     return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
-def _put(bucket: Bucket, key: str, data: Buffer, refusal: errors.StoreError | None = None, version: str = "") -> str:
-    """Create or replace an object by one request and return its etag. With `version`, raise `refusal` unless the object
-    has that version, '0' for none."""
-    view, boundary = view_of(data), secrets.token_hex(16)
-    document = json.dumps({**bucket.document(key), "crc32c": _text_of(crc32c(view))})
-    head = (
-        f"--{boundary}\r\nContent-Type: application/json\r\n\r\n{document}\r\n"
-        f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
-    )
-    body = Body([memoryview(head.encode()), view, memoryview(f"\r\n--{boundary}--\r\n".encode())], generous=True)
-    kind = {"Content-Type": f"multipart/related; boundary={boundary}"}
-    params = {"uploadType": "multipart", "ifGenerationMatch": version}
-    try:
-        answer = bucket.ask(key, "POST", bucket.uploads, params, data=body, headers=kind, writing=True)
-    except errors.PreconditionError as refused:
-        raise refusal or refused from refused
-    except errors.OutcomeUnknownError as unknown:
-        return read_back(_Reading(bucket, key), bytes(view), unknown, refusal, version.lstrip(_NONE))
-    return str(answer.json()["generation"])
-
-
-def _put_new(bucket: Bucket, key: str, data: Buffer) -> str:
-    return _put(bucket, key, data, errors.AlreadyExistsError(f"{bucket.describe(key)} exists already"), _NONE)
-
-
 class _Reading(ObjectReading):
     """`crc32c` is the checksum that the store keeps of the whole object, '' if it tells none."""
 
@@ -203,8 +184,8 @@ class _Reading(ObjectReading):
 class _Upload(PartsUpload):
     """`Upload` by one request while it fits a part, else by a session, which takes parts one after another."""
 
-    def __init__(self, bucket: Bucket, key: str) -> None:
-        self._bucket, self._key = bucket, key
+    def __init__(self, store: BucketStore, bucket: Bucket, key: str) -> None:
+        self._store, self._bucket, self._key = store, bucket, key
         self._document = bucket.document(key)
         super().__init__(bucket.describe(key), bucket.options.part_size, 1, PART_UNIT)
         self._session = ""
@@ -226,7 +207,7 @@ class _Upload(PartsUpload):
         return super().commit()
 
     def _put_whole(self, body: bytes, crc: int) -> None:
-        _put_new(self._bucket, self._key, body)
+        self._store.create(self._key, body, crc)
 
     def _begin(self) -> None:
         params = {"uploadType": "resumable", "ifGenerationMatch": _NONE}
