@@ -74,7 +74,7 @@ def _uv(*arguments: str, **environ: str) -> None:
 _ARCHIVE = str(ROOT / "tests" / "golden" / "java" / "archive")
 _IMPORTS = (
     "import kbackup.kafka.native, kbackup.web.app, kbackup.zookeeper, delta, moto;"
-    "import kbackup.schemas.avro, kbackup.schemas.protobuf, jq"
+    "import kbackup.store.azure.store, kbackup.store.gcs.store, kbackup.schemas.avro, kbackup.schemas.protobuf, jq"
 )
 
 

@@ -13,13 +13,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kbackup.spark.session import build_session
-from kbackup.store import open_store
+from kbackup.store import S3Options, Store, open_store
+from kbackup.store.azure import AzureOptions
+from kbackup.store.gcs import GcsOptions
+from scripts.dev.azurite import Azurite
+from scripts.dev.gcs import FakeGcs
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
-from tests.conftest import Bucket
 from tests.faults.kill_loop import KillLoop
 from tests.faults.mirror_loop import HALVES, MirrorLoop
 from tests.faults.shop import open_shop, sell
+
+SERVERS: dict[str, type[Minio | Azurite | FakeGcs]] = {"s3": Minio, "az": Azurite, "gs": FakeGcs}
+
+
+def _made(server: Minio | Azurite | FakeGcs) -> Store:
+    """Return a store in a new bucket of `server`."""
+    if isinstance(server, Azurite):
+        server.create_container("soak")
+        return open_store(f"az://{server.account}/soak/nightly", {"azure": AzureOptions(**server.options)})
+    server.create_bucket("soak")
+    if isinstance(server, FakeGcs):
+        return open_store("gs://soak/nightly", {"gcs": GcsOptions(**server.options)})
+    return open_store("s3://soak/nightly", {"s3": S3Options(**server.options)})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,20 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=50, help="rounds, each of at least one kill (50)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed kills in the same way (1)")
     parser.add_argument("--mirrors", action="store_true", help="kill mirrors, not backups and restores")
+    parser.add_argument("--store", choices=SERVERS, default="s3", help="what the archive is in (s3)")
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="kbackup-soak-"))
     print(f"seed {options.seed}; what runs say is under {folder}", flush=True)
     session = build_session("local[2]", {}, 4)
-    with Broker() as broker, Minio() as minio:
-        minio.create_bucket("soak")
+    with Broker() as broker, SERVERS[options.store]() as server:
         shop = open_shop(broker, "soak")
-        bucket = Bucket("soak", minio)
-        store = open_store(f"{bucket.url}/nightly", {"s3": bucket.options})
+        store = _made(server)
         sell(shop, 300 if options.mirrors else 600)
         if options.mirrors:
-            mirrors = MirrorLoop(shop, store, bucket.env, folder, session, options.seed)
+            mirrors = MirrorLoop(shop, store, server.env, folder, session, options.seed)
         else:
-            jobs = KillLoop(shop, store, bucket.env, folder, lambda: session, options.seed)
+            jobs = KillLoop(shop, store, server.env, folder, lambda: session, options.seed)
             jobs.begin()
         began = time.monotonic()
         for number in range(options.kills):

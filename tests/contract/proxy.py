@@ -47,6 +47,10 @@ class Proxy:
         return len(self._cuts[1])
 
     @property
+    def answers_to_replace(self) -> int:
+        return len(self._instead[2])
+
+    @property
     def answers_to_lose(self) -> int:
         return self._cuts[1].count(0)
 

@@ -21,8 +21,10 @@ from kbackup.__main__ import main
 from kbackup.jobs.export.job import DeltaTable, ReadRows
 from kbackup.kafka.produce import BlockProducer
 from kbackup.metrics.registry import Phases
+from kbackup.store.azure.store import AzureStore
 from kbackup.store.base import Buffer, Upload
 from kbackup.store.file import FileStore
+from kbackup.store.gcs.store import GcsStore
 from kbackup.store.s3.store import S3Store
 
 _WISH, _COUNTER, _GROUP = "DYING_WISH", "DYING_COUNTER", "DYING_GROUP"
@@ -129,6 +131,9 @@ class _WatchedUpload(Upload):
     def write(self, data: Buffer) -> None:
         self._upload.write(data)
 
+    def in_parts(self) -> None:
+        self._upload.in_parts()
+
     def abort(self) -> None:
         self._upload.abort()
 
@@ -145,7 +150,7 @@ def arm() -> None:
     _watch(BlockProducer, "commit", lambda *_: "transaction")
     _watch(DeltaTable, "append", lambda *_: "delta commit")
     _watch(ReadRows, "rows", lambda *_: "rows")
-    for store in (FileStore, S3Store):
+    for store in (FileStore, S3Store, AzureStore, GcsStore):
         for name in ("put", "put_new", "replace"):
             _watch(store, name, lambda key, *_: f"write {key}")
         setattr(store, "upload", _watched_upload(store.upload))  # noqa: B010

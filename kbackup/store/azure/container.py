@@ -45,7 +45,8 @@ _MAYBE_DONE = {408, 500, 502, 504}
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
 
 _attempts = threading.local()
-"""`lost`: whether an attempt of this thread's last request may have taken effect unheard."""
+"""`lost`: whether an attempt of this thread's last request may have taken effect unheard. `busy`: whether one was told
+that the service is busy."""
 
 
 class _Client(NamedTuple):
@@ -156,6 +157,7 @@ class _Attempts(HTTPPolicy[HttpRequest, HttpResponse]):
                 answer = reply.http_response
                 cut = answer.status_code not in _AGAIN and _is_cut(sent.method, answer)
                 _attempts.lost |= cut or answer.status_code in _MAYBE_DONE
+                _attempts.busy |= answer.status_code == 503  # proxies answer so as well when their server hangs up
                 if not cut and (answer.status_code not in _AGAIN or attempt == self._most):
                     return reply
                 answer.close()
@@ -251,7 +253,7 @@ class Container:
         if method == "PUT":
             fields["content-length"] = str(len(body) if body is not None else 0)
         request: Any = HttpRequest(method, url, headers=fields, content=body)  # type: ignore[arg-type]
-        _attempts.lost = False
+        _attempts.lost = _attempts.busy = False
         try:
             answer = client.pipeline.send_request(request, stream=stream)
             if answer.status_code < 300:
@@ -260,7 +262,8 @@ class Container:
                 answer.read()
         except AzureError as error:
             raise _without_answer(name, error, writing and _attempts.lost) from None  # the SDK's has the query
-        raise from_answer(name, answer, writing and _attempts.lost)
+        taken = answer.status_code in {409, 412}
+        raise from_answer(name, answer, writing and (_attempts.lost or (taken and _attempts.busy)))
 
 
 CRC = "x-ms-meta-kbackup_crc64nvme"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _CONNECTIONS = 32
 _SMALL = 256 << 10
 _MAYBE_DONE = {500, 502, 504}
+_BUSY = 503  # nothing was done, but for proxies that answer so when their server hangs up
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
 _OBJECT = {"content-length", "etag", "last-modified"}
 _USED = {"GetObject": _OBJECT, "HeadObject": _OBJECT, "PutObject": {"etag"}, "UploadPart": {"etag"}}
@@ -46,7 +47,8 @@ _made: dict[tuple[S3Options, tuple[tuple[str, str], ...]], S3Client] = {}
 """Clients by options and environment."""
 
 attempts = threading.local()
-"""`lost`: whether an attempt of this thread's last request may have taken effect unheard."""
+"""`lost`: whether an attempt of this thread's last request may have taken effect unheard. `busy`: whether one was told
+that the store is busy."""
 
 
 def _forget() -> None:
@@ -87,7 +89,7 @@ def _judge_attempt(
         return None
     answer = response[0]
     cut = _is_cut(operation.name, answer)
-    _remember_lost(cut or answer.status_code in _MAYBE_DONE)
+    _remember_lost(cut or answer.status_code in _MAYBE_DONE, answer.status_code == _BUSY)
     if not cut:
         return None
     answer.raw.close()
@@ -98,8 +100,9 @@ def _judge_attempt(
     return None
 
 
-def _remember_lost(lost: bool) -> None:
+def _remember_lost(lost: bool, busy: bool = False) -> None:
     attempts.lost = getattr(attempts, "lost", False) or lost
+    attempts.busy = getattr(attempts, "busy", False) or busy
 
 
 def _is_cut(operation: str, answer: AWSResponse) -> bool:
@@ -262,12 +265,13 @@ class Bucket:
         """Turn boto's errors into kbackup's. `writing`: the request writes, so that its outcome is unknown without an
         answer."""
         name = self.describe(key)
-        attempts.lost = False
+        attempts.lost = attempts.busy = False
         try:
             yield
             self._seen = True
         except (ClientError, BotoCoreError) as error:
-            raise from_boto(name, error, writing and attempts.lost) from error
+            taken = isinstance(error, ClientError) and status_of(error) == 412
+            raise from_boto(name, error, writing and (attempts.lost or (taken and attempts.busy))) from error
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:

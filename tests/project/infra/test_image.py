@@ -147,6 +147,8 @@ def test_ports_are_those_of_the_chart() -> None:
 def test_extras_that_the_image_has_are_locked() -> None:
     locked = (ROOT / "requirements" / "run.txt").read_text("utf-8")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = {re.split(r"[<>=\[]", one)[0] for extra in ("native", "schemas", "web") for one in extras[extra]}
+    names = {
+        re.split(r"[<>=\[]", one)[0] for extra in ("azure", "gcs", "native", "schemas", "web") for one in extras[extra]
+    }
     unlocked = {name for name in names if not re.search(rf"^{name}==", locked, re.MULTILINE)}
     assert not unlocked, f"packages without a locked version: {unlocked}"
