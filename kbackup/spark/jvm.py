@@ -256,7 +256,9 @@ def pass_on(reading: int, unheard: threading.Event) -> None:
     traceback: list[bytes] = []
     with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
         for line in chain(lines, [b""]):  # at the end, what is kept back
-            if line.startswith(b"Traceback ") or (traceback and line.startswith(b" ")):
+            # of two that print at once, the end of the second may come alone
+            goes_on = line.startswith(b" ") and (traceback or b"pyspark/daemon.py" in line)
+            if line.startswith(b"Traceback ") or goes_on:
                 traceback.append(line)
                 continue
             is_workers = len(traceback) == 1 or any(b"pyspark/daemon.py" in frame for frame in traceback)
