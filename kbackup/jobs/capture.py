@@ -186,6 +186,7 @@ def settings_warnings(metadata: Metadata) -> list[str]:
 
 # Asking the source cluster what a restore point needs to know of it.
 
+Offline = Collection[TopicPartition]
 _SYNTAX = "check the name; regular expressions go between slashes"
 _WITH_OFFSETS = "streams"  # the one kind beside classic and consumer groups that commits offsets
 _NO_OFFSETS = (
@@ -195,11 +196,7 @@ _NO_OFFSETS = (
 
 
 def discover(
-    cluster: Cluster,
-    selection: Selection,
-    parent: Manifest | None,
-    later: bool = False,
-    offline: Collection[TopicPartition] = (),
+    cluster: Cluster, selection: Selection, parent: Manifest | None, later: bool = False, offline: Offline = ()
 ) -> tuple[dict[str, Topic], list[str]]:
     """Return the selected topics by name, and the names of all there are. `UsageError` for a selection that matches
     neither a topic of the cluster nor one of the archive: a typing error would otherwise be a backup that holds
@@ -211,9 +208,7 @@ def discover(
     return topics_with_leaders(cluster, selection.topics(existing), offline), existing
 
 
-def topics_with_leaders(
-    cluster: Cluster, names: Iterable[str], offline: Collection[TopicPartition] = ()
-) -> dict[str, Topic]:
+def topics_with_leaders(cluster: Cluster, names: Iterable[str], offline: Offline = ()) -> dict[str, Topic]:
     """Describe topics. Partitions without a leader get `TIMEOUT` seconds for an election, but for those of `offline`,
     which had none before."""
     topics = cluster.topics(names)

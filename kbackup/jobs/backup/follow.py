@@ -89,7 +89,6 @@ class Follower:
         self._connected: tuple[SourceCluster, Base] | None = None
         self._captured: tuple[float, Captured] | None = None
         self._derived_due = False
-        self._follows = True
         self._since: dict[IncarnationPartition, float] = {}
         self._offline: set[TopicPartition] = set()
         rhythm = self.rhythm
@@ -103,10 +102,9 @@ class Follower:
         began = self.clock()
         self._follows = not self.stop.asked
         job.backup_begins()
-        if self._follows:
-            # alerts know a follower by its rounds, also one whose first round never ends
-            for result in ROUNDS:
-                counted.add("kbackup_rounds_total", 0, result)
+        # alerts know a follower by its rounds, also one whose first round never ends
+        for result in ROUNDS if self._follows else ():
+            counted.add("kbackup_rounds_total", 0, result)
         source = self._connect()
         open_or_create(self.store)
         pause = self.stop.wait if self._follows else time.sleep

@@ -90,8 +90,7 @@ class GroupAdmin:
         with self._calls(self._patience) as calls:
             not_ready = {**COORDINATOR_NOT_READY, KafkaError._TRANSPORT: _SHORT_TIMEOUT}  # a broker has just gone
             found, failed = list_until_ready(lambda: self._ask_every_broker(calls), not_ready)
-        in_vain = any(error.code() == KafkaError._TIMED_OUT for error in failed.values())
-        self._patience = _SHORT_TIMEOUT if in_vain else TIMEOUT
+        self._patience = _SHORT_TIMEOUT if KafkaError._TIMED_OUT in {e.code() for e in failed.values()} else TIMEOUT
         listed = [info for name, info in sorted(found.items()) if name not in failed]
         return listed, {name: error.str() for name, error in failed.items()}
 
