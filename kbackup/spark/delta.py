@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UsageError
 from kbackup.spark.jvm import LOCK
-from kbackup.store.base import Tables
+from kbackup.store.base import HadoopTables
 from kbackup.store.registry import StoreOptions, kind_of, options_for
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def delta_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def tables_of(url: str) -> Tables:
+def tables_of(url: str) -> HadoopTables:
     """Return how Spark reaches tables at `url`; `UsageError` where it can't."""
     kind = kind_of(url)
     if kind.tables is None:

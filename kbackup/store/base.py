@@ -263,7 +263,7 @@ class Store(Protocol):
 # What a kind of store tells about itself: all that the rest of kbackup knows of it (`kbackup.store.registry`).
 
 
-class Question(NamedTuple):
+class StoreQuestion(NamedTuple):
     """A question of `kbackup init` for a key of the kind's section. `secret` proposes where the value is kept; it is
     asked only where the key `of` has a value."""
 
@@ -273,7 +273,7 @@ class Question(NamedTuple):
     of: str = ""
 
 
-class Tables(NamedTuple):
+class HadoopTables(NamedTuple):
     """How Spark reaches tables in such stores: by addresses with `scheme`, after `path`, with the jars of `packages`
     and Hadoop's options."""
 
@@ -297,10 +297,10 @@ class StoreKind(NamedTuple):
     section: str = ""
     options: type[Any] | None = None
     flags: tuple[str, ...] = ()
-    questions: tuple[Question, ...] = ()
+    questions: tuple[StoreQuestion, ...] = ()
     elsewhere: Callable[..., Any] = replace
     worked_with: Callable[[Any], Any] = lambda options: options
-    tables: Tables | None = None
+    tables: HadoopTables | None = None
 
 
 def encryption_of(store: Store) -> str | None:

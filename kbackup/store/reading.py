@@ -28,7 +28,7 @@ class AnswerBody(Protocol):
     def close(self) -> None: ...
 
 
-class Answer(NamedTuple):
+class ReadAnswer(NamedTuple):
     """The answer to a read. `size` is the body's by the headers. `stream` is urllib3's response below the SDK's layers,
     None if there is none."""
 
@@ -64,7 +64,7 @@ class ObjectReading(ABC):
         self._end = None if length is None else start + length
 
     @abstractmethod
-    def _ask(self) -> Answer:
+    def _ask(self) -> ReadAnswer:
         """Request the bytes from `_at` to `_end` (to the object's end if None), of the version `etag` if that is known;
         without retries while the body is read."""
 
@@ -102,7 +102,7 @@ class ObjectReading(ABC):
         finally:
             answer.body.close()
 
-    def _chunk(self, answer: Answer, size: int) -> bytes | memoryview:
+    def _chunk(self, answer: ReadAnswer, size: int) -> bytes | memoryview:
         """Return at most `size` next bytes of the body; raise one of `dropped` if there are none."""
         if self._into is None:
             return answer.body.read(size)
@@ -121,7 +121,7 @@ class ObjectReading(ABC):
             raise DroppedError("the connection was closed")
         return view[:count]
 
-    def _expect(self, answer: Answer) -> int:
+    def _expect(self, answer: ReadAnswer) -> int:
         """Return the offset at which the body must end; check that the answer is for the requested range."""
         self.etag = answer.etag
         if self._end is None:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from kbackup.errors import UsageError
 from kbackup.store import azure, gcs, s3
-from kbackup.store.base import KeyClasses, Store, StoreKind, Tables, write_once
+from kbackup.store.base import HadoopTables, KeyClasses, Store, StoreKind, write_once
 
 StoreOptions = Mapping[str, Any]
 """Options of stores by the section of their kind; a kind that is missing has its defaults."""
@@ -45,7 +45,7 @@ DIRECTORY = StoreKind(
     "file",
     "file:///path",
     _open_directory,
-    tables=Tables("file", lambda url: f"file:{directory_of(url).absolute()}", (), lambda options, url: {}),
+    tables=HadoopTables("file", lambda url: f"file:{directory_of(url).absolute()}", (), lambda options, url: {}),
 )
 
 KINDS: dict[str, StoreKind] = {kind.scheme: kind for kind in (s3.KIND, azure.KIND, gcs.KIND, DIRECTORY)}

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
-from kbackup.store.base import KeyClasses, Question, Store, StoreKind
+from kbackup.store.base import KeyClasses, Store, StoreKind, StoreQuestion
 
 MIB = 1 << 20
 MIN_PART = MIB
@@ -93,6 +93,6 @@ KIND = StoreKind(
     "azure",
     AzureOptions,
     ("endpoint_url",),
-    (Question("endpoint_url", "URL of the blob service (empty: Azure's public cloud)"),),
+    (StoreQuestion("endpoint_url", "URL of the blob service (empty: Azure's public cloud)"),),
     worked_with=_worked_with,
 )

@@ -31,7 +31,7 @@ from kbackup.store.azure.container import CRC, Container
 from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
 from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import Answer, DroppedError, ObjectReading, reading_back
+from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer, reading_back
 
 _DELETES_AT_ONCE = 16
 _PAGE = 5000
@@ -196,7 +196,7 @@ class AzureReading(ObjectReading):
         super().__init__(container.describe(key), container.key_class(key).largest, start, length, into)
         self._container, self._key = container, key
 
-    def _ask(self) -> Answer:
+    def _ask(self) -> ReadAnswer:
         headers = {"if-match": f'"{self.etag}"'} if self.etag else {}
         if self._end is not None:
             headers["x-ms-range"] = f"bytes={self._at}-{self._end - 1}"
@@ -204,7 +204,7 @@ class AzureReading(ObjectReading):
         response: Any = answer
         raw = response.internal_response.raw
         size, found = int(answer.headers["content-length"]), answer.headers.get("content-range", "")
-        return Answer(_etag_in(answer), size, found, raw, raw)
+        return ReadAnswer(_etag_in(answer), size, found, raw, raw)
 
 
 class AzureUpload(PartsUpload):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
-from kbackup.store.base import KeyClasses, Question, Store, StoreKind
+from kbackup.store.base import KeyClasses, Store, StoreKind, StoreQuestion
 
 MIB = 1 << 20
 PART_UNIT = 256 << 10
@@ -75,6 +75,6 @@ KIND = StoreKind(
     "gcs",
     GcsOptions,
     ("endpoint_url", "credentials_file", "project"),
-    (Question("credentials_file", "JSON file of a service account (empty: the default login)"),),
+    (StoreQuestion("credentials_file", "JSON file of a service account (empty: the default login)"),),
     worked_with=partial(replace, retention_mode="", retention_days=0, storage_class=""),
 )

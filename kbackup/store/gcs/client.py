@@ -102,7 +102,7 @@ def _is_whole(answer: requests.Response, needs: Sequence[str] | None) -> bool:
     return False
 
 
-class Bucket:
+class GcsBucket:
     """One bucket and prefix. Picklable."""
 
     def __init__(self, name: str, prefix: str, options: GcsOptions, key_class: KeyClasses) -> None:

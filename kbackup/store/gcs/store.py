@@ -22,9 +22,9 @@ from kbackup import errors
 from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, view_of
 from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.gcs import PART_UNIT, GcsOptions
-from kbackup.store.gcs.client import Bucket, CutError
+from kbackup.store.gcs.client import CutError, GcsBucket
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import Answer, DroppedError, ObjectReading, reading_back
+from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer, reading_back
 
 _DELETES_AT_ONCE = 16
 _FIELDS = "name,size,generation,timeCreated,crc32c"
@@ -43,7 +43,7 @@ class GcsStore(BucketStore):
     """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
 
     def __init__(self, bucket: str, prefix: str, options: GcsOptions, url: str, key_class: KeyClasses) -> None:
-        self._bucket = Bucket(bucket, prefix, options, key_class)
+        self._bucket = GcsBucket(bucket, prefix, options, key_class)
         self.url = url
 
     @property
@@ -144,7 +144,7 @@ def _info(key: str, item: dict[str, Any]) -> ObjectInfo:
     return ObjectInfo(key, int(item["size"]), str(item["generation"]), modified)
 
 
-def _stat(bucket: Bucket, key: str) -> dict[str, Any]:
+def _stat(bucket: GcsBucket, key: str) -> dict[str, Any]:
     document: dict[str, Any] = bucket.ask(key, "GET", bucket.path(key), {"fields": _FIELDS}).json()
     return document
 
@@ -160,13 +160,13 @@ class _Reading(ObjectReading):
     crc32c = ""
 
     def __init__(
-        self, bucket: Bucket, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
+        self, bucket: GcsBucket, key: str, start: int = 0, length: int | None = None, into: memoryview | None = None
     ) -> None:
         path = f"/download{bucket.path(key)}"
         self._bytes = partial(bucket.ask, key, "GET", path, needs=_READ, stream=True)
         super().__init__(bucket.describe(key), bucket.key_class(key).largest, start, length, into)
 
-    def _ask(self) -> Answer:
+    def _ask(self) -> ReadAnswer:
         headers = {} if self._end is None else {"Range": f"bytes={self._at}-{self._end - 1}"}
         try:
             answer = self._bytes({"alt": "media", "generation": self.etag}, headers=headers)
@@ -178,13 +178,13 @@ class _Reading(ObjectReading):
         kept = _CRC.search(got.get("X-Goog-Hash", ""))
         self.crc32c = kept.group(1) if kept else ""
         size, within = int(got["Content-Length"]), got.get("Content-Range", "")
-        return Answer(got["X-Goog-Generation"], size, within, answer.raw, answer.raw)
+        return ReadAnswer(got["X-Goog-Generation"], size, within, answer.raw, answer.raw)
 
 
 class _Upload(PartsUpload):
     """`Upload` by one request while it fits a part, else by a session, which takes parts one after another."""
 
-    def __init__(self, store: BucketStore, bucket: Bucket, key: str) -> None:
+    def __init__(self, store: BucketStore, bucket: GcsBucket, key: str) -> None:
         self._store, self._bucket, self._key = store, bucket, key
         self._document = bucket.document(key)
         super().__init__(bucket.describe(key), bucket.options.part_size, 1, PART_UNIT)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
-from kbackup.store.base import Address, KeyClasses, Question, Store, StoreKind, Tables
+from kbackup.store.base import Address, HadoopTables, KeyClasses, Store, StoreKind, StoreQuestion
 
 MIB = 1 << 20
 MIN_PART = 5 * MIB
@@ -171,12 +171,12 @@ KIND = StoreKind(
     S3Options,
     ("endpoint_url", "region", "profile", "path_style"),
     (
-        Question("endpoint_url", "URL of the S3 server (empty: AWS)"),
-        Question("region", "Region (empty: as AWS's tools find it)"),
-        Question("access_key_id", "Access key (empty: as AWS's tools find credentials)"),
-        Question("secret_access_key", "", "env:S3_SECRET_ACCESS_KEY", "access_key_id"),
+        StoreQuestion("endpoint_url", "URL of the S3 server (empty: AWS)"),
+        StoreQuestion("region", "Region (empty: as AWS's tools find it)"),
+        StoreQuestion("access_key_id", "Access key (empty: as AWS's tools find credentials)"),
+        StoreQuestion("secret_access_key", "", "env:S3_SECRET_ACCESS_KEY", "access_key_id"),
     ),
     _elsewhere,
     _worked_with,
-    Tables("s3a", lambda url: "s3a://" + url.partition("://")[2], S3A, hadoop_options),
+    HadoopTables("s3a", lambda url: "s3a://" + url.partition("://")[2], S3A, hadoop_options),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbackup.store.reading import Answer, AnswerBody, DroppedError, ObjectReading
+from kbackup.store.reading import AnswerBody, DroppedError, ObjectReading, ReadAnswer
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import DROPPED
 
@@ -22,7 +22,7 @@ class S3Reading(ObjectReading):
         self._bucket = bucket
         self._key = key
 
-    def _ask(self) -> Answer:
+    def _ask(self) -> ReadAnswer:
         args: dict[str, Any] = {**self._bucket.common, "Key": self._full}
         if self.etag:
             args["IfMatch"] = self.etag
@@ -34,7 +34,7 @@ class S3Reading(ObjectReading):
             reply = self._bucket.client.get_object(**args)
         body = reply["Body"]
         stream = getattr(body, "_raw_stream", None)
-        return Answer(reply["ETag"], reply["ContentLength"], reply.get("ContentRange", ""), body, stream)
+        return ReadAnswer(reply["ETag"], reply["ContentLength"], reply.get("ContentRange", ""), body, stream)
 
     def _finish(self, body: AnswerBody) -> None:
         with self._bucket.asking(self._key):

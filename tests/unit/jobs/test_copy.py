@@ -176,7 +176,7 @@ def test_a_damaged_object_in_the_way_is_named(store_named: StoreNamed, opened: O
     make_archive(source)
     crashing = CrashStore(target)
     segments = open_archive(source).added(0, 2)
-    crashing.at = 14
+    crashing.at = 24
     with pytest.raises(Crash):
         copied(source, opened(crashing))
     target.delete([layout.LOCK])

@@ -26,7 +26,7 @@ from kbackup.errors import (
 from kbackup.store import open_store
 from kbackup.store.base import write_once
 from kbackup.store.gcs import GcsOptions
-from kbackup.store.gcs.client import Bucket, from_answer, from_failure
+from kbackup.store.gcs.client import GcsBucket, from_answer, from_failure
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_emulator_needs_no_login(
     endpoint: str, host: str, file: str, address: str, anonymous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
-    bucket = Bucket("b", "", GcsOptions(endpoint_url=endpoint, credentials_file=file), write_once)
+    bucket = GcsBucket("b", "", GcsOptions(endpoint_url=endpoint, credentials_file=file), write_once)
     assert (bucket._endpoint, bucket._anonymous) == (address, anonymous)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import pytest
 
 from kbackup.store import registry
-from kbackup.store.base import KeyClasses, Question, Store, StoreKind
+from kbackup.store.base import KeyClasses, Store, StoreKind, StoreQuestion
 from kbackup.store.file import FileStore
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ SHELF = StoreKind(
     "room",
     ShelfOptions,
     ("room",),
-    (Question("room", "Room"), Question("door_token", "", "env:DOOR", "room")),
+    (StoreQuestion("room", "Room"), StoreQuestion("door_token", "", "env:DOOR", "room")),
 )
 
 _REGISTERED = """
