@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from awscrt.checksums import crc64nvme
 
-from kbackup.errors import AlreadyExistsError, OutcomeUnknownError, PreconditionError
-from kbackup.store.base import Buffer, Store
+from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
+from kbackup.store.base import Buffer, Failed, Store
 from kbackup.store.parts import as_body
 from kbackup.store.reading import ObjectReading, read_back
 
+_DELETES_AT_ONCE = 16
 ABSENT = "*"
 """In place of an etag: the object must not exist."""
 
@@ -72,6 +76,29 @@ class BucketStore(Store):
         body = as_body(data)
         try:
             return self._put(key, body, crc64nvme(body), etag)
+        except PreconditionError:
+            self.stat(key)  # some services tell a missing object by the same answer
+            raise
         except OutcomeUnknownError as unknown:
             refusal = PreconditionError(f"{self.describe(key)} is another version by now")
             return read_back(self._reading(key), body, unknown, refusal, etag)
+
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        """Send a request for each key, some at a time: where it costs nothing, that is as good as batches."""
+        failed: builtins.list[Failed] = []
+        remaining = iter(keys)
+        with ThreadPoolExecutor(_DELETES_AT_ONCE, "delete") as pool:
+            while batch := [*islice(remaining, 1000)]:
+                failed += filter(None, pool.map(self._delete, batch))
+        return failed
+
+    def _delete(self, key: str) -> Failed | None:
+        try:
+            self._remove(key)
+        except StoreError as error:
+            return None if isinstance(error, NotFoundError) else Failed(key, error)
+        return None
+
+    def _remove(self, key: str) -> None:
+        """Delete the object; `NotFoundError` if it is missing. A store that deletes many at once has no need of it."""
+        raise NotImplementedError

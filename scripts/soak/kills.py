@@ -25,6 +25,7 @@ from tests.faults.mirror_loop import HALVES, MirrorLoop
 from tests.faults.shop import open_shop, sell
 
 SERVERS: dict[str, type[Minio | Azurite | FakeGcs]] = {"s3": Minio, "az": Azurite, "gs": FakeGcs}
+JOBS = ("backup", "restore", "follow")
 
 
 def _made(server: Minio | Azurite | FakeGcs) -> Store:
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1, help="the same seed kills in the same way (1)")
     parser.add_argument("--mirrors", action="store_true", help="kill mirrors, not backups and restores")
     parser.add_argument("--store", choices=SERVERS, default="s3", help="what the archive is in (s3)")
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS, help="kill these alone")
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="kbackup-soak-"))
     print(f"seed {options.seed}; what runs say is under {folder}", flush=True)
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 half = mirrors.round(HALVES[number % len(HALVES)])
                 killed = f"{half.half:14} after {half.seconds:.2f} s"
             else:
-                job = jobs.round(("backup", "restore", "follow")[number % 3])
+                job = jobs.round(options.jobs[number % len(options.jobs)])
                 killed = f"{job.job:8} {job.how} (exit code {', '.join(map(str, job.ended))})"
             print(f"{number + 1:4}  {killed}: all is right", flush=True)
     session.stop()

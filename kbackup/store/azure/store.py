@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import builtins
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -18,17 +16,10 @@ from xml.etree import ElementTree
 from azure.core.rest import HttpResponse
 from urllib3.exceptions import HTTPError
 
-from kbackup.errors import (
-    AlreadyExistsError,
-    DeniedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    PreconditionError,
-    StoreError,
-)
+from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
 from kbackup.store.azure import MIN_PART, AzureOptions
 from kbackup.store.azure.container import CRC, Container
-from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
+from kbackup.store.base import Address, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
 from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.parts import Body, PartsUpload
 from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer, reading_back
@@ -72,13 +63,6 @@ class AzureStore(BucketStore):
         headers["content-md5"] = _md5_of(views)
         answer = self._container.send("PUT", key, headers, Body(views, generous=True), writing=True)
         return _etag_in(answer)
-
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        try:
-            return super().replace(key, data, etag)
-        except PreconditionError:
-            self.stat(key)  # the service tells a missing object by the same answer
-            raise
 
     def upload(self, key: str) -> AzureUpload:
         return AzureUpload(self, self._container, key)
@@ -132,27 +116,8 @@ class AzureStore(BucketStore):
     def checksum(self, key: str) -> int | None:
         return _crc_in(self._container.send("HEAD", key))
 
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        failed: builtins.list[Failed] = []
-        remaining = iter(keys)
-        with ThreadPoolExecutor(_DELETES_AT_ONCE, "delete") as pool:
-            while batch := builtins.list(islice(remaining, _PAGE)):
-                failed += filter(None, pool.map(self._delete, batch))
-        return failed
-
-    def _delete(self, key: str) -> Failed | None:
-        """Delete one object. A request for many holds one for each, signed alone, and deletions cost nothing."""
-        try:
-            self._container.send("DELETE", key, {"x-ms-delete-snapshots": "include"})
-        except NotFoundError:
-            return None
-        except DeniedError as error:
-            if "BlobImmutableDueToPolicy" not in error.message:
-                raise
-            return Failed(key, error)
-        except StoreError as error:
-            return Failed(key, error)
-        return None
+    def _remove(self, key: str) -> None:
+        self._container.send("DELETE", key, {"x-ms-delete-snapshots": "include"})
 
 
 def _before_high(name: str) -> tuple[str, bool]:

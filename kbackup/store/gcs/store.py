@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import builtins
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import requests
@@ -19,7 +16,7 @@ from awscrt.checksums import crc32c
 from urllib3.exceptions import HTTPError
 
 from kbackup import errors
-from kbackup.store.base import Address, Buffer, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, view_of
+from kbackup.store.base import Address, Buffer, KeyClasses, ObjectInfo, is_key, may_hold_keys, view_of
 from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.gcs import PART_UNIT, GcsOptions
 from kbackup.store.gcs.client import CutError, GcsBucket
@@ -78,13 +75,6 @@ class GcsStore(BucketStore):
         answer = bucket.ask(key, "POST", bucket.uploads, params, data=data, headers=kind, writing=True)
         return str(answer.json()["generation"])
 
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        try:
-            return super().replace(key, data, etag)
-        except errors.PreconditionError:
-            self.stat(key)  # Google answers the same if the object is missing
-            raise
-
     def upload(self, key: str) -> _Upload:
         return _Upload(self, self._bucket, key)
 
@@ -121,22 +111,8 @@ class GcsStore(BucketStore):
         _stat(self._bucket, key)
         return None
 
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        """A request for each key, some at a time: Google's batches are no cheaper, and their parts can't be retried."""
-
-        def delete(key: str) -> Failed | None:
-            try:
-                self._bucket.ask(key, "DELETE", self._bucket.path(key), needs=())
-            except errors.StoreError as error:
-                return None if isinstance(error, errors.NotFoundError) else Failed(key, error)
-            return None
-
-        failed: builtins.list[Failed] = []
-        remaining = iter(keys)
-        with ThreadPoolExecutor(_DELETES_AT_ONCE, "delete") as pool:
-            while batch := [*islice(remaining, 1000)]:
-                failed += filter(None, pool.map(delete, batch))
-        return failed
+    def _remove(self, key: str) -> None:
+        self._bucket.ask(key, "DELETE", self._bucket.path(key), needs=())
 
 
 def _info(key: str, item: dict[str, Any]) -> ObjectInfo:
