@@ -78,7 +78,7 @@ def encrypted(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archiv
 def verified(encrypted: Encrypted, spark: SparkSession, quick: bool = False) -> VerifyReport:
     opened = open_store(
         encrypted.archive.url,
-        encrypted.archive.store._bucket.options,  # type: ignore[attr-defined]
+        {"s3": encrypted.archive.store._bucket.options},  # type: ignore[attr-defined]
         f"env:{KEY}",
         key_class=layout.key_class,
     )
