@@ -7,6 +7,7 @@ import secrets
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from azure.storage.blob import BlobServiceClient
 
 from scripts.dev import tools
 from scripts.dev.cache import entry, run
-from scripts.dev.process import Process, Server, free_ports
+from scripts.dev.process import HttpServer
 
 VERSION = "3.37.0"
 _LOCK = Path(__file__).parent / "npm"
@@ -34,7 +35,7 @@ def azurite() -> Path:
     return entry(f"azurite-{VERSION}", fill) / "node_modules/azurite/dist/src/blob/main.js"
 
 
-class Azurite(Server):
+class Azurite(HttpServer):
     """Azurite's blob service on loopback. After `stop` or `kill` it can `start` again, with its port and account and
     without its data."""
 
@@ -45,15 +46,10 @@ class Azurite(Server):
     def __init__(self) -> None:
         super().__init__()
         self.account_key = base64.b64encode(secrets.token_bytes(32)).decode()
-        self._port = 0
-
-    def _open(self) -> None:
-        (self._port,) = free_ports(1)
-        self.start()
 
     @property
     def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/{self.account}"
+        return f"{super().endpoint_url}/{self.account}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -73,13 +69,10 @@ class Azurite(Server):
     def create_container(self, name: str) -> None:
         self.client().create_container(name)
 
-    def start(self) -> None:
-        """Start it and wait until it answers."""
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         argv = [tools.node(), str(azurite()), "--skipApiVersionCheck", "--inMemoryPersistence", "--disableTelemetry"]
-        argv += ["--silent", "--blobHost", "127.0.0.1", "--blobPort", str(self._port)]
-        env = {"AZURITE_ACCOUNTS": f"{self.account}:{self.account_key}"}
-        self._processes[0] = Process(argv, self.folder / "log", env)
-        self.wait(0, self._healthy, self.name)
+        argv += ["--silent", "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+        return argv, {"AZURITE_ACCOUNTS": f"{self.account}:{self.account_key}"}
 
     def _healthy(self) -> bool:
         try:

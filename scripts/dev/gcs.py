@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from scripts.dev.cache import FAKE_GCS, binary
-from scripts.dev.process import Process, Server, free_ports
+from scripts.dev.process import HttpServer
 
 
-class FakeGcs(Server):
+class FakeGcs(HttpServer):
     """fake-gcs-server on loopback. After `stop` or `kill` it can `start` again, with its port and without its data."""
 
     name: ClassVar[str] = "fakegcs"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._port = 0
-
-    def _open(self) -> None:
-        (self._port,) = free_ports(1)
-        self.start()
-
-    @property
-    def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+    health: ClassVar[str] = "/_internal/healthcheck"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -47,17 +39,7 @@ class FakeGcs(Server):
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
-    def start(self) -> None:
-        """Start it and wait until it answers."""
-        address = ("-scheme", "http", "-host", "127.0.0.1", "-port", str(self._port))
-        public = ("-public-host", f"127.0.0.1:{self._port}")
-        argv = [str(binary(FAKE_GCS)), "-backend", "memory", *address, *public, "-log-level", "warn"]
-        self._processes[0] = Process(argv, self.folder / "log")
-        self.wait(0, self._healthy, self.name)
-
-    def _healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(self.endpoint_url + "/_internal/healthcheck", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:  # HTTP errors are OSErrors too
-            return False
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        address = ("-scheme", "http", "-host", "127.0.0.1", "-port", str(port))
+        public = ("-public-host", f"127.0.0.1:{port}")
+        return [str(binary(FAKE_GCS)), "-backend", "memory", *address, *public, "-log-level", "warn"], {}

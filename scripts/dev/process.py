@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -193,3 +194,44 @@ class Server(ABC):
 
     def _take(self, numbers: Sequence[int]) -> list[Process]:
         return [self._processes.pop(each) for each in numbers or list(self._processes) if each in self._processes]
+
+
+class HttpServer(Server):
+    """One process that answers HTTP on loopback. After `stop` or `kill` it can `start` again, with its port."""
+
+    health: ClassVar[str] = ""
+    """A path that answers with 200 as soon as requests are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._port = 0
+
+    @abstractmethod
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command line and what it needs in its environment."""
+
+    def _open(self) -> None:
+        (self._port,) = free_ports(1)
+        self.start()
+
+    @property
+    def data(self) -> Path:
+        """The folder of the server's data, for those that keep them on disk."""
+        return self.folder / "data"
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        argv, env = self._command(self._port, self.data)
+        self._processes[0] = Process(argv, self.folder / "log", env)
+        self.wait(0, self._healthy, self.name)
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.endpoint_url + self.health, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:  # HTTP errors are OSErrors too
+            return False

@@ -6,8 +6,6 @@ from __future__ import annotations
 import base64
 import secrets
 import sys
-import urllib.request
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,17 +14,16 @@ import boto3
 from botocore.config import Config
 
 from scripts.dev.cache import MINIO, VERSITY, binary
-from scripts.dev.process import Process, Server, free_ports
+from scripts.dev.process import HttpServer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 
-class S3Server(Server):
+class S3Server(HttpServer):
     """An S3 server on loopback. After `stop` or `kill` it can `start` again, with its port, credentials and (but for
     moto's, which is in memory) data."""
 
-    health: ClassVar[str]
     taken = "in use"
     region: ClassVar[str] = "us-east-1"
 
@@ -34,24 +31,6 @@ class S3Server(Server):
         super().__init__()
         self.access_key = f"test-{secrets.token_hex(6)}"
         self.secret_key = secrets.token_hex(20)
-        self._port = 0
-
-    @abstractmethod
-    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
-        """The command line and what it needs in its environment."""
-
-    def _open(self) -> None:
-        (self._port,) = free_ports(1)
-        self.start()
-
-    @property
-    def data(self) -> Path:
-        """The folder of the server's buckets, each a folder (moto: empty)."""
-        return self.folder / "data"
-
-    @property
-    def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -86,19 +65,6 @@ class S3Server(Server):
     def create_bucket(self, name: str, *, object_lock: bool = False) -> None:
         """Make a bucket; with `object_lock`, a versioned one whose objects can be put under retention."""
         self.client().create_bucket(Bucket=name, ObjectLockEnabledForBucket=object_lock)
-
-    def start(self) -> None:
-        """Start it and wait until it answers."""
-        argv, env = self._command(self._port, self.data)
-        self._processes[0] = Process(argv, self.folder / "log", env)
-        self.wait(0, self._healthy, self.name)
-
-    def _healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(self.endpoint_url + self.health, timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:  # HTTP errors are OSErrors too
-            return False
 
 
 class Minio(S3Server):
