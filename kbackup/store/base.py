@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, PreconditionError, StoreError, UsageError
 
@@ -22,6 +23,8 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 
 MAX_KEY_BYTES = 1024
 _RACERS = 6
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"http": 80, "https": 443}
 CHUNK = 1 << 20
 """The most bytes that `open_range` and `fill` yield at once."""
 SHORTER = "restore it from a bucket version or a copy: it is shorter than the archive says"
@@ -41,6 +44,18 @@ class Address(NamedTuple):
     def holds(self, other: Address) -> bool:
         """Return True if `other` is this location, or lies below it."""
         return self.server == other.server and self.path == other.path[: len(self.path)]
+
+
+def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
+    """Return the address of `prefix`. AWS is one server: a bucket has the same name in every region."""
+    url = urlsplit(endpoint)
+    host = url.hostname or ""
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        server = "aws"
+    else:
+        port = url.port or _PORTS.get(url.scheme, 0)
+        server = f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
+    return Address(server, (bucket, *filter(None, prefix.split("/"))))
 
 
 class KeyClass(NamedTuple):

@@ -22,10 +22,9 @@ from requests.exceptions import ChunkedEncodingError, SSLError
 from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError
 
 from kbackup import __version__, errors
-from kbackup.store.base import SHORTER, Address, KeyClasses, check_key, key_within
+from kbackup.store.base import SHORTER, Address, KeyClasses, address_of_bucket, check_key, key_within
 from kbackup.store.gcs import GcsOptions
 from kbackup.store.parts import Body
-from kbackup.store.s3 import address_of_bucket
 
 sdk: Any = google.auth  # half of it has types
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)

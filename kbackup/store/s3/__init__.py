@@ -9,13 +9,11 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
-from kbackup.store.base import Address, HadoopTables, KeyClasses, Store, StoreKind, StoreQuestion
+from kbackup.store.base import HadoopTables, KeyClasses, Store, StoreKind, StoreQuestion
 
 MIB = 1 << 20
 MIN_PART = 5 * MIB
 MAX_PART = 512 * MIB
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-_PORTS = {"http": 80, "https": 443}
 
 Sse = Literal["", "AES256", "aws:kms"]
 Checksum = Literal["crc64nvme", "none"]
@@ -85,18 +83,6 @@ class S3Options:
             )
         if self.endpoint_url and (parts.scheme not in {"http", "https"} or not parts.hostname):
             raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host:port")
-
-
-def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
-    """Return the address of `prefix`. AWS is one server: a bucket has the same name in every region."""
-    url = urlsplit(endpoint)
-    host = url.hostname or ""
-    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
-        server = "aws"
-    else:
-        port = url.port or _PORTS.get(url.scheme, 0)
-        server = f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
-    return Address(server, (bucket, *filter(None, prefix.split("/"))))
 
 
 def _open(url: str, options: S3Options, key_class: KeyClasses) -> Store:

@@ -22,8 +22,8 @@ from botocore.utils import determine_content_length
 
 from kbackup import __version__
 from kbackup.errors import DeniedError, NotFoundError, UnreachableError
-from kbackup.store.base import Address, KeyClasses, check_key, key_within, write_once
-from kbackup.store.s3 import S3Options, address_of_bucket
+from kbackup.store.base import Address, KeyClasses, address_of_bucket, check_key, key_within, write_once
+from kbackup.store.s3 import S3Options
 from kbackup.store.s3.errors import from_boto, never_sent, status_of
 
 if TYPE_CHECKING:
@@ -103,6 +103,11 @@ def _judge_attempt(
 def _remember_lost(lost: bool, busy: bool = False) -> None:
     attempts.lost = getattr(attempts, "lost", False) or lost
     attempts.busy = getattr(attempts, "busy", False) or busy
+
+
+def may_be_done() -> bool:
+    """Return whether an attempt of this thread's last request may have taken effect, whatever came afterwards."""
+    return getattr(attempts, "lost", False) or getattr(attempts, "busy", False)
 
 
 def _is_cut(operation: str, answer: AWSResponse) -> bool:

@@ -111,9 +111,9 @@ def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError
     if code == "NoSuchBucket":
         return UnreachableError(f"{name}: the bucket does not exist", "check its name and region, or create it")
     if status == 412 or code == "PreconditionFailed":
-        return _unless_lost(PreconditionError(message), lost)
+        return unless_lost(PreconditionError(message), lost)
     if code == "NoSuchUpload":
-        return _unless_lost(NoSuchUploadError(message), lost)
+        return unless_lost(NoSuchUploadError(message), lost)
     if code == "InvalidRange" or status == 416:
         return CorruptError(message, SHORTER)
     if status == 409 and code in {"ConditionalRequestConflict", "OperationAborted"}:
@@ -131,7 +131,7 @@ def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError
     if code in _DAMAGED:
         # nothing was stored: no damage to what is there, and it may be sent again
         hint = "run again, and check memory and network: the bytes were damaged on their way"
-        return _unless_lost(StoreError(message, hint), lost)
+        return unless_lost(StoreError(message, hint), lost)
     if code in _FULL or status == 507:
         return StoreError(f"{name}: the store is full", "make room or raise the quota, then run again")
     if code in _REGION:
@@ -139,11 +139,11 @@ def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError
     if status == 501 or code == "NotImplemented":
         return StoreError(message, "set s3.checksum to none, or use another store: this one lacks an operation")
     if status >= 500 or status == 429 or code in _SLOW:
-        return _unless_lost(UnreachableError(message, "run again later: the store is overloaded or broken"), lost)
+        return unless_lost(UnreachableError(message, "run again later: the store is overloaded or broken"), lost)
     return StoreError(message)
 
 
-def _unless_lost(error: KbackupError, lost: bool) -> KbackupError:
+def unless_lost(error: KbackupError, lost: bool) -> KbackupError:
     """Return `error`, or OutcomeUnknownError if an earlier attempt of the write may have succeeded."""
     if not lost:
         return error

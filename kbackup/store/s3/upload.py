@@ -14,8 +14,8 @@ from kbackup.store.bucket import BucketStore
 from kbackup.store.parts import Body, PartsUpload
 from kbackup.store.reading import reading_back
 from kbackup.store.s3 import MIN_PART
-from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.errors import ConflictError, NoSuchUploadError
+from kbackup.store.s3.bucket import Bucket, may_be_done
+from kbackup.store.s3.errors import ConflictError, NoSuchUploadError, unless_lost
 
 _CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
 
@@ -49,13 +49,20 @@ def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int, **condition
 
 
 def over_conflicts(send: Callable[[], T]) -> T:
-    """Call `send`, and repeat it after a conflict with another conditional write of the key, a few times at most."""
-    for wait in _CONFLICT_WAITS:
+    """Call `send`, and repeat it after a conflict with another conditional write of the key, a few times at most. That
+    may be an attempt of our own whose answer was lost: the refusal of a later one then tells nothing."""
+    lost = False
+    for wait in (*_CONFLICT_WAITS, None):
         try:
             return send()
-        except ConflictError:
+        except ConflictError as conflict:
+            lost = lost or may_be_done()
+            if wait is None:
+                raise unless_lost(conflict, lost) from conflict
             time.sleep(wait)
-    return send()
+        except PreconditionError as refused:
+            raise unless_lost(refused, lost) from refused
+    raise AssertionError("nothing was sent")
 
 
 class S3Upload(PartsUpload):

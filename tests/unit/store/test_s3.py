@@ -31,7 +31,7 @@ from kbackup.errors import (
 from kbackup.store import S3Options
 from kbackup.store.parts import SMALL, Body, PartBuffer
 from kbackup.store.s3 import upload
-from kbackup.store.s3.bucket import Bucket
+from kbackup.store.s3.bucket import Bucket, attempts
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError, from_boto, never_sent
 from kbackup.store.s3.store import S3Store
 from kbackup.store.s3.upload import S3Upload
@@ -244,6 +244,27 @@ def test_conflicts_are_tried_again_a_few_times(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(StoreError, match="again"):
         upload.over_conflicts(send)
     assert send.call_count == 9
+
+
+@pytest.mark.parametrize("how", ["lost", "busy"])
+@pytest.mark.parametrize("then", [[PreconditionError("taken")], [ConflictError("again")] * 5], ids=["taken", "again"])
+def test_a_conflict_may_be_with_a_lost_attempt_of_our_own(
+    how: str, then: list[StoreError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    bucket = Bucket("b", "", S3Options())
+    answers: list[StoreError] = [ConflictError("first"), *then]
+
+    def send() -> str:
+        with bucket.asking("key", writing=True):
+            setattr(attempts, how, len(answers) == 1 + len(then))
+            raise answers.pop(0)
+
+    with pytest.raises(OutcomeUnknownError):
+        upload.over_conflicts(send)
+    attempts.lost = attempts.busy = False
+    with pytest.raises(PreconditionError):
+        upload.over_conflicts(Mock(side_effect=[ConflictError("of another"), PreconditionError("taken")]))
 
 
 # Bodies of requests to S3: pieces of memory as a file, and one client for all stores of a process.
