@@ -15,7 +15,7 @@ from kbackup.store.base import HadoopTables, KeyClasses, Store, StoreKind, write
 StoreOptions = Mapping[str, Any]
 """Options of stores by the section of their kind; a kind that is missing has its defaults."""
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/|(s3[an]?|file|gs|az|https?|hdfs|abfss?):", re.IGNORECASE)
+_SCHEME = re.compile(r"(s3[an]?|file|gs|az|https?|hdfs|abfss?):", re.IGNORECASE)
 
 
 def directory_of(url: str) -> Path:

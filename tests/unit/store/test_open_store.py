@@ -42,6 +42,12 @@ def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "~nobody-of-this-name").exists()
 
 
+def test_a_folder_may_have_a_colon_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_store("nas:/x").put("key", b"")
+    assert (tmp_path / "nas:" / "x" / "key").exists()
+
+
 def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_store("archive")
