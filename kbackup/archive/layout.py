@@ -33,6 +33,7 @@ BESIDE = (RESTORES, DRILLS, VERIFICATIONS, MIRRORS)
 MANIFEST = "manifest.json"
 GROUPS = "groups.json"
 METADATA = "metadata.json"
+SCHEMAS = "schemas.json"
 
 PLAN = "plan.json"
 OFFSETS = "offsets.parquet"

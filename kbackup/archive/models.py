@@ -210,6 +210,61 @@ class Metadata(Document, frozen=True, kw_only=True):
         return self.sources.get(part)
 
 
+# The schemas of a restore point: what a schema registry held, as far as records of the restore point may need it.
+
+
+class SchemaReference(Member, frozen=True, kw_only=True):
+    """Another schema that a schema needs, by the name that it has in the text."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class SchemaVersion(Member, frozen=True, kw_only=True):
+    """A version of a subject. A subject of another context than the default one is `:.context:subject`.
+
+    `state` is 'active', 'deleted' (softly: the registry still knows its id), or 'gone': the registry no longer has it,
+    and the restore point keeps it from earlier ones, since records carry its id. `guid` is empty if the registry has
+    none; `metadata` and `rules` are the registry's own JSON.
+    """
+
+    subject: str
+    version: int
+    id: int
+    guid: str = ""
+    type: str = "AVRO"
+    schema: str
+    references: tuple[SchemaReference, ...] = ()
+    metadata: dict[str, Any] | None = None
+    rules: dict[str, Any] | None = None
+    state: Literal["active", "deleted", "gone"] = "active"
+
+
+class SubjectSettings(Member, frozen=True, kw_only=True):
+    """What is set for a subject, for a context (`:.context:`), or ('') for the whole registry: `config` is the
+    registry's own JSON, with `compatibilityLevel`. Null where nothing is set."""
+
+    subject: str
+    config: dict[str, Any] | None = None
+    mode: str | None = None
+
+
+class Schemas(Document, frozen=True, kw_only=True):
+    """points/<number>-<run>/schemas.json: what the schema registry held when the restore point was taken.
+
+    `kept` is 'all', or 'used': the subjects of the schemas whose ids records carry, and their references.
+    `versions` are in order of subject and version.
+    """
+
+    format: Literal["kbackup-schemas"] = "kbackup-schemas"
+    captured_at: str
+    registry: str
+    kept: Literal["all", "used"]
+    versions: tuple[SchemaVersion, ...]
+    settings: tuple[SubjectSettings, ...] = ()
+
+
 # The manifest of a restore point: its topics, its losses, and the documents that it refers to.
 
 
@@ -253,9 +308,26 @@ class PartitionState(Member, frozen=True, kw_only=True):
     epochs: tuple[EpochEnd, ...] = ()
 
 
+class UsedSchemas(Member, frozen=True, kw_only=True):
+    """The schemas that the keys, or the values, of a topic name: by a frame in front of the data or in a header.
+
+    `fields` of the counted records are not null, `framed` of these name a schema. `sure` of those can't be anything
+    else: eight bytes of which the first is 0 may be a number as well. `ids` are counts by id or GUID, of the 1,000
+    first ones.
+    """
+
+    part: Literal["key", "value"]
+    fields: int
+    framed: int
+    sure: int
+    ids: dict[str, int]
+
+
 class TopicState(Member, frozen=True, kw_only=True):
     """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by
-    this run: as of `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
+    this run: as of `captured`) or 'deleted' (gone from the source; kept so that its return is noticed).
+
+    `schemas` are those of the `counted` records that were archived; older versions counted none."""
 
     name: TopicName
     id: str
@@ -263,6 +335,13 @@ class TopicState(Member, frozen=True, kw_only=True):
     captured: int
     state: Literal["present", "unselected", "deleted"]
     partitions: tuple[PartitionState, ...]
+    schemas: tuple[UsedSchemas, ...] = ()
+    counted: int = 0
+
+    @property
+    def all_counted(self) -> bool:
+        """Whether `schemas` knows every archived record."""
+        return self.counted >= sum(p.records for p in self.partitions)
 
 
 class Loss(Member, frozen=True, kw_only=True):
@@ -316,7 +395,8 @@ class Capture(Member, frozen=True, kw_only=True):
 class Manifest(Document, frozen=True, kw_only=True):
     """points/<number>-<run>/manifest.json: one restore point.
 
-    `captures` are the captures that `topics` refer to by `captured`, and its own. `origin` is what the restore point
+    `captures` are the captures that `topics` refer to by `captured`, and its own. `schemas` has what all of them need
+    of a schema registry; null if none was configured, or it could not be read. `origin` is what the restore point
     was made from: a cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found.
     `not_known` says in words what a repair or an adoption could not find out.
     """
@@ -338,11 +418,18 @@ class Manifest(Document, frozen=True, kw_only=True):
     not_known: tuple[str, ...] = ()
     totals: Totals
     captures: tuple[Capture, ...]
+    schemas: DocumentRef | None = None
     topics: tuple[TopicState, ...] = ()
 
     def incarnations(self) -> dict[Incarnation, TopicState]:
         """Return the topics by name and incarnation."""
         return {(t.name, t.incarnation): t for t in self.topics}
+
+    @property
+    def documents(self) -> list[DocumentRef]:
+        """The documents that the restore point needs beside its manifest."""
+        captured = (ref for c in self.captures for ref in (c.groups, c.metadata))
+        return list(dict.fromkeys([*captured, *([self.schemas] if self.schemas is not None else [])]))
 
     def partitions(self) -> dict[IncarnationPartition, PartitionState]:
         """Return the partitions of all topics."""

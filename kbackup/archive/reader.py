@@ -16,7 +16,18 @@ from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, read_info
-from kbackup.archive.models import ArchiveInfo, Capture, DocumentRef, Groups, Loss, Manifest, Metadata, TopicState, load
+from kbackup.archive.models import (
+    ArchiveInfo,
+    Capture,
+    DocumentRef,
+    Groups,
+    Loss,
+    Manifest,
+    Metadata,
+    Schemas,
+    TopicState,
+    load,
+)
 from kbackup.archive.segments import table as tables
 from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, integers
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
@@ -137,6 +148,11 @@ class Archive:
         """Return the metadata that was captured for a restore point (`capture`)."""
         ref = self.capture(point if isinstance(point, int) else point.number).metadata
         return load(Metadata, self.read_document(ref), ref.key)
+
+    def schemas(self, point: Manifest | int) -> Schemas | None:
+        """Return what a restore point has of a schema registry, None if it has nothing."""
+        ref = (self.manifest(point) if isinstance(point, int) else point).schemas
+        return load(Schemas, self.read_document(ref), ref.key) if ref is not None else None
 
     def losses(self, manifest: Manifest) -> list[Loss]:
         """Return every loss that concerns a restore point: its own, earlier ones, and damage that was found later."""

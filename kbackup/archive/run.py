@@ -147,6 +147,7 @@ class Draft:
     topics: Sequence[TopicState]
     segments: Sequence[Segment]
     captures: Sequence[Capture]
+    schemas: DocumentRef | None = None
     groups: int
     captured_topics: int
     captured_partitions: int
@@ -171,7 +172,7 @@ def put_capture(writing: WritingRun, number: int, started_at: str, groups: Group
 def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]:
     """Create the manifest of the next restore point of `writing`; return it as its bytes say, and its rows."""
     previous = writing.archive.state.newest
-    names = ("number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin")
+    names = ("number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin", "schemas")
     lists = ("losses", "warnings", "not_known", "captures", "topics")
     fields: dict[str, Any] = {name: getattr(draft, name) for name in names}
     fields |= {name: tuple(getattr(draft, name)) for name in lists}
@@ -206,7 +207,7 @@ def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]
 
 def point_of(manifest: Manifest, ref: DocumentRef) -> Point:
     """Return the row of a manifest in the points table."""
-    documents = dict.fromkeys([ref.key, *(r.key for c in manifest.captures for r in (c.groups, c.metadata))])
+    documents = dict.fromkeys([ref.key, *(r.key for r in manifest.documents)])
     return Point(
         **asdict(manifest.totals),
         number=manifest.number,

@@ -336,7 +336,7 @@ def _copy_segments(
 
 def _copy_documents(archive: Archive, target: Store, points: Sequence[Point]) -> None:
     """Copy the documents of restore points, each checked against the reference to it."""
-    captures = [capture for manifest in archive.manifests(points) for capture in manifest.captures]
-    in_threads(archive.read_document, dict.fromkeys(ref for c in captures for ref in (c.groups, c.metadata)), THREADS)
+    documents = dict.fromkeys(ref for manifest in archive.manifests(points) for ref in manifest.documents)
+    in_threads(archive.read_document, documents, THREADS)
     keys = dict.fromkeys(key for point in points for key in point.documents)
     in_threads(lambda key: put_same(target, key, stored(archive.store).get(key)), keys, THREADS)

@@ -12,9 +12,9 @@ from confluent_kafka.schema_registry.confluent import meta_pb2
 from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
-from kbackup.schemas.base import Kind, RegistryOptions, Schema
+from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema
 
-_BUILT_IN = {
+BUILT_IN = {
     file.name: base64.b64encode(file.serialized_pb).decode() for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
 }
 """The files that Protobuf schemas import without naming them as references: every registry has them."""
@@ -77,8 +77,8 @@ class CachedRegistry:
             raise self._strange() from error
         kind = registered.schema_type or "AVRO"
         if kind == "PROTOBUF":
-            references = {**_BUILT_IN, **references}
-        if kind not in ("AVRO", "PROTOBUF", "JSON") or not registered.schema_str:
+            references = {**BUILT_IN, **references}
+        if kind not in KINDS or not registered.schema_str:
             raise UndecodableError(f"schema {schema_id} is of type {kind}, which is not known here")
         return Schema(cast(Kind, kind), registered.schema_str, tuple(references.items()), f"schema {schema_id}")
 

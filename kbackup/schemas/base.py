@@ -12,6 +12,7 @@ from kbackup.errors import KbackupError, UndecodableError, UsageError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
+KINDS = ("AVRO", "PROTOBUF", "JSON")
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 EXTRA = "install it: pip install 'kafka-kbackup[schemas]'"

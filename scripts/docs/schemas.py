@@ -51,8 +51,18 @@ from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
 
 _KINDS: tuple[type[Document], ...] = (
-    *(models.ArchiveInfo, models.Manifest, models.Groups, models.Metadata, documents.Catalog, documents.Latest),
-    *(documents.Derived, RestorePlan, RestoreReport, GroupsBefore, SettingsBefore, DrillReport, Verification),
+    *(models.ArchiveInfo, models.Manifest, models.Groups, models.Metadata, models.Schemas),
+    *(
+        documents.Catalog,
+        documents.Latest,
+        documents.Derived,
+        RestorePlan,
+        RestoreReport,
+        GroupsBefore,
+        SettingsBefore,
+        DrillReport,
+        Verification,
+    ),
     *(ExportInfo, Reached, Seen, ExportedPoint, FlowState, FlowStatus),
 )
 _FORMATS = {field.default: kind for kind in _KINDS for field in msgspec.structs.fields(kind) if field.name == "format"}

@@ -13,7 +13,17 @@ from kbackup.archive.catalog.documents import Catalog, Derived, Latest
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import table_refs
 from kbackup.archive.catalog.tables import Chunk, Rows, read_ref
-from kbackup.archive.models import Document, DocumentRef, Groups, Manifest, Metadata, NewerError, document_ref, load
+from kbackup.archive.models import (
+    Document,
+    DocumentRef,
+    Groups,
+    Manifest,
+    Metadata,
+    NewerError,
+    Schemas,
+    document_ref,
+    load,
+)
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
@@ -116,7 +126,12 @@ def _damaged_past(
     return tuple(sorted([*bad, *(layout.catalog_key(n) for n, catalog in catalogs.items() if catalog is None)]))
 
 
-_KINDS: dict[str, type[Document]] = {layout.MANIFEST: Manifest, layout.GROUPS: Groups, layout.METADATA: Metadata}
+_KINDS: dict[str, type[Document]] = {
+    layout.MANIFEST: Manifest,
+    layout.GROUPS: Groups,
+    layout.METADATA: Metadata,
+    layout.SCHEMAS: Schemas,
+}
 
 
 def read_documents(store: Store, sizes: Sizes) -> Documents:

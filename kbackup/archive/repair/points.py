@@ -30,6 +30,7 @@ from kbackup.archive.models import (
     Manifest,
     Metadata,
     PartitionState,
+    Schemas,
     TopicState,
     Totals,
     load,
@@ -122,10 +123,15 @@ class Mender:
                 self.losses.append(f"restore point {point.number}: its manifest {_LOST}; made of the catalog")
                 self.made.append(point.documents[0])
             captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
+            schemas = self._schemas(point.number, manifest.schemas, notes)
             if not notes:
                 continue
             made = msgspec.structs.replace(
-                manifest, run=self.writing.run, captures=tuple(captures), not_known=(*manifest.not_known, *notes)
+                manifest,
+                run=self.writing.run,
+                captures=tuple(captures),
+                schemas=schemas,
+                not_known=(*manifest.not_known, *notes),
             )
             ref = self.writing.put_document(point.number, layout.MANIFEST, made)
             self.manifests[point.number] = load(Manifest, self.writing.store.get(ref.key), ref.key)
@@ -167,6 +173,14 @@ class Mender:
             self.made += lost
         return self._captures[key]
 
+    def _schemas(self, number: int, ref: DocumentRef | None, notes: list[str]) -> DocumentRef | None:
+        """Return the schemas of a restore point, None where they are lost."""
+        if ref is None or self.documents.get(ref.key, (None, None))[1] == ref:
+            return ref
+        notes.append(f"schemas: the document {_LOST}")
+        self.losses.append(f"restore point {number}: schemas: the document {_LOST}")
+        return None
+
     def _put(self, number: int, name: str, document: Document) -> DocumentRef:
         ref = self.writing.put_document(number, name, document)
         self.documents[ref.key] = (document, ref)
@@ -207,9 +221,14 @@ class Mender:
             losses=tuple(map(loss_of, losses)),
             totals=Totals(**{name: getattr(point, name) for name in Totals.__struct_fields__}),
             captures=tuple(captures[n] for n in sorted({point.number, *(t.captured for t in topics)})),
+            schemas=next((ref for key in point.documents if (ref := self._found(key, Schemas)) is not None), None),
             topics=tuple(topics),
             not_known=(_partitions_not_known(unsure),) if unsure else (),
         )
+
+    def _found(self, key: str, kind: type[Document]) -> DocumentRef | None:
+        document, ref = self.documents.get(key, (None, None))
+        return ref if isinstance(document, kind) else None
 
     def _own_capture(self, point: Point) -> Capture:
         """Return the capture of a restore point whose manifest is lost, by the documents that its row names."""
@@ -218,10 +237,7 @@ class Mender:
             keys = [key for key in point.documents if key.endswith(name)]
             numbers = {key: parsed[0] for key in keys if (parsed := layout.parse_point_key(key)) is not None}
             key = max(keys, key=lambda key: numbers.get(key, 0), default=f"points/{point.number:010d}-0/{name}")
-            document, ref = self.documents.get(key, (None, None))
-            if ref is not None and isinstance(document, kind):
-                return ref
-            return DocumentRef(key=key, size=0, sha256="")
+            return self._found(key, kind) or DocumentRef(key=key, size=0, sha256="")
 
         groups, metadata = newest(layout.GROUPS, Groups), newest(layout.METADATA, Metadata)
         return Capture(number=point.number, started_at=point.started_at, groups=groups, metadata=metadata)

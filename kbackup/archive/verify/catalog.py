@@ -297,13 +297,12 @@ def _manifest(archive: Archive, point: Point, sizes: Sizes, findings: Findings) 
     if point.documents[0] in sizes:
         with damaged.catching(point.documents[0]):
             manifest = archive.manifest(point)
-    for capture in manifest.captures if manifest is not None else ():
-        for ref in (capture.groups, capture.metadata):
-            if ref.key not in sizes:
-                damaged.add(ref.key, "is missing", ANOTHER_COPY)
-                continue
-            with damaged.catching(ref.key):
-                archive.read_document(ref)
+    for ref in manifest.documents if manifest is not None else ():
+        if ref.key not in sizes:
+            damaged.add(ref.key, "is missing", ANOTHER_COPY)
+            continue
+        with damaged.catching(ref.key):
+            archive.read_document(ref)
     findings.entries |= damaged.entries
     return manifest, not damaged.entries
 

@@ -128,7 +128,7 @@ def point(request: Requested, number: str) -> HTMLResponse:
     points = list_points(snapshot.archive)  # a later list may not have this restore point
     at = [p.number for p in points].index(snapshot.point.number)
     metadata = snapshot.metadata()
-    sizes = {ref.key: ref.size for c in snapshot.point.captures for ref in (c.groups, c.metadata)}
+    sizes = {ref.key: ref.size for ref in snapshot.point.documents}
     documents = snapshot.archive.find_point(snapshot.point.number).documents
     return shown.page(
         "point.html",

@@ -1,0 +1,164 @@
+"""The schemas of a restore point: found by the ids that records carry, and which of those ids are not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, cast
+
+import msgspec
+
+from kbackup.archive.models import Schemas, SchemaVersion, TopicState, UsedSchemas
+from kbackup.errors import UndecodableError
+from kbackup.schemas.base import KINDS, Kind, Schema
+
+Place = tuple[str, int]
+"""A subject and a version of it."""
+
+
+def context_of(subject: str) -> str:
+    """Return `:.context:` of a subject, '' for the default context."""
+    return subject[: subject.index(":", 1) + 1] if subject.startswith(":.") and ":" in subject[1:] else ""
+
+
+def usual_id(text: str) -> int | str:
+    """Return an id or a GUID as records have it, from the text that a manifest has."""
+    return int(text) if text.isdigit() else text
+
+
+class SchemaIndex:
+    """The schemas of a restore point by id, GUID and place. It is a `schemas.decoder.Registry`.
+
+    An id means the schema of the default context; only where that has none, the one of another context. `built_in` are
+    files that Protobuf schemas import without naming them as references.
+    """
+
+    def __init__(self, schemas: Schemas, built_in: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._built_in = built_in
+        self.places: dict[Place, SchemaVersion] = {(v.subject, v.version): v for v in schemas.versions}
+        self._found: dict[int | str, SchemaVersion] = {}
+        order = {"active": 0, "deleted": 1, "gone": 2}
+        for v in sorted(schemas.versions, key=lambda v: (context_of(v.subject), order[v.state])):
+            self._found.setdefault(v.id, v)
+            if v.guid:
+                self._found.setdefault(v.guid, v)
+
+    def __contains__(self, schema_id: int | str) -> bool:
+        return schema_id in self._found
+
+    def find(self, schema_id: int | str) -> SchemaVersion:
+        """Return one of the versions with this id or GUID. `UndecodableError` if there is none."""
+        if (found := self._found.get(schema_id)) is None:
+            raise UndecodableError(f"the restore point has no schema {schema_id}")
+        return found
+
+    def references(self, version: SchemaVersion) -> dict[str, SchemaVersion]:
+        """Return all that a schema stands on by the names that it is referred to, each after what it needs itself.
+        `UndecodableError` if one is not there; a circle ends where it closes."""
+        found: dict[str, SchemaVersion] = {}
+        waiting: list[tuple[str, SchemaVersion, Iterator[tuple[str, SchemaVersion]]]] = []
+        begun = {(version.subject, version.version)}
+        waiting.append(("", version, self._direct(version)))
+        while waiting:
+            name, at, rest = waiting[-1]
+            for below, needed in rest:
+                place = (needed.subject, needed.version)
+                if place not in begun:
+                    begun.add(place)
+                    waiting.append((below, needed, self._direct(needed)))
+                    break
+                if below not in found and all(needed is not above for _, above, _ in waiting):
+                    found[below] = needed  # by another name than before
+            else:
+                waiting.pop()
+                if name:
+                    found[name] = at
+        return found
+
+    def _direct(self, version: SchemaVersion) -> Iterator[tuple[str, SchemaVersion]]:
+        for r in version.references:
+            places = ((r.subject, r.version), (context_of(version.subject) + r.subject, r.version))
+            needed = next((self.places[place] for place in places if place in self.places), None)
+            if needed is None:
+                raise UndecodableError(
+                    f"schema {version.subject} version {version.version} refers to {r.subject} version {r.version}, "
+                    "which the restore point lacks"
+                )
+            yield r.name, needed
+
+    def schema(self, schema_id: int | str) -> Schema:
+        found = self.find(schema_id)
+        if found.type not in KINDS:
+            raise UndecodableError(f"schema {schema_id} is of type {found.type}, which is not known here")
+        texts = {name: v.schema for name, v in self.references(found).items()}
+        if found.type == "PROTOBUF":
+            texts = {**self._built_in, **texts}
+        return Schema(cast(Kind, found.type), found.schema, tuple(texts.items()), f"schema {schema_id}")
+
+
+def same_schemas(one: Schemas, other: Schemas) -> bool:
+    """Return whether both captures are equal but for their time."""
+    return msgspec.structs.replace(one, captured_at="", checksum="") == msgspec.structs.replace(
+        other, captured_at="", checksum=""
+    )
+
+
+# What the keys and values of a topic name. A field of eight bytes that begins with 0 may be a big-endian number, and
+# data of another form may begin like a frame by chance: a topic's keys, or values, are judged as a whole.
+
+
+def may_name(used: UsedSchemas) -> bool:
+    """Return whether these keys or values may be those of a registry's serializer."""
+    return used.sure > 0 or 0 < used.framed == used.fields
+
+
+def names_schemas(used: UsedSchemas, schemas: SchemaIndex) -> bool:
+    """Return whether these keys or values are those of a registry's serializer: at least half of what looks like a
+    frame has an id that is known."""
+    known = sum(count for text, count in used.ids.items() if usual_id(text) in schemas)
+    return may_name(used) and known > 0 and 2 * known >= used.framed
+
+
+class UnknownId(NamedTuple):
+    """An id, or GUID, that records of a topic carry, without a schema in the restore point."""
+
+    topic: str
+    part: str
+    id: str
+    fields: int
+
+
+def unknown_ids(topics: Iterable[TopicState], schemas: SchemaIndex) -> list[UnknownId]:
+    """Return the ids that records carry and the restore point has no schema for."""
+    return [
+        UnknownId(topic.name, used.part, text, count)
+        for topic in topics
+        for used in topic.schemas
+        if names_schemas(used, schemas) or (used.sure > 0 and used.framed == used.fields)
+        for text, count in used.ids.items()
+        if usual_id(text) not in schemas
+    ]
+
+
+def ids_in_use(topics: Iterable[TopicState]) -> set[int | str]:
+    """Return every id and GUID that records of these topics may carry."""
+    return {usual_id(text) for topic in topics for used in topic.schemas if may_name(used) for text in used.ids}
+
+
+_MOST_IDS = 1000
+
+
+def merged(before: Iterable[UsedSchemas], added: Iterable[UsedSchemas]) -> tuple[UsedSchemas, ...]:
+    """Return what all the records of a topic name. Parts without a frame are left out once nothing is framed."""
+    parts: dict[str, UsedSchemas] = {used.part: used for used in before}
+    for used in added:
+        old = parts.get(used.part)
+        if old is not None:
+            ids = dict(old.ids)
+            for text, count in used.ids.items():
+                if text in ids or len(ids) < _MOST_IDS:
+                    ids[text] = ids.get(text, 0) + count
+            sums: Mapping[str, int] = {n: getattr(old, n) + getattr(used, n) for n in ("fields", "framed", "sure")}
+            used = UsedSchemas(part=used.part, ids=ids, **sums)
+        parts[used.part] = used
+    return tuple(parts[part] for part in sorted(parts))

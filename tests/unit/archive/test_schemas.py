@@ -1,0 +1,111 @@
+"""The schemas of a restore point, and what the keys and values of a topic name."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbackup.archive.models import SchemaReference, Schemas, SchemaVersion, TopicState, UsedSchemas, dump, load
+from kbackup.archive.schemas import SchemaIndex, UnknownId, ids_in_use, merged, names_schemas, unknown_ids
+from kbackup.errors import UndecodableError
+
+
+def version(
+    subject: str, number: int, schema_id: int, *needs: str, state: str = "active", guid: str = ""
+) -> SchemaVersion:
+    references = tuple(SchemaReference(name=f"{n}.proto", subject=n, version=1) for n in needs)
+    return SchemaVersion(
+        subject=subject,
+        version=number,
+        id=schema_id,
+        guid=guid,
+        schema=f'"{subject}{number}"',
+        references=references,
+        state=state,  # type: ignore[arg-type]
+    )
+
+
+def document(*versions: SchemaVersion) -> Schemas:
+    return Schemas(captured_at="", registry="http://r", kept="all", versions=versions)
+
+
+def used(
+    framed: int, ids: dict[str, int], fields: int | None = None, sure: int = 1, part: str = "value"
+) -> UsedSchemas:
+    fields = framed if fields is None else fields
+    return UsedSchemas(part=part, fields=fields, framed=framed, sure=sure, ids=ids)  # type: ignore[arg-type]
+
+
+def topic(*schemas: UsedSchemas) -> TopicState:
+    return TopicState(
+        name="t", id="", incarnation=1, captured=1, state="present", partitions=(), schemas=schemas, counted=1
+    )
+
+
+def test_a_document_is_read_as_it_was_written() -> None:
+    whole = document(version("a", 1, 1, "b", guid="00000000-0000-0000-0000-000000000001"), version("b", 1, 2))
+    assert load(Schemas, dump(whole), "schemas.json").versions == whole.versions
+
+
+def test_an_id_means_the_default_context_and_what_is_there() -> None:
+    index = SchemaIndex(
+        document(version(":.x:a", 1, 5), version("old", 1, 5, state="gone"), version("b", 1, 5), version(":.x:c", 1, 6))
+    )
+    assert index.find(5).subject == "b"
+    assert index.find(6).subject == ":.x:c"
+    with pytest.raises(UndecodableError, match="no schema 7"):
+        index.find(7)
+
+
+@pytest.mark.parametrize(
+    ("versions", "order"),
+    [
+        ([version("a", 1, 1, "b", "c"), version("b", 1, 2, "c"), version("c", 1, 3)], ["c.proto", "b.proto"]),
+        ([version("a", 1, 1, "b"), version("b", 1, 2, "c"), version("c", 1, 3, "b")], ["c.proto", "b.proto"]),
+        ([version("a", 1, 1, "a")], []),
+        ([version(":.x:a", 1, 1, "b"), version(":.x:b", 1, 2)], ["b.proto"]),
+    ],
+    ids=["shared", "circle", "itself", "context"],
+)
+def test_references_come_after_what_they_need(versions: list[SchemaVersion], order: list[str]) -> None:
+    schema = SchemaIndex(document(*versions)).schema(1)
+    assert [name for name, _ in schema.references] == order
+
+
+def test_references_may_be_thousands_deep() -> None:
+    chain = [version(f"s{n}", 1, n + 1, f"s{n + 1}") for n in range(5000)]
+    assert len(SchemaIndex(document(*chain, version("s5000", 1, 5001))).schema(1).references) == 5000
+
+
+def test_a_reference_that_is_not_there_is_named() -> None:
+    with pytest.raises(UndecodableError, match="schema a version 1 refers to b version 1"):
+        SchemaIndex(document(version("a", 1, 1, "b"))).schema(1)
+
+
+@pytest.mark.parametrize(
+    ("of", "named", "unknown"),
+    [
+        (used(10, {"1": 10}), True, []),
+        (used(10, {"1": 6, "9": 4}), True, ["9"]),
+        (used(10, {"9": 10}), False, ["9"]),  # the schema was deleted
+        (used(10, {"9": 10}, fields=100), False, []),  # data that begins like a frame by chance
+        (used(10, {"9": 10}, sure=0), False, []),  # numbers of eight bytes
+        (used(10, {"1": 10}, fields=100, sure=0), False, []),  # a number looks like a known id
+        (used(10, {"1": 10}, sure=0), True, []),  # Avro's texts of two letters
+        (used(2000, {"1": 900, "9": 100}), False, ["9"]),  # most ids are beyond what is listed
+    ],
+)
+def test_keys_or_values_are_judged_as_a_whole(of: UsedSchemas, named: bool, unknown: list[str]) -> None:
+    index = SchemaIndex(document(version("a", 1, 1)))
+    assert names_schemas(of, index) is named
+    assert unknown_ids([topic(of)], index) == [UnknownId("t", "value", i, of.ids[i]) for i in unknown]
+
+
+def test_counts_add_up() -> None:
+    both = merged([used(2, {"1": 2}), used(1, {"7": 1}, part="key")], [used(3, {"1": 1, "2": 2}, fields=5, sure=0)])
+    assert both == (used(1, {"7": 1}, part="key"), used(5, {"1": 3, "2": 2}, fields=7))
+    assert ids_in_use([topic(*both)]) == {1, 2, 7}
+
+
+def test_ids_beyond_a_thousand_are_not_listed() -> None:
+    many = merged([used(1000, {str(n): 1 for n in range(1, 1001)})], [used(2, {"1": 1, "5000": 1})])
+    assert (len(many[0].ids), many[0].framed, many[0].ids["1"], "5000" in many[0].ids) == (1000, 1002, 2, False)
