@@ -32,6 +32,7 @@ from kbackup.metadata.entities import (
     TopicName,
     Znode,
 )
+from kbackup.schemas.base import SchemaVersion, SubjectSettings
 from kbackup.util.text import ArchiveId
 
 if TYPE_CHECKING:
@@ -211,43 +212,6 @@ class Metadata(Document, frozen=True, kw_only=True):
 
 
 # The schemas of a restore point: what a schema registry held, as far as records of the restore point may need it.
-
-
-class SchemaReference(Member, frozen=True, kw_only=True):
-    """Another schema that a schema needs, by the name that it has in the text."""
-
-    name: str
-    subject: str
-    version: int
-
-
-class SchemaVersion(Member, frozen=True, kw_only=True):
-    """A version of a subject. A subject of another context than the default one is `:.context:subject`.
-
-    `state` is 'active', 'deleted' (softly: the registry still knows its id), or 'gone': the registry no longer has it,
-    and the restore point keeps it from earlier ones, since records carry its id. `guid` is empty if the registry has
-    none; `metadata` and `rules` are the registry's own JSON.
-    """
-
-    subject: str
-    version: int
-    id: int
-    guid: str = ""
-    type: str = "AVRO"
-    schema: str
-    references: tuple[SchemaReference, ...] = ()
-    metadata: dict[str, Any] | None = None
-    rules: dict[str, Any] | None = None
-    state: Literal["active", "deleted", "gone"] = "active"
-
-
-class SubjectSettings(Member, frozen=True, kw_only=True):
-    """What is set for a subject, for a context (`:.context:`), or ('') for the whole registry: `config` is the
-    registry's own JSON, with `compatibilityLevel`. Null where nothing is set."""
-
-    subject: str
-    config: dict[str, Any] | None = None
-    mode: str | None = None
 
 
 class Schemas(Document, frozen=True, kw_only=True):

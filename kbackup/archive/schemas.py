@@ -8,9 +8,9 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from kbackup.archive.models import Schemas, SchemaVersion, TopicState, UsedSchemas
+from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import KINDS, Kind, Schema
+from kbackup.schemas.base import KINDS, Kind, Schema, SchemaVersion
 
 Place = tuple[str, int]
 """A subject and a version of it."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlsplit
+
+import msgspec
 
 from kbackup.errors import KbackupError, UndecodableError, UsageError
 
@@ -26,6 +28,46 @@ class Schema(NamedTuple):
     text: str
     references: tuple[tuple[str, str], ...] = ()
     name: str = "the schema"
+
+
+# What a registry holds, as a restore point keeps it.
+
+
+class SchemaReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another schema that a schema needs, by the name that it has in the text."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class SchemaVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A version of a subject. A subject of another context than the default one is `:.context:subject`.
+
+    `state` is 'active', 'deleted' (softly: the registry still knows its id), or 'gone': the registry no longer has it,
+    and the restore point keeps it from earlier ones, since records carry its id. `guid` is empty if the registry has
+    none; `metadata` and `rules` are the registry's own JSON.
+    """
+
+    subject: str
+    version: int
+    id: int
+    guid: str = ""
+    type: str = "AVRO"
+    schema: str
+    references: tuple[SchemaReference, ...] = ()
+    metadata: dict[str, Any] | None = None
+    rules: dict[str, Any] | None = None
+    state: Literal["active", "deleted", "gone"] = "active"
+
+
+class SubjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is set for a subject, for a context (`:.context:`), or ('') for the whole registry: `config` is the
+    registry's own JSON, with `compatibilityLevel`. Null where nothing is set."""
+
+    subject: str
+    config: dict[str, Any] | None = None
+    mode: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.models import SchemaReference, Schemas, SchemaVersion, TopicState, UsedSchemas, dump, load
+from kbackup.archive.models import Schemas, TopicState, UsedSchemas, dump, load
 from kbackup.archive.schemas import SchemaIndex, UnknownId, ids_in_use, merged, names_schemas, unknown_ids
 from kbackup.errors import UndecodableError
+from kbackup.schemas.base import SchemaReference, SchemaVersion
 
 
 def version(
