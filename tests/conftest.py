@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scripts.dev.azurite import Azurite
     from scripts.dev.gcs import FakeGcs
     from scripts.dev.kafka import Broker
+    from scripts.dev.registry import Apicurio
     from scripts.dev.s3 import Minio, MotoServer, S3Server, VersityServer
     from scripts.dev.secured import SecuredBroker
 
@@ -38,6 +39,7 @@ _SERVERS = {
     "versitygw_server",
     "azurite_server",
     "fakegcs_server",
+    "apicurio",
     "spark",
     "bucket",
 }
@@ -111,6 +113,15 @@ def fakegcs_server() -> Iterator[FakeGcs]:
     from scripts.dev.gcs import FakeGcs
 
     with FakeGcs() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def apicurio() -> Iterator[Apicurio]:
+    """One schema registry for all tests that don't need an empty one."""
+    from scripts.dev.registry import Apicurio
+
+    with Apicurio() as running:
         yield running
 
 

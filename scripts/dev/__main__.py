@@ -1,4 +1,6 @@
-"""Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|versitygw|azurite|fakegcs|all
+"""Servers for a developer, in the foreground:
+
+    python -m scripts.dev kafka|minio|moto|versitygw|azurite|fakegcs|apicurio|all
 
 `fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy*.xml or of the packages in
 `kbackup.spark.delta`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
@@ -17,17 +19,19 @@ from scripts.dev.azurite import Azurite, azurite
 from scripts.dev.cache import FAKE_GCS, HELM, MINIO, VERSITY, binary, check_rules
 from scripts.dev.gcs import FakeGcs
 from scripts.dev.kafka import Broker
+from scripts.dev.registry import Apicurio
 from scripts.dev.s3 import Minio, MotoServer, VersityServer
 from scripts.dev.tools import MissingToolError
 
-_STORES: dict[str, type[Minio | MotoServer | VersityServer | Azurite | FakeGcs]] = {
+_HTTP: dict[str, type[Minio | MotoServer | VersityServer | Azurite | FakeGcs | Apicurio]] = {
     "minio": Minio,
     "moto": MotoServer,
     "versitygw": VersityServer,
     "azurite": Azurite,
     "fakegcs": FakeGcs,
+    "apicurio": Apicurio,
 }
-_SERVERS = ["kafka", *_STORES]
+_SERVERS = ["kafka", *_HTTP]
 
 
 def main(arguments: list[str]) -> int:
@@ -35,8 +39,8 @@ def main(arguments: list[str]) -> int:
         case ["lock"]:
             jars.lock()
         case ["fetch"]:
-            print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), sep="\n")
-            print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), azurite(), sep="\n")
+            print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), jars.serdes_jars(), sep="\n")
+            print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), azurite(), jars.apicurio(), sep="\n")
         case ["rules"]:
             check_rules()
             print("the alert rules pass their tests")
@@ -56,7 +60,7 @@ def _serve(names: list[str]) -> None:
             if name == "kafka":
                 tells = {"bootstrap.servers": stack.enter_context(Broker()).bootstrap}
             else:
-                server = _STORES[name]()
+                server = _HTTP[name]()
                 stack.enter_context(server)
                 tells = server.env
             print(f"{name}:", *(f"{variable}={value}" for variable, value in tells.items()), flush=True)

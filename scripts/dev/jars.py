@@ -1,7 +1,8 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
 `kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2, `zookeeper-jars.sha256` ZooKeeper and the last
-Kafka that runs with it; Delta with s3a is as `kbackup.spark.delta` names and locks it for users.
+Kafka that runs with it, `apicurio-jars.sha256` a schema registry, `serdes-jars.sha256` its Java clients; Delta with s3a
+is as `kbackup.spark.delta` names and locks it for users.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import tarfile
 import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,7 +20,8 @@ from kbackup.store.s3 import S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
-_MODULES = {"kafka": _HERE / "ivy.xml", "mirror": _HERE / "ivy-mirror.xml", "zookeeper": _HERE / "ivy-zookeeper.xml"}
+_MODULES = {name: _HERE / f"ivy-{name}.xml" for name in ("mirror", "zookeeper", "apicurio", "serdes")}
+_MODULES["kafka"] = _HERE / "ivy.xml"
 LOCKS = {label: _HERE / f"{label}-jars.sha256" for label in _MODULES} | {"delta": DELTA_LOCK}
 
 
@@ -48,6 +51,27 @@ zookeeper_jars = functools.partial(_jars, "zookeeper")
 
 delta_jars = functools.partial(_jars, "delta")
 """Delta (22 MB)."""
+
+
+serdes_jars = functools.partial(_jars, "serdes")
+"""Apicurio's Java serializers and deserializers of Avro, Protobuf and JSON Schema, with what they need (62 MB).
+
+Confluent's own are not in the public repository."""
+
+
+@functools.cache
+def apicurio() -> Path:
+    """The folder of Apicurio Registry, unpacked; its archive is fetched on first use (158 MB)."""
+    digest, name = LOCKS["apicurio"].read_text().split()
+
+    def fill(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as fetched:
+            _resolve("apicurio", Path(fetched))
+            cache.check_sums(Path(fetched), {name: digest})
+            with tarfile.open(Path(fetched) / name) as archive:
+                archive.extractall(folder, filter="data")
+
+    return cache.entry(f"apicurio-{digest[:12]}", fill)
 
 
 def lock() -> None:
