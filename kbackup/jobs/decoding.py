@@ -108,10 +108,10 @@ def registry_decoders(options: RegistryOptions, parts: Iterable[str] = PARTS) ->
             "no schema registry is named", "give --schema-registry, or schema_registry.url in kbackup.toml"
         )
     try:
-        from kbackup.kafka.schema_registry import CachedRegistry
+        from kbackup.kafka.schema_registry import SchemaRegistry
     except ImportError as error:
         raise missing(error) from error
-    registry = CachedRegistry(options)
+    registry = SchemaRegistry(options)
     return {part: ByRegistry(registry, HEADERS[part]) for part in parts}
 
 

@@ -1,115 +1,323 @@
-"""A schema registry, by its own client: schemas by the ids that records carry. Nothing is ever written there."""
+"""A schema registry, by the REST API that Confluent published and others serve: read, and written to by restores.
+
+Its answers are a stranger's: their size and time are bounded, and each is checked before it is used."""
 
 from __future__ import annotations
 
 import base64
-from typing import cast
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+from urllib.parse import quote
 
-from confluent_kafka.schema_registry import Schema as Registered
-from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
-from confluent_kafka.schema_registry.common._httpx_compat import httpx
+import certifi
+import httpx2 as httpx
+import msgspec
 from confluent_kafka.schema_registry.confluent import meta_pb2
 from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 
-from kbackup.errors import UndecodableError, UnreachableError, UsageError
-from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema
+from kbackup.errors import KbackupError, RefusedError, UndecodableError, UnreachableError, UsageError
+from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema, SchemaReference, SchemaVersion, SubjectSettings
 
 BUILT_IN = {
     file.name: base64.b64encode(file.serialized_pb).decode() for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
 }
 """The files that Protobuf schemas import without naming them as references: every registry has them."""
 _SECONDS = 20
+_WHOLE_SECONDS = 120  # for an answer that comes slowly
+_MOST_BYTES = 64 << 20  # of an answer
 _TRIES_AGAIN = 2
+_PAUSE = 0.5  # s
 _DENIED = (401, 403)
 _BUSY = (408, 429)
-_NO_SCHEMA = (40401, 40402, 40403)
-"""The registry's own codes: no such subject, version, schema."""
+_NOT_THERE = (40401, 40402, 40403, 40404, 40406, 40408, 40409)
+"""The registry's own codes: no such subject, version, schema; deleted already; nothing is set."""
+_TYPES = "application/vnd.schemaregistry.v1+json, application/json"
+
+T = TypeVar("T")
 
 
-class CachedRegistry:
-    """A client of a schema registry; thread-safe. It caches the answers."""
+class _Answer(msgspec.Struct):
+    """A version as registries tell it, or what they say of an id."""
+
+    schema: str
+    subject: str = ""
+    version: int = 0
+    id: int = 0
+    guid: str | None = None
+    schema_type: str | None = msgspec.field(name="schemaType", default=None)
+    references: list[SchemaReference] | None = None
+    metadata: dict[str, Any] | None = None
+    rules: dict[str, Any] | None = msgspec.field(name="ruleSet", default=None)
+
+
+class _Place(msgspec.Struct):
+    subject: str
+    version: int
+
+
+class _Registered(msgspec.Struct):
+    id: int
+
+
+class _Error(msgspec.Struct):
+    error_code: int = 0
+    message: str = ""
+
+
+class RegistryRefusedError(RefusedError):
+    """The registry does not take what is written; `code` is its own."""
+
+    def __init__(self, message: str, hint: str, code: int) -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class SchemaRegistry:
+    """A client; thread-safe. `UnreachableError` if it can't be reached, denies access or is no registry.
+
+    Subjects of other contexts than the default one are `:.context:subject`."""
 
     def __init__(self, options: RegistryOptions) -> None:
         options.check()
         self.url = options.url
-        files = {
-            "ssl.ca.location": options.ca_bundle,
-            "ssl.certificate.location": options.client_certificate,
-            "ssl.key.location": options.client_key,
-            "ssl.key.password": options.client_key_password,
-        }
-        properties: dict[str, object] = {name: value for name, value in files.items() if value}
-        properties |= {"url": options.url, "timeout": _SECONDS, "max.retries": _TRIES_AGAIN, "retries.wait.ms": 500}
-        if options.user:
-            properties["basic.auth.user.info"] = f"{options.user}:{options.password}"
-        if options.token:
-            properties |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": options.token}
-            # which cluster behind a shared address it is: Confluent Cloud's, and to the client a must
-            properties["bearer.auth.logical.cluster"] = ""
+        self._urls = [url.strip().rstrip("/") for url in options.url.split(",")]
         try:
-            self._client = SchemaRegistryClient(properties)
+            context = ssl.create_default_context(cafile=options.ca_bundle or certifi.where())
+            if options.client_certificate:
+                password = options.client_key_password or None
+                context.load_cert_chain(options.client_certificate, options.client_key or None, password)
         except (OSError, ValueError) as error:  # a file that is not there, or no certificate
             raise UsageError(
                 f"the schema registry's certificates can't be used: {error}",
                 "set schema_registry.ca_bundle, client_certificate and client_key to PEM files",
             ) from error
+        login = httpx.BasicAuth(options.user, options.password) if options.user else None
+        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
+        self._client = httpx.Client(verify=context, auth=login, headers=headers, timeout=_SECONDS)
+        self._schemas: dict[int | str, Schema] = {}
+
+    def contexts(self) -> list[str]:
+        """Return '' for the default context, and `:.context:` for each other one."""
+        names = self._read(list[str], "/contexts") or []
+        return ["", *sorted(f":{name.strip(':')}:" for name in names if name.strip(":.") != "")]
+
+    def subjects(self, deleted: bool = False) -> list[str]:
+        """Return the subjects of all contexts; with `deleted` also those that are softly deleted."""
+        return self._read(list[str], "/subjects", subjectPrefix=":*:", **_flag(deleted)) or []
+
+    def versions(self, subject: str, deleted: bool = False) -> list[int]:
+        """Return a subject's versions, [] if there is no such subject."""
+        return self._read(list[int], f"/subjects/{_quoted(subject)}/versions", **_flag(deleted)) or []
+
+    def version(self, subject: str, number: int) -> SchemaVersion | None:
+        """Return a version, also a deleted one; its state is not known."""
+        answer = self._read(_Answer, f"/subjects/{_quoted(subject)}/versions/{number}", deleted="true")
+        return None if answer is None else _version_of(answer, subject, number)
+
+    def places(self, schema_id: int | str, context: str = "") -> list[tuple[str, int]]:
+        """Return the subjects and versions of an id or a GUID, also deleted ones."""
+        if isinstance(schema_id, str):
+            ids = self._read(list[dict[str, Any]], f"/schemas/guids/{_quoted(schema_id)}/ids") or []
+            found = [each["id"] for each in ids if isinstance(each.get("id"), int)]
+            return [place for each in found for place in self.places(each, context)]
+        subject = {"subject": context} if context else {}
+        path = f"/schemas/ids/{schema_id}/versions"
+        return [(p.subject, p.version) for p in self._read(list[_Place], path, deleted="true", **subject) or []]
+
+    def settings(self, subject: str) -> SubjectSettings:
+        """Return what is set for a subject, a context (`:.context:`), or ('') for all."""
+        at = f"/{_quoted(subject)}" if subject else ""
+        config = self._read(dict[str, Any], f"/config{at}")
+        mode = self._read(dict[str, Any], f"/mode{at}")
+        return SubjectSettings(subject=subject, config=config, mode=(mode or {}).get("mode"))
+
+    def set_config(self, subject: str, config: Mapping[str, Any] | None) -> None:
+        """Set the compatibility and what goes with it; None: as for all others."""
+        body = None
+        if config is not None:
+            body = {"compatibility" if name == "compatibilityLevel" else name: value for name, value in config.items()}
+        self._set("config", subject, body)
+
+    def set_mode(self, subject: str, mode: str | None, force: bool = False) -> None:
+        self._set("mode", subject, None if mode is None else {"mode": mode}, **({"force": "true"} if force else {}))
+
+    def _set(self, what: str, subject: str, body: Mapping[str, Any] | None, **query: str) -> None:
+        at = f"/{_quoted(subject)}" if subject else ""
+        self._ask("DELETE" if body is None else "PUT", f"/{what}{at}", body, query)
+
+    def register(self, version: SchemaVersion, keep: bool) -> int:
+        """Register a schema under its subject; `keep` asks for its version and id, which takes the mode IMPORT. Return
+        the id that it has now: registries may give another one. `RegistryRefusedError` if it isn't taken."""
+        body = _body(version) | ({"version": version.version, "id": version.id} if keep else {})
+        answer = self._ask("POST", f"/subjects/{_quoted(version.subject)}/versions", body)
+        return self._checked(_Registered, answer).id
+
+    def lookup(self, version: SchemaVersion) -> SchemaVersion | None:
+        """Return the version of the same subject with the same schema, also a deleted one; None if there is none."""
+        answer = self._ask("POST", f"/subjects/{_quoted(version.subject)}", _body(version), {"deleted": "true"})
+        return None if answer is None else _version_of(self._checked(_Answer, answer), version.subject, 0)
+
+    def delete(self, subject: str, number: int, permanent: bool = False) -> None:
+        """Delete a version: softly, or what was deleted softly for good. One that is gone already is no error."""
+        query = {"permanent": "true"} if permanent else {}
+        self._ask("DELETE", f"/subjects/{_quoted(subject)}/versions/{number}", None, query)
 
     def schema(self, schema_id: int | str) -> Schema:
         """Return the schema of an id or GUID with all schemas that it refers to.
 
-        `UndecodableError` if the registry lacks one of them, `UnreachableError` if it can't be reached.
+        `UndecodableError` if the registry lacks one of them.
         """
-        try:
-            registered = (
-                self._client.get_schema(schema_id)
-                if isinstance(schema_id, int)
-                else self._client.get_schema_by_guid(schema_id)
-            )
-            references = self._references(registered, {})
-        except SchemaRegistryError as error:
-            raise self._refused(error, schema_id) from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UnreachableError(
-                f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
-                "check the URL, and that schema_registry.ca_bundle holds the issuer of its certificate",
-            ) from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:  # of an answer that is none
-            raise self._strange() from error
-        kind = registered.schema_type or "AVRO"
-        if kind == "PROTOBUF":
-            references = {**BUILT_IN, **references}
-        if kind not in KINDS or not registered.schema_str:
-            raise UndecodableError(f"schema {schema_id} is of type {kind}, which is not known here")
-        return Schema(cast(Kind, kind), registered.schema_str, tuple(references.items()), f"schema {schema_id}")
+        if schema_id not in self._schemas:
+            place = f"ids/{schema_id}" if isinstance(schema_id, int) else f"guids/{_quoted(schema_id)}"
+            found = self._read(_Answer, f"/schemas/{place}")
+            if found is None:
+                raise UndecodableError(f"the registry has no schema {schema_id}")
+            kind = found.schema_type or "AVRO"
+            if kind not in KINDS or not found.schema:
+                raise UndecodableError(f"schema {schema_id} is of type {kind}, which is not known here")
+            references = self._references(found.references or (), schema_id)
+            if kind == "PROTOBUF":
+                references = {**BUILT_IN, **references}
+            name = f"schema {schema_id}"
+            self._schemas[schema_id] = Schema(cast(Kind, kind), found.schema, tuple(references.items()), name)
+        return self._schemas[schema_id]
 
-    def _references(self, schema: Registered, known: dict[str, str]) -> dict[str, str]:
-        """Texts by the names that they are referred to, deepest first."""
-        for reference in schema.references or ():
-            if reference.name in known or not (reference.name and reference.subject and reference.version):
-                continue
-            found = self._client.get_version(reference.subject, reference.version, deleted=True).schema
-            known[reference.name] = ""  # a circle ends here
-            self._references(found, known)
-            del known[reference.name]
-            known[reference.name] = found.schema_str or ""
+    def _references(self, first: list[SchemaReference] | tuple[()], schema_id: int | str) -> dict[str, str]:
+        """Return texts by the names that they are referred to, deepest first; a circle ends where it closes."""
+        known: dict[str, str] = {}
+        begun: set[str] = set()
+        waiting = [("", "", iter(first))]
+        while waiting:
+            name, text, rest = waiting[-1]
+            for r in rest:
+                if r.name in begun:
+                    continue
+                begun.add(r.name)
+                found = self.version(r.subject, r.version)
+                if found is None:
+                    raise UndecodableError(f"the registry has no schema {schema_id} with all that it refers to")
+                waiting.append((r.name, found.schema, iter(found.references)))
+                break
+            else:
+                waiting.pop()
+                if name:
+                    known[name] = text
         return known
 
-    def _refused(self, error: SchemaRegistryError, schema_id: int | str) -> Exception:
-        if error.error_code in _NO_SCHEMA:
-            return UndecodableError(f"the registry has no schema {schema_id}")
-        if error.http_status_code in _DENIED:
-            return UnreachableError(
-                f"the schema registry {self.url} denies access: HTTP status {error.http_status_code}",
+    def _read(self, kind: type[T], path: str, **query: str) -> T | None:
+        """Return the answer, checked; None if there is no such thing."""
+        answer = self._ask("GET", path, query=query)
+        return None if answer is None else self._checked(kind, answer)
+
+    def _checked(self, kind: type[T], answer: bytes | None) -> T:
+        try:
+            return msgspec.json.decode(answer or b"", type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._strange() from error
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, str] | None = None
+    ) -> bytes | None:
+        """Return the answer's bytes, None where the registry says that there is no such thing. Every request may be
+        sent again: to register, set or delete the same thing twice changes nothing more."""
+        content = None if body is None else msgspec.json.encode(body)
+        for n in range(tries := (1 + _TRIES_AGAIN) * len(self._urls)):
+            url = self._urls[n % len(self._urls)] + path
+            try:
+                status, answer = self._send(method, url, content, query or {})
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if n + 1 < tries and not isinstance(error, httpx.InvalidURL):
+                    time.sleep(_PAUSE if n % len(self._urls) == len(self._urls) - 1 else 0)
+                    continue
+                raise UnreachableError(
+                    f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
+                    "check the URL, and that schema_registry.ca_bundle holds the issuer of its certificate",
+                ) from error
+            if status < 300:
+                return answer
+            if (status >= 500 or status in _BUSY) and n + 1 < tries:
+                time.sleep(_PAUSE)
+                continue
+            self._check(method, status, answer, path)
+            return None
+        raise AssertionError  # the last try returns or raises
+
+    def _send(self, method: str, url: str, content: bytes | None, query: Mapping[str, str]) -> tuple[int, bytes]:
+        headers = {"Accept": _TYPES} | ({"Content-Type": "application/json"} if content is not None else {})
+        until, data = time.monotonic() + _WHOLE_SECONDS, bytearray()
+        with self._client.stream(method, url, content=content, params=query, headers=headers) as response:
+            for chunk in response.iter_bytes():
+                data += chunk
+                if len(data) > _MOST_BYTES or time.monotonic() > until:
+                    raise self._too_much()
+        return response.status_code, bytes(data)
+
+    def _too_much(self) -> KbackupError:
+        return UnreachableError(
+            f"an answer of the schema registry {self.url} is larger than {_MOST_BYTES >> 20} MiB, or does not end in "
+            f"{_WHOLE_SECONDS} s",
+            "check what answers at schema_registry.url",
+        )
+
+    def _check(self, method: str, status: int, answer: bytes, path: str) -> None:
+        """Raise the error of a refused request; none where it only says that something is not there."""
+        try:
+            said = msgspec.json.decode(answer, type=_Error)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            said = _Error()
+        if said.error_code in _NOT_THERE or (status == 404 and path.startswith(("/contexts", "/schemas/guids"))):
+            return
+        if status in _DENIED:
+            raise UnreachableError(
+                f"the schema registry {self.url} denies access: HTTP status {status}",
                 "set schema_registry.user and schema_registry.password, or schema_registry.token",
             )
-        if error.http_status_code >= 500 or error.http_status_code in _BUSY:
-            return UnreachableError(
-                f"the schema registry {self.url} fails: {error.error_message} (HTTP status {error.http_status_code})",
-                "try again later, or decode by schema files",
+        words = f"{said.message[:500]} (HTTP status {status})"
+        if status >= 500 or status in _BUSY:
+            raise UnreachableError(
+                f"the schema registry {self.url} fails: {words}", "try again later, or decode by schema files"
             )
-        return self._strange()
+        if said.error_code and method != "GET":
+            raise RegistryRefusedError(
+                f"the schema registry {self.url} refuses {method} {path}: {words}",
+                "see what it has there: kbackup schemas diff",
+                said.error_code,
+            )
+        raise self._strange()
 
     def _strange(self) -> UnreachableError:
         return UnreachableError(
             f"what answers at {self.url} is no schema registry", "check schema_registry.url, its path too"
         )
+
+
+def _flag(deleted: bool) -> dict[str, str]:
+    return {"deleted": "true"} if deleted else {}
+
+
+def _quoted(name: str) -> str:
+    """Return a subject as a part of a path: also '..' and '/' stay in their place."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def _body(version: SchemaVersion) -> dict[str, Any]:
+    references = [msgspec.to_builtins(r) for r in version.references]
+    every = {"references": references, "metadata": version.metadata, "ruleSet": version.rules}
+    kind = {"schemaType": version.type} if version.type != "AVRO" else {}
+    return {"schema": version.schema, **kind, **{name: value for name, value in every.items() if value}}
+
+
+def _version_of(answer: _Answer, subject: str, number: int) -> SchemaVersion:
+    return SchemaVersion(
+        subject=subject,
+        version=number or answer.version,
+        id=answer.id,
+        guid=answer.guid or "",
+        type=answer.schema_type or "AVRO",
+        schema=answer.schema,
+        references=tuple(answer.references or ()),
+        metadata=answer.metadata,
+        rules=answer.rules,
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
-from kbackup.kafka.schema_registry import CachedRegistry
+from kbackup.kafka.schema_registry import SchemaRegistry
 from kbackup.schemas.base import RegistryOptions, Schema
 from kbackup.schemas.decoder import codec_of
 from scripts.dev.secured import Authority
@@ -24,7 +24,7 @@ def running() -> Iterator[FakeRegistry]:
 
 
 def ask(registry: FakeRegistry, schema_id: int | str = 1, **options: str) -> Schema:
-    return CachedRegistry(RegistryOptions(url=registry.url, **options)).schema(schema_id)
+    return SchemaRegistry(RegistryOptions(url=registry.url, **options)).schema(schema_id)
 
 
 def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
@@ -32,7 +32,7 @@ def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
     running.register("money/eu", {"schema": "money", "references": [{"name": "deep", "subject": "deep", "version": 1}]})
     both = [{"name": "money", "subject": "money/eu", "version": 1}, {"name": "deep", "subject": "deep", "version": 1}]
     answer = running.register("order", {"schema": "order", "schemaType": "PROTOBUF", "references": both})
-    client = CachedRegistry(RegistryOptions(url=running.url + "/"))
+    client = SchemaRegistry(RegistryOptions(url=running.url + "/"))
     due = client.schema(3)
     assert (due.kind, due.text, due.name) == ("PROTOBUF", "order", "schema 3")
     assert [r for r in due.references if r[0] in ("deep", "money")] == [("deep", "deepest"), ("money", "money")]
@@ -95,15 +95,15 @@ def test_one_that_fails(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) 
 
 def test_answers_of_other_servers_are_refused(running: FakeRegistry) -> None:
     with pytest.raises(UnreachableError, match="is no schema registry"):
-        CachedRegistry(RegistryOptions(url=f"{running.url}/elsewhere")).schema(1)
+        SchemaRegistry(RegistryOptions(url=f"{running.url}/elsewhere")).schema(1)
 
 
 def test_one_that_is_not_there(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     running.register("a", {"schema": "x"})
     with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1 can't be reached: "):
-        CachedRegistry(RegistryOptions(url="http://127.0.0.1:1")).schema(1)
-    several = CachedRegistry(RegistryOptions(url=f"http://127.0.0.1:1,{running.url}"))
+        SchemaRegistry(RegistryOptions(url="http://127.0.0.1:1")).schema(1)
+    several = SchemaRegistry(RegistryOptions(url=f"http://127.0.0.1:1,{running.url}"))
     assert several.schema(1).text == "x"
 
 
@@ -121,7 +121,7 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ask(running)
     for bundle in ("gone.pem", "key.pem"):
         with pytest.raises(UsageError, match="certificates can't be used"):
-            CachedRegistry(RegistryOptions(url="https://127.0.0.1:1", ca_bundle=str(tmp_path / bundle)))
+            SchemaRegistry(RegistryOptions(url="https://127.0.0.1:1", ca_bundle=str(tmp_path / bundle)))
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_options_that_can_not_be_used(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        CachedRegistry(RegistryOptions(**options))
+        SchemaRegistry(RegistryOptions(**options))

@@ -190,7 +190,7 @@ def test_invalid_expressions_and_conflicting_arguments_are_refused(
     [
         ("jq", ["find", "--jq", "."]),
         ("fastavro", ["cat", "orders", "--value-schema", "{avsc}"]),
-        ("confluent_kafka.schema_registry", ["cat", "orders", "--schema-registry", "http://127.0.0.1:1"]),
+        ("httpx2", ["cat", "orders", "--schema-registry", "http://127.0.0.1:1"]),
     ],
 )
 def test_without_its_library(
