@@ -12,6 +12,9 @@ from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import KINDS, Kind, Schema, SchemaVersion
 
+NOT_READ = "the schemas of this restore point"
+"""A warning of a restore point begins so if the registry could not be read."""
+
 Place = tuple[str, int]
 """A subject and a version of it."""
 
@@ -35,10 +38,11 @@ class SchemaIndex:
 
     def __init__(self, schemas: Schemas, built_in: Mapping[str, str] = MappingProxyType({})) -> None:
         self._built_in = built_in
-        self.places: dict[Place, SchemaVersion] = {(v.subject, v.version): v for v in schemas.versions}
+        self.places: dict[Place, SchemaVersion] = {}
         self._found: dict[int | str, SchemaVersion] = {}
         order = {"active": 0, "deleted": 1, "gone": 2}
         for v in sorted(schemas.versions, key=lambda v: (context_of(v.subject), order[v.state])):
+            self.places.setdefault((v.subject, v.version), v)
             self._found.setdefault(v.id, v)
             if v.guid:
                 self._found.setdefault(v.guid, v)

@@ -70,6 +70,7 @@ _VALUES = (
     ("tokens", "owner", "token"),
     ("client_metrics", "client metrics", "config"),
     ("features", "of", "feature"),
+    ("schemas", "subject", "name"),
 )
 """Parts of the differences that consist of values, and the names of the columns of owner and name."""
 
@@ -116,6 +117,7 @@ def _show(diff: Diff, reporter: Reporter) -> None:
         (len(diff.tokens), "tokens"),
         (len(diff.client_metrics), "settings of client metrics"),
         (len(diff.features), "features"),
+        (len(diff.schemas), "versions and settings of schemas"),
     )
     different = "different: " + ", ".join(f"{count:,} {label}" for count, label in counts if count)
     reporter.line("there are no differences" if diff.same else different)

@@ -137,10 +137,15 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
         from kbackup.metadata.entities import PARTS
 
         settings = archived.settings
-        counts = [f"{part.label} {settings[part.name]:,}" for part in PARTS if settings.get(part.name)]
+        parts = [f"{part.label} {settings[part.name]:,}" for part in PARTS if settings.get(part.name)]
         lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
-        fields.append(("settings", ", ".join(counts) or "none"))
+        fields.append(("settings", ", ".join(parts) or "none"))
         fields += [("not captured", ", ".join(lacking))] if lacking else []
+    if archived.schemas is not None:
+        of = archived.schemas
+        unknown = f"; {plural(len(of.unknown), 'id')} of records without a schema" if of.unknown else ""
+        counts = f"{plural(of.subjects, 'subject')}, {plural(of.versions, 'version')}"
+        fields.append(("schemas", f"{counts} of {of.captured_at}{unknown}"))
     reporter.fields(fields)
     reporter.line()
     reporter.table(

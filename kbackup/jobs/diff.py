@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import Groups, Manifest, Metadata
+from kbackup.archive.models import Groups, Manifest, Metadata, Schemas
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.secrets import without_secrets
@@ -136,6 +137,7 @@ class Diff:
     tokens: tuple[Value, ...]
     client_metrics: tuple[Value, ...]
     features: tuple[Value, ...]
+    schemas: tuple[Value, ...]
     not_compared: dict[str, str]
 
 
@@ -152,6 +154,7 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
     for t in states:
         captured.setdefault(t.captured, set()).add(t.name)
     documents = {seq: archive.groups(seq) for seq in captured}
+    schemas = archive.schemas(point)
     views = {
         t.name: TopicView(
             t.id,
@@ -163,7 +166,7 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
         for t in states
         for captured_as in (known[t.captured].get(t.name),)
     }
-    return _view(
+    view = _view(
         f"restore point {point.number}",
         metadata[point.number],
         views,
@@ -172,6 +175,18 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
         (t.name for t in point.topics if t.state != "deleted"),
         {name for each in documents.values() for name in (*(g.group for g in each.groups), *each.not_carried)},
     )
+    return replace_fields(view, settings={**view.settings, "schemas": _schema_values(schemas) if schemas else None})
+
+
+def _schema_values(schemas: Schemas) -> Values:
+    """Return the versions of a registry's subjects, and what is set for them."""
+    versions = {(v.subject, f"version {v.version}"): f"id {v.id}, {v.type}, {v.state}" for v in schemas.versions}
+    settings = {
+        (each.subject or "all subjects", name): str(value)
+        for each in schemas.settings
+        for name, value in {**(each.config or {}), "mode": each.mode}.items()
+    }
+    return versions | settings
 
 
 def live_view(properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str) -> DiffView:
@@ -285,12 +300,15 @@ def diff(a: DiffView, b: DiffView) -> Diff:
     unknown = {what: f"{view.name}: {why}" for view in (a, b) for what, why in view.unknown.items()}
     if not one_cluster:
         unknown["topic ids"] = "these are two clusters"
+    without = [view.name for view in (a, b) if view.settings.get("schemas") is None]
+    if len(without) == 1:
+        unknown["schemas"] = f"{without[0]} has none; a live registry: kbackup schemas diff"
     changes: dict[str, Any] = {
         "topics": tuple(_topics(a, b, made_anew, unknown)),
         "offsets": tuple(_offsets(a, b, made_anew)),
         "groups": tuple(_groups(a, b)),
         "acls": _acls(a.acls, b.acls),
-        **{name: _values(a.settings.get(name), b.settings.get(name)) for name in _SETTINGS},
+        **{name: _values(a.settings.get(name), b.settings.get(name)) for name in (*_SETTINGS, "schemas")},
     }
     return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
 

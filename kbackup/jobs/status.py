@@ -12,9 +12,10 @@ from typing import Literal
 from kbackup.archive import layout
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import is_held, read_lease
-from kbackup.archive.models import load
+from kbackup.archive.models import Manifest, load
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import Archive
+from kbackup.archive.schemas import NOT_READ, SchemaIndex, unknown_ids
 from kbackup.archive.verify.findings import Scope, Verification, VerificationFinding
 from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, NotFoundError
@@ -26,7 +27,7 @@ from kbackup.util.text import human_size, join_names, plural
 from kbackup.util.times import duration_text, ms_of, rfc3339
 
 Level = Literal["ok", "warning", "critical"]
-Subject = Literal["age", "losses", "damage", "drill", "lease"]
+Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas"]
 LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
 """From the best to the worst."""
 
@@ -141,7 +142,7 @@ def archive_status(
 
     `rules` are max_age, max_drill_age and allow_loss: with it, losses are counted and are no findings. `reports` holds
     the reports of drills; by default, the archive does. Reads a few small objects of the archive, whatever its size: no
-    segments, no manifests, no cluster.
+    segments, no manifests but the newest if that has warnings, no cluster.
     """
     at = moment if moment is not None else datetime.now(UTC)
     since = rfc3339(at - timedelta(days=RECENT_DAYS))
@@ -164,6 +165,7 @@ def archive_status(
         *_loss_findings(0 if rules.allow_loss else losses),
         *_damage_findings(verifications, damaged, damaged_reports),
         *_interrupted_findings(drilled, lease, rules.max_drill_age),
+        *(_schema_findings(archive, archive.manifest(last)) if last is not None and last.warnings else ()),
     ]
     added = [p for p in archive.restore_points if p.committed_at >= since]
     return ArchiveStatus(
@@ -352,6 +354,20 @@ def _interrupted_findings(
             "releasing its lease; the next writer takes it over"
         )
         yield StatusFinding("warning", "lease", message, "kbackup unlock")
+
+
+def _schema_findings(archive: Archive, newest: Manifest) -> Iterator[StatusFinding]:
+    """Schemas that the newest restore point could not get, and records whose schema nobody has."""
+    yield from (
+        StatusFinding("warning", "schemas", warning, "kbackup check")
+        for warning in newest.warnings
+        if warning.startswith(NOT_READ)
+    )
+    schemas = archive.schemas(newest)
+    if schemas is not None and (unknown := unknown_ids(newest.topics, SchemaIndex(schemas))):
+        named = join_names([f"{u.id} in {u.part}s of {u.topic}" for u in unknown], _NAMED)
+        message = f"records carry schemas that the registry does not have: {named}"
+        yield StatusFinding("warning", "schemas", message, "kbackup schemas show")
 
 
 # The figures of a status, in one line and as metrics.

@@ -26,6 +26,7 @@ from kbackup.archive.query.content import (
 )
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive
+from kbackup.archive.schemas import SchemaIndex, UnknownId, unknown_ids
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.metadata.entities import LABELS, NotCarried
@@ -274,6 +275,17 @@ class TopicOverview:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemasOverview:
+    """What a restore point has of a schema registry. `unknown` are ids that records carry and it has no schema for."""
+
+    registry: str
+    captured_at: str
+    subjects: int
+    versions: int
+    unknown: tuple[UnknownId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ArchiveOverview:
     """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
     last restore points. `choice` says what was chosen for a moment, and why; `not_known` what a repair or an adoption
@@ -297,6 +309,7 @@ class ArchiveOverview:
     let_go: int = 0
     settings: dict[str, int] = field(default_factory=dict)
     not_carried: tuple[NotCarried, ...] = ()
+    schemas: SchemasOverview | None = None
 
 
 def overview(
@@ -325,7 +338,17 @@ def overview(
         _overview(store, content, manifest, archive.state, archive.losses(manifest)),
         settings={name: len(part) for name, part in parts.items() if isinstance(part, tuple)},
         not_carried=metadata.not_carried,
+        schemas=schemas_overview(archive, manifest),
     )
+
+
+def schemas_overview(archive: Archive, manifest: Manifest) -> SchemasOverview | None:
+    schemas = archive.schemas(manifest)
+    if schemas is None:
+        return None
+    unknown = unknown_ids(manifest.topics, SchemaIndex(schemas))
+    subjects = len({v.subject for v in schemas.versions})
+    return SchemasOverview(schemas.registry, schemas.captured_at, subjects, len(schemas.versions), tuple(unknown))
 
 
 def view_as_restored(archive: Archive, point_name: str, at: int, named: str | None) -> tuple[View, list[TopicState]]:
