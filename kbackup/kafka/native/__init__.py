@@ -16,6 +16,7 @@ from kbackup.kafka.native.librdkafka import version
 __all__ = ["version"]
 
 try:
+    from kbackup.formats import schema_kernel  # noqa: F401 (another kernel of tasks)
     from kbackup.kafka.native import fill, produce
 except RuntimeError:  # numba finds no place to keep compiled code
     with TemporaryDirectory(prefix="kbackup-kernels-") as _folder:

@@ -1,0 +1,269 @@
+"""Schemas are counted and mapped as a slow reference does it, by compiled code and by plain Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import struct
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kbackup.formats
+from kbackup.errors import CorruptError, UndecodableError
+from kbackup.formats import record, schema_kernel
+from kbackup.formats.schema_ids import (
+    MOST_IDS,
+    PARTS,
+    Part,
+    SchemaCounter,
+    SchemaUse,
+    UnmappedSchemaError,
+    make_map,
+    merge,
+    rewrite,
+)
+from kbackup.schemas.decoder import HEADERS, SchemaFrame, frame_of
+from kbackup.types import RecordBlock, TopicPartition
+from tests.support.record_blocks import encoded, plain
+from tests.unit.formats.reference import Record, decode_records
+
+T = TopicPartition("t", 0)
+GUIDS = [str(uuid.UUID(int=n)) for n in (0, 1, 2**63, 2**64 + 5, 2**128 - 1)]
+IDS = [0, 1, 4660, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
+
+
+def _plain_kernel() -> ModuleType:
+    spec = importlib.util.find_spec("kbackup.formats.schema_kernel")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numba", None)
+        spec.loader.exec_module(module)
+    assert not module.COMPILED
+    return module
+
+
+KERNELS = {"compiled": schema_kernel, "plain": _plain_kernel()}
+
+
+@contextmanager
+def using(kernel: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kbackup.formats, "schema_kernel", KERNELS[kernel])
+        yield
+
+
+def id_frame(number: int, rest: bytes = b"") -> bytes:
+    return struct.pack(">BI", 0, number) + rest
+
+
+def guid_frame(guid: str, rest: bytes = b"") -> bytes:
+    return b"\x01" + uuid.UUID(guid).bytes + rest
+
+
+_REST = st.binary(max_size=6)
+_FRAMES = st.builds(id_frame, st.sampled_from(IDS), _REST)
+_FIELDS = st.none() | st.binary(max_size=9) | _FRAMES | st.integers(0, 2**40).map(lambda n: struct.pack(">q", n))
+_NAMES = st.sampled_from(["__key_schema_id", "__value_schema_id", "__value_schema_ix", "__key_schema_i", ""])
+_VALUES = _FIELDS | st.builds(guid_frame, st.sampled_from(GUIDS), _REST) | st.just(b"\x01" + bytes(15))
+_RECORDS = st.builds(
+    lambda kind, key, value, headers: Record(0, kind, 5 if kind >= 0 else None, key, value, headers),
+    st.sampled_from([-2, -1, 0, 1]),
+    _FIELDS,
+    _FIELDS,
+    st.lists(st.tuples(_NAMES, _VALUES), max_size=3),
+)
+
+
+@st.composite
+def made_records(draw: st.DrawFn) -> list[Record]:
+    gaps = draw(st.lists(st.integers(1, 300), min_size=1, max_size=12))
+    kinds = draw(st.lists(_RECORDS, min_size=1, max_size=5))
+    return [kinds[n % len(kinds)]._replace(offset=int(at)) for n, at in enumerate(np.cumsum(gaps))]
+
+
+def frames(part: Part, field: bytes, headers: list[tuple[str, bytes | None]]) -> list[tuple[int | None, SchemaFrame]]:
+    """The frames of a field, each with the number of its header (None: in front)."""
+    name, found = HEADERS[part], list[tuple[int | None, SchemaFrame]]()
+    own = [(n, value) for n, (key, value) in enumerate(headers) if key.encode() == name and value is not None]
+    for number, value in own:
+        try:
+            frame = frame_of(b"", [(name, value)], name)
+        except UndecodableError:
+            continue
+        assert frame is not None
+        found.append((number, frame))
+    if not own and (frame := frame_of(field, [], name)) is not None:
+        found.append((None, frame))
+    return found
+
+
+def expected_uses(made: list[Record], topic: str = "t") -> list[SchemaUse]:
+    uses = []
+    for part in PARTS:
+        fields = [(field, r.headers) for r in made if (field := r.key if part == "key" else r.value) is not None]
+        found = [(field, frames(part, field, headers)) for field, headers in fields]
+        framed = [(field, each) for field, each in found if each]
+        sure = sum(len(field) != 8 or each[0][0] is not None for field, each in framed)
+        ids = Counter(frame.schema for _, each in framed for _, frame in each)
+        uses.append(SchemaUse(topic, part, len(fields), len(framed), sure, dict(ids)))
+    return uses
+
+
+def counted(*blocks: RecordBlock) -> list[SchemaUse]:
+    counter = SchemaCounter()
+    for block in blocks:
+        counter.add(T, block)
+    return counter.result()
+
+
+@given(made_records())
+def test_counts_are_those_of_the_reference(made: list[Record]) -> None:
+    block = encoded(*made)
+    for kernel in KERNELS:
+        with using(kernel):
+            uses = counted(block)
+        assert uses == expected_uses(made), kernel
+        assert pickle.loads(pickle.dumps(uses)) == uses
+
+
+NEW_IDS = {1: 7, 4660: 4660, 2**24: 2**31 - 1, 2**31 - 1: 1}
+NEW_GUIDS = dict(zip(GUIDS, [GUIDS[0], *GUIDS[:0:-1]], strict=True))
+
+
+def mapped(made: list[Record], parts: list[Part], ids: dict[int, int]) -> list[Record]:
+    result = []
+    for r in made:
+        fields, headers = {"key": r.key, "value": r.value}, list(r.headers)
+        for part in parts:
+            field = fields[part]
+            for number, frame in frames(part, field, r.headers) if field is not None else []:
+                schema = frame.schema
+                new = id_frame(ids[schema]) if isinstance(schema, int) else guid_frame(NEW_GUIDS[schema])
+                if number is None:
+                    fields[part] = new + frame.rest
+                else:
+                    headers[number] = (headers[number][0], new + frame.rest)
+        result.append(r._replace(key=fields["key"], value=fields["value"], headers=headers))
+    return result
+
+
+@given(made_records(), st.sampled_from([["key"], ["value"], ["key", "value"], []]))
+def test_frames_are_mapped_as_by_the_reference(made: list[Record], parts: list[Part]) -> None:
+    used = {each for use in expected_uses(made) for each in use.ids if isinstance(each, int)}
+    ids = {old: NEW_IDS.get(old, old) for old in used}
+    block, wanted = encoded(*made), mapped(made, parts, ids)
+    before = block.data.tobytes()
+    for kernel in KERNELS:
+        with using(kernel):
+            new = rewrite(block, make_map(ids, NEW_GUIDS), parts)
+        assert decode_records(new.data.tobytes()) == wanted, kernel
+        assert block.data.tobytes() == before
+        assert (new is block) == (wanted == made), "a copy where something changes, and only there"
+        record.check(new, "file", 1)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("changes", "part", "schema"),
+    [
+        ({"value": id_frame(99)}, "value", 99),
+        ({"key": id_frame(99), "value": id_frame(98)}, "key", 99),
+        ({"headers": [("__value_schema_id", id_frame(98))]}, "value", 98),
+        ({"headers": [("__key_schema_id", guid_frame("f" * 32))]}, "key", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
+    ],
+)
+def test_the_first_frame_without_a_mapping_is_named(
+    kernel: str, changes: dict[str, bytes], part: Part, schema: int | str
+) -> None:
+    block = encoded(plain(4, value=id_frame(1)), plain(6, **changes), plain(7, value=id_frame(97)))
+    with using(kernel), pytest.raises(UnmappedSchemaError, match=r"offset 6: schema .* has no mapping") as caught:
+        rewrite(block, make_map({1: 2}, {}), PARTS)
+    assert (caught.value.offset, caught.value.part, caught.value.schema) == (6, part, schema)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_ids_beyond_the_most_that_are_kept_count_as_framed(kernel: str) -> None:
+    longs = np.random.default_rng(1).integers(2**24, 2**55, 3000).tolist()
+    with using(kernel):
+        many = counted(encoded(*(plain(n, value=struct.pack(">q", long)) for n, long in enumerate(longs))))[1]
+        some = counted(encoded(*(plain(n, value=id_frame(1 + n % MOST_IDS)) for n in range(3000))))[1]
+    assert many[2:5] == (3000, 3000, 0)
+    assert len(many.ids) == MOST_IDS
+    assert set(many.ids) <= {long >> 24 for long in longs}
+    assert some.ids == dict.fromkeys(range(1, MOST_IDS + 1), 3)
+
+
+def test_records_that_are_read_again_count_once() -> None:
+    made = [plain(n, value=id_frame(1 + n % 3)) for n in range(10)]
+    counter = SchemaCounter()
+    counter.add(T, encoded(*made[:5]))
+    counter.add(T, encoded(*made[3:]), end=8)
+    counter.add(TopicPartition("u", 0), encoded(*made))
+    counter.add(TopicPartition("u", 1), encoded(*made))
+    assert counter.result() == [*expected_uses(made[:8]), *merge(expected_uses(made, "u") * 2)]
+
+
+def test_merged_uses_have_the_most_frequent_ids() -> None:
+    one = SchemaUse("t", "value", 5, 4, 3, dict.fromkeys(range(1, MOST_IDS + 1), 2))
+    other = SchemaUse("t", "value", 2, 2, 2, {5000: 3, 7: 1})
+    key = SchemaUse("t", "key", 1, 0, 0, {})
+    first, second = merge([one, key, other])
+    assert first == key
+    assert second[:5] == ("t", "value", 7, 6, 5)
+    assert (len(second.ids), second.ids[5000], second.ids[7]) == (MOST_IDS, 3, 3)
+
+
+def damage(work: Callable[[RecordBlock], object], block: RecordBlock) -> str:
+    try:
+        work(block)
+    except CorruptError as error:
+        return error.message
+    return ""
+
+
+def _rewrite(block: RecordBlock) -> None:
+    with suppress(UnmappedSchemaError):
+        rewrite(block, make_map(NEW_IDS, NEW_GUIDS), PARTS, f"records of {T}")
+
+
+@settings(max_examples=200)
+@given(made_records(), st.data())
+def test_damage_is_named_as_by_the_check(made: list[Record], data: st.DataObject) -> None:
+    block = encoded(*made)
+    octets = bytearray(block.data.tobytes())
+    octets[data.draw(st.integers(0, len(octets) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    bad = record.make_block(np.frombuffer(octets, np.uint8), block.offsets, block.positions, block.lengths)
+    expected = damage(lambda block: record.check(block, f"records of {T}", 0), bad)
+    for kernel in KERNELS:
+        with using(kernel):
+            assert damage(counted, bad) == expected, kernel
+            assert damage(_rewrite, bad) in ("", expected), "no damage, or before it a frame without a mapping"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("work", [counted, _rewrite])
+def test_an_index_beyond_the_data_is_refused(kernel: str, work: Callable[[RecordBlock], object]) -> None:
+    block = encoded(plain(1), plain(2), plain(3))
+    changes = [
+        ("positions", block.positions - 1),
+        ("positions", block.positions + 2**62),
+        ("lengths", block.lengths + 2**62),
+        ("lengths", -block.lengths),
+        ("data", block.data[:-1]),
+        ("offsets", block.offsets[:2]),
+    ]
+    for field, value in changes:
+        bad = RecordBlock(**{name: getattr(block, name) for name in RecordBlock.__slots__} | {field: value})
+        with using(kernel):
+            assert damage(work, bad), field
