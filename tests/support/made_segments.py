@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
+from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.formats.record import encode
+from kbackup.formats.schema_ids import SchemaCounter, SchemaUse
 from kbackup.store.base import Store
-from kbackup.types import RecordBlock
+from kbackup.types import RecordBlock, TopicPartition
 from kbackup.util.times import now
 from tests.support.archives import commit_point, group_at, partition_state, topic_of, write_block
 from tests.unit.formats.reference import Record, to_batch
@@ -25,7 +27,10 @@ def target(partition: int = 0, threshold: int = 400, compression: str = "none", 
 
 
 def records(offsets: Iterable[int]) -> list[Record]:
-    return [Record(o, 0, 1000 + o, b"key-%d" % o, b"v" * (20 + o % 7), []) for o in offsets]
+    """Values begin with the ids 1 to 3 of a schema registry."""
+    return [
+        Record(o, 0, 1000 + o, b"key-%d" % o, bytes([0, 0, 0, 0, 1 + o % 3]) + b"v" * (15 + o % 7), []) for o in offsets
+    ]
 
 
 def block(offsets: Iterable[int]) -> RecordBlock:
@@ -34,6 +39,15 @@ def block(offsets: Iterable[int]) -> RecordBlock:
 
 def write(store: Store, to: SegmentTarget, offsets: Iterable[int]) -> list[Segment]:
     return write_block(store, to, block(offsets))
+
+
+def schemas_of(store: Store, segments: Iterable[Segment]) -> list[SchemaUse]:
+    """What the records of segments name, as they are read back."""
+    counter = SchemaCounter()
+    for segment in segments:
+        for each in read_segment(store, segment):
+            counter.add(TopicPartition(segment.topic, segment.partition), each)
+    return counter.result()
 
 
 def state(*partitions: tuple[int, int, int], number: int, name: str = TOPIC, incarnation: int = 1) -> TopicState:

@@ -23,6 +23,7 @@ from kbackup.archive.run import Draft, WritingRun, begin_writing, check_written,
 from kbackup.archive.secrets import as_archived
 from kbackup.config.models import Backup
 from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedError
+from kbackup.formats.schema_ids import merge
 from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
@@ -197,9 +198,9 @@ def archive_records(
     with phases.step("plan"):
         reserve(run, plan)
     with phases.step("run"):
-        salvaged = recover(run, plan, spark, partial(truncated_partitions, source, base))
-        ranges = without(plan.ranges, [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged])
-        read = Read(salvaged)
+        read = salvaged = recover(run, plan, spark, partial(truncated_partitions, source, base))
+        taken = [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged.segments]
+        ranges = without(plan.ranges, taken)
         if tasks := make_tasks(ranges, options.split_records, options.pack_records):
             topics = {r.topic for r in ranges}  # of many, a round may read a few: all tasks get them
             work = BackupWork(
@@ -219,7 +220,8 @@ def archive_records(
             here = here and size <= _SMALL_BYTES and sum(p.end - p.start for p in expected) <= options.pack_records
             far = 1 if here else on_the_way(source.cluster.round_trip(ranges[0].topic))
             read = read_records(replace(work, far=far), tasks, None if here else spark, phases.listener)
-            read = replace(read, segments=[*salvaged, *read.segments])
+            schemas = merge([*salvaged.schemas, *read.schemas])
+            read = replace(read, segments=[*salvaged.segments, *read.segments], schemas=schemas)
         check_written(run.store, read.segments)
     return read
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from kbackup.archive.segments.salvage import RecordsObject, drop_overlaps, parse
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, SegmentTarget
 from kbackup.errors import CorruptError, StoreError
+from kbackup.formats.schema_ids import SchemaCounter, SchemaUse, merge
 from kbackup.jobs.backup.plan import Plan
 from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties
@@ -38,6 +40,20 @@ class LastRead(NamedTuple):
 
     tp: TopicPartition
     records: tuple[LastRecord, ...]
+
+
+class TaskReader(NamedTuple):
+    """Reads the records of a task, and counts them and the schemas that they name."""
+
+    reader: RangeReader
+    progress: ProgressSender
+    schemas: SchemaCounter
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+        for tp, block in self.reader.read(ranges):
+            self.progress.add(len(block), block.nbytes)
+            self.schemas.add(tp, block)
+            yield tp, block
 
 
 _HELD_BYTES = 64 << 20  # blocks of small partitions that are read together, before they are written one by one
@@ -74,67 +90,59 @@ class BackupWork:
 
     def __call__(
         self, task: Sequence[OffsetRange], progress: ProgressSender
-    ) -> Iterator[Segment | LastRead | Vanished | Kernel]:
+    ) -> Iterator[Segment | LastRead | Vanished | Kernel | SchemaUse]:
         """`task` has one range, or several small ones of different partitions."""
         yield selected_kernel()
         tuning = {"fetch.message.max.bytes": max(FETCH_BYTES, self.far * FETCH_BYTES // len(task))}
         reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task), tuning=tuning)
+        source = TaskReader(reader, progress, SchemaCounter())
         with closing(reader):
             if len(task) == 1:
-                yield from self._write(reader, task[0], [], progress)
+                yield from self._write(source, task[0], [])
             else:
-                yield from self._together(reader, task, progress)
+                yield from self._together(source, task)
             yield from dict.fromkeys(reader.vanished)
+        yield from source.schemas.result()
 
-    def _together(
-        self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
-    ) -> Iterator[Segment | LastRead]:
+    def _together(self, source: TaskReader, task: Sequence[OffsetRange]) -> Iterator[Segment | LastRead]:
         """Read small ranges together into memory, and write them by a few threads that wait for the store. Where the
         ranges are larger than expected, they are written one after the other."""
         blocks: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
         size, whole = 0, True
-        for tp, block in reader.read(task):
+        for tp, block in source.read(task):
             blocks[tp].append(block)
             size += block.nbytes
-            progress.add(len(block), block.nbytes)
             if size > _HELD_BYTES:
                 whole = False
                 break
         if not whole:
             for offsets in task:
-                yield from self._write(reader, offsets, blocks.pop(offsets.tp), progress)
+                yield from self._write(source, offsets, blocks.pop(offsets.tp))
             return
         with ThreadPoolExecutor(_WRITERS, "kbackup-write") as pool:
-            tries = pool.map(lambda offsets: self._try(reader, offsets, blocks.pop(offsets.tp)), task)
+            tries = pool.map(lambda offsets: self._try(source.reader, offsets, blocks.pop(offsets.tp)), task)
             for offsets, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:
-                    salvaged, rest, spare = self._pass_taken(offsets, taken, 0)
+                    salvaged, rest, spare = self._pass_taken(source.schemas, offsets, taken, 0)
                     yield from salvaged
-                    yield from self._write(reader, rest, [], progress, spare)
+                    yield from self._write(source, rest, [], spare)
 
     def _write(
-        self,
-        reader: RangeReader,
-        offsets: OffsetRange,
-        held: list[RecordBlock],
-        progress: ProgressSender,
-        spare: int = 0,
+        self, source: TaskReader, offsets: OffsetRange, held: list[RecordBlock], spare: int = 0
     ) -> Iterator[Segment | LastRead]:
         """Write a range, of which the first blocks may be `held` already."""
 
         def blocks() -> Iterator[RecordBlock]:
             yield from held
             start = int(held[-1].offsets[-1]) + 1 if held else offsets.start
-            for _, block in reader.read([offsets._replace(start=start)]):
-                progress.add(len(block), block.nbytes)
-                yield block
+            yield from (block for _, block in source.read([offsets._replace(start=start)]))
 
         while True:
             try:
-                yield from self._segments(reader, offsets, blocks(), spare)
+                yield from self._segments(source.reader, offsets, blocks(), spare)
             except SegmentTakenError as taken:
-                salvaged, offsets, spare = self._pass_taken(offsets, taken, spare)
+                salvaged, offsets, spare = self._pass_taken(source.schemas, offsets, taken, spare)
             else:
                 return
             yield from salvaged
@@ -171,7 +179,7 @@ class BackupWork:
             yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)))
 
     def _pass_taken(
-        self, offsets: OffsetRange, taken: SegmentTakenError, spare: int
+        self, schemas: SchemaCounter, offsets: OffsetRange, taken: SegmentTakenError, spare: int
     ) -> tuple[list[Segment], OffsetRange, int]:
         """Return how to continue where a segment's name is taken.
 
@@ -181,7 +189,8 @@ class BackupWork:
         """
         if self.salvage and self.store.stat(taken.key).modified >= self.since:
             with suppress(CorruptError):
-                segment = salvage_segment(self.store, self.target(offsets.tp, spare), taken.key)
+                see = partial(schemas.add, offsets.tp, end=offsets.end)
+                segment = salvage_segment(self.store, self.target(offsets.tp, spare), taken.key, see)
                 if segment.last < offsets.end:
                     return [segment], offsets._replace(start=segment.last + 1), spare
         if spare == _SPARE_NAMES:
@@ -194,11 +203,13 @@ class BackupWork:
 
 @dataclass(frozen=True)
 class Read:
-    """Archived data of a run: segments, records that retention deleted meanwhile, and last records by partition."""
+    """Archived data of a run: segments, records that retention deleted meanwhile, last records by partition, and the
+    schemas that records of the segments name."""
 
     segments: Sequence[Segment]
     vanished: Sequence[Vanished] = ()
     lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = field(default_factory=dict)
+    schemas: Sequence[SchemaUse] = ()
 
 
 def read_records(
@@ -215,6 +226,7 @@ def read_records(
         [r for r in results if isinstance(r, Segment)],
         [r for r in results if isinstance(r, Vanished)],
         {r.tp: r.records for r in lasts},
+        merge(r for r in results if isinstance(r, SchemaUse)),
     )
 
 
@@ -315,22 +327,25 @@ _PER_TASK = 16
 class SalvageWork:
     store: Store
 
-    def __call__(self, task: Sequence[RecordsObject], progress: ProgressSender) -> Iterator[Segment]:
+    def __call__(
+        self, task: Sequence[RecordsObject], progress: ProgressSender
+    ) -> Iterator[tuple[Segment, list[SchemaUse]]]:
         for orphan in task:
+            schemas, tp = SchemaCounter(), TopicPartition(orphan.target.topic, orphan.target.partition)
             with suppress(CorruptError):  # the tasks of the backup write it again
-                segment = salvage_segment(self.store, orphan.target, orphan.key)
+                segment = salvage_segment(self.store, orphan.target, orphan.key, partial(schemas.add, tp))
                 progress.add(segment.count, segment.bytes)
-                yield segment
+                yield segment, schemas.result()
 
 
 def recover(
     run: WritingRun, plan: Plan, spark: Spark, truncated: Callable[[Sequence[Segment]], Collection[TopicPartition]]
-) -> list[Segment]:
+) -> Read:
     """Return the segments of an interrupted run that `plan` can use. The other segments stay: the tasks use other
     names, and a sweep deletes them once they lie below the end. `truncated` returns the partitions whose log was cut
     since; their segments are not used."""
     if not run.interrupted or not may_salvage(run.archive.state):
-        return []
+        return Read([])
     known = run.archive.keys()
     orphans: list[RecordsObject] = []  # at or beyond the archived end of their partition
     folders = (layout.topic_dir(topic.name, topic.incarnation) for topic in plan.topics)
@@ -340,16 +355,17 @@ def recover(
         objects = filter(None, map(parse_records_object, keys))
         orphans += [o for o in objects if o.key not in known and o.start >= ends.get(o.target.partition, 0)]
     if not orphans:
-        return []
+        return Read([])
     tasks = [orphans[i : i + _PER_TASK] for i in range(0, len(orphans), _PER_TASK)]
     ranges = {r.tp: r for r in plan.ranges}
     fitting = [
-        s
-        for s in run_tasks(spark(), tasks, SalvageWork(run.plain))
+        (s, schemas)
+        for s, schemas in run_tasks(spark(), tasks, SalvageWork(run.plain))
         if (planned := ranges.get(TopicPartition(s.topic, s.partition))) is not None
         and planned.start <= s.first
         and s.last < planned.end
     ]
-    kept = drop_overlaps(fitting, lambda segment: segment)[0]
-    cut = truncated(kept)
-    return [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]
+    kept = drop_overlaps(fitting, lambda each: each[0])[0]
+    cut = truncated([s for s, _ in kept])
+    kept = [(s, schemas) for s, schemas in kept if TopicPartition(s.topic, s.partition) not in cut]
+    return Read([s for s, _ in kept], schemas=merge(use for _, schemas in kept for use in schemas))

@@ -17,11 +17,11 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup.plan import PartitionPlan, Plan, TopicPlan
-from kbackup.jobs.backup.task import recover
+from kbackup.jobs.backup.task import Read, recover
 from kbackup.jobs.capture import Live
 from kbackup.types import TopicPartition
 from tests.support.faulty_store import FaultyStore
-from tests.support.made_segments import TOPIC, TOPIC_ID, committed, state, target, write
+from tests.support.made_segments import TOPIC, TOPIC_ID, committed, schemas_of, state, target, write
 
 pytestmark = pytest.mark.usefixtures("tasks_run_here")
 
@@ -60,7 +60,9 @@ def again(
     with HeldLease(store, "kbackup test", 60) as lease:
         writing = begin_writing(store, lease, "backup", isolation_level)
         assert writing.interrupted
-        return recover(writing, selection, spark, lambda segments: cut)
+        read = recover(writing, selection, spark, lambda segments: cut)
+    assert list(read.schemas) == schemas_of(store, read.segments)
+    return list(read.segments)
 
 
 def keys(store: FaultyStore) -> set[str]:
@@ -76,7 +78,7 @@ def test_without_interrupted_runs_nobody_looks(store: FaultyStore) -> None:
     strays = write(store, target(), range(9))
     with HeldLease(store, "kbackup test", 60) as lease:
         writing = begin_writing(store, lease, "backup")
-        assert recover(writing, plan((0, 9)), no_spark, no_logs) == []
+        assert recover(writing, plan((0, 9)), no_spark, no_logs) == Read([])
     assert keys(store) == both(strays)
 
 

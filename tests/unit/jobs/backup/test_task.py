@@ -17,6 +17,7 @@ from kbackup.archive.models import LastRecord
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import StoreError
+from kbackup.formats.schema_ids import SchemaUse
 from kbackup.jobs.backup import task as backup_task
 from kbackup.jobs.backup.task import BackupWork, FileWork, LastRead, write_by_tasks
 from kbackup.jobs.common import RETRIED
@@ -25,7 +26,7 @@ from kbackup.kafka.kernel import Kernel
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
-from tests.support.made_segments import TOPIC, block
+from tests.support.made_segments import TOPIC, block, schemas_of
 from tests.support.memory_store import MemoryStore
 
 EPOCH = 7
@@ -58,7 +59,7 @@ class Source:
 
 def results_of(
     store: Store, *task: OffsetRange, since: float = 0.0, salvage: bool = True
-) -> list[Segment | LastRead | Vanished | Kernel]:
+) -> list[Segment | LastRead | Vanished | Kernel | SchemaUse]:
     work = BackupWork(
         source={},
         store=store,
@@ -71,7 +72,10 @@ def results_of(
         since=since,
         salvage=salvage,
     )
-    return list(work(task, ProgressSender(None, 0)))
+    results = list(work(task, ProgressSender(None, 0)))
+    written = [r for r in results if isinstance(r, Segment)]
+    assert [r for r in results if isinstance(r, SchemaUse)] == schemas_of(store, written), "each record counts once"
+    return results
 
 
 def run(store: Store, *task: OffsetRange) -> tuple[list[tuple[int, int]], list[Vanished]]:
