@@ -10,7 +10,7 @@ import msgspec
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import KINDS, Kind, Schema, SchemaVersion
+from kbackup.schemas.base import KINDS, Kind, Schema, SchemaReference, SchemaVersion
 
 NOT_READ = "the schemas of this restore point"
 """A warning of a restore point begins so if the registry could not be read."""
@@ -27,6 +27,14 @@ def context_of(subject: str) -> str:
 def usual_id(text: str) -> int | str:
     """Return an id or a GUID as records have it, from the text that a manifest has."""
     return int(text) if text.isdigit() else text
+
+
+def lacking(version: SchemaVersion, reference: SchemaReference) -> str:
+    """Return in words that a reference is broken."""
+    return (
+        f"schema {version.subject} version {version.version} refers to {reference.subject} version "
+        f"{reference.version}, which the restore point lacks"
+    )
 
 
 class SchemaIndex:
@@ -79,15 +87,16 @@ class SchemaIndex:
                     found[name] = at
         return found
 
+    def referred(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion | None:
+        """Return the schema that a reference means: of its own context if it names none. None if it is not there."""
+        places = (context_of(version.subject) + reference.subject, reference.subject)
+        found = (self.places.get((subject, reference.version)) for subject in places)
+        return next((needed for needed in found if needed is not None), None)
+
     def _direct(self, version: SchemaVersion) -> Iterator[tuple[str, SchemaVersion]]:
         for r in version.references:
-            places = ((r.subject, r.version), (context_of(version.subject) + r.subject, r.version))
-            needed = next((self.places[place] for place in places if place in self.places), None)
-            if needed is None:
-                raise UndecodableError(
-                    f"schema {version.subject} version {version.version} refers to {r.subject} version {r.version}, "
-                    "which the restore point lacks"
-                )
+            if (needed := self.referred(version, r)) is None:
+                raise UndecodableError(lacking(version, r))
             yield r.name, needed
 
     def schema(self, schema_id: int | str) -> Schema:

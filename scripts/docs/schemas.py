@@ -46,6 +46,7 @@ from kbackup.jobs.points import LabelReport, PinReport
 from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.retention import ExpireReport, ExpiryUndoReport
+from kbackup.jobs.schemas.write import SchemaMap, SchemasBefore
 from kbackup.jobs.settings.write import SettingsBefore, SettingsUndone
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
@@ -60,6 +61,8 @@ _KINDS: tuple[type[Document], ...] = (
         RestoreReport,
         GroupsBefore,
         SettingsBefore,
+        SchemasBefore,
+        SchemaMap,
         DrillReport,
         Verification,
     ),

@@ -1,0 +1,1 @@
+"""Schemas of a restore point into a registry: what is missing there, writing it, and the way back."""

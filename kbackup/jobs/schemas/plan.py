@@ -1,0 +1,312 @@
+"""What a schema registry lacks of a restore point's schemas, under its own names.
+
+`same` registers them with their ids and versions, which registries allow in mode IMPORT. `map` registers their texts
+and learns the registry's own ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from kbackup.archive.models import Member, Schemas, TopicState
+from kbackup.archive.query.selection import Selection
+from kbackup.archive.schemas import Place, SchemaIndex, context_of, lacking, names_schemas, unknown_ids, usual_id
+from kbackup.errors import RefusedError, UsageError
+from kbackup.schemas.base import SchemaVersion, SubjectSettings
+from kbackup.util.system import in_threads
+from kbackup.util.text import join_names
+
+if TYPE_CHECKING:
+    from kbackup.kafka.schema_registry import SchemaRegistry  # it needs an extra
+
+Mode = Literal["same", "map"]
+
+_THREADS = 8
+
+
+class PlannedSchema(Member, frozen=True, kw_only=True):
+    """`source` is the subject in the restore point. `schema` and its references have the names of the target, and the
+    versions of the restore point. `undelete`: the target has it, softly deleted."""
+
+    source: str
+    schema: SchemaVersion
+    action: Literal["create", "undelete", "exists"]
+
+
+class SchemaPlan(Member, frozen=True, kw_only=True):
+    """`steps` are in order: a schema comes after what it refers to. `versions` are those that subjects have before, if
+    they get others; `before` are the settings of all subjects and of the registry, and `after` those to be set. With
+    `problems` nothing may be written; `notes` say what is left as it is."""
+
+    registry: str
+    mode: Mode
+    prefix: str
+    steps: tuple[PlannedSchema, ...]
+    versions: dict[str, tuple[int, ...]]
+    before: tuple[SubjectSettings, ...]
+    after: tuple[SubjectSettings, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def created(self) -> list[PlannedSchema]:
+        """Return the steps that write something."""
+        return [step for step in self.steps if step.action != "exists"]
+
+    def check(self) -> None:
+        """Raise `RefusedError` with the problems."""
+        if self.problems:
+            hint = "use --schemas map" if self.mode == "same" else "see 'kbackup schemas show'"
+            raise RefusedError(f"the schemas can't be restored: {join_names(self.problems, 50, '; ')}", hint)
+
+
+# What is wanted of a restore point, under its names on the target.
+
+
+def ids_of_records(topics: Collection[TopicState], index: SchemaIndex) -> tuple[set[int | str], list[str]]:
+    """Return the ids and GUIDs that records carry and the restore point knows, and in words those that it lacks."""
+    carried = (usual_id(id) for t in topics for used in t.schemas if names_schemas(used, index) for id in used.ids)
+    lost = [
+        f"{u.fields:,} {u.part}s of topic {u.topic} name schema {u.id}, which the restore point lacks"
+        for u in unknown_ids(topics, index)
+    ]
+    return {schema_id for schema_id in carried if schema_id in index}, lost
+
+
+def renamed(subject: str, prefix: str) -> str:
+    """Return a subject's name on the target. A prefix may begin with a context (`:.rehearsal:`), in place of the
+    subject's own."""
+    context = context_of(subject)
+    return (prefix if prefix.startswith(":.") else context + prefix) + subject[len(context) :]
+
+
+def planned_versions(
+    schemas: Schemas, topics: Collection[TopicState], prefix: str = "", subjects: Selection | None = None
+) -> tuple[list[tuple[str, SchemaVersion]], list[str]]:
+    """Return the versions of `subjects`, or of the subjects whose ids records of `topics` carry, with all that they
+    refer to, in order, each with its subject in the restore point. Also return in words what stands against it.
+
+    A deleted version whose references are gone is left out if no record carries its id."""
+    if prefix.startswith(":.") and not context_of(prefix):
+        raise UsageError(f"subject prefix {prefix} is no context", "write it as :.rehearsal:")
+    index = SchemaIndex(schemas)
+    carried, lost = ids_of_records(topics, index)
+    found = {(context_of(v.subject), v.id) for v in map(index.find, carried)}
+    by_id = {v.subject for v in index.places.values() if (context_of(v.subject), v.id) in found}
+    problems = lost if subjects is None else []
+    waiting = [
+        (v, v.state == "active" or bool({v.id, v.guid} & carried))
+        for v in index.places.values()
+        if (v.subject in by_id if subjects is None else subjects.matches(v.subject))
+    ]
+    wanted: dict[Place, list[SchemaVersion]] = {}  # with what it refers to
+    while waiting:
+        v, needed = waiting.pop()
+        below = [index.referred(v, r) for r in v.references]
+        if (v.subject, v.version) in wanted or (None in below and not needed):
+            continue
+        problems += [lacking(v, r) for r, each in zip(v.references, below, strict=True) if each is None]
+        wanted[v.subject, v.version] = there = [each for each in below if each is not None]
+        waiting += [(each, needed) for each in there]
+    order = TopologicalSorter[Place]()
+    last = ("", 0)
+    for place in sorted(wanted):
+        before = {(each.subject, each.version) for each in wanted[place]}
+        order.add(place, *sorted((before | {last} if last[0] == place[0] else before) - {place}))
+        last = place
+    try:
+        versions = [index.places[place] for place in order.static_order() if place in wanted]
+    except CycleError as error:
+        circle = join_names([f"{subject} version {number}" for subject, number in error.args[1]], 5)
+        versions, problems = [], [*problems, f"schemas refer to one another in a circle: {circle}"]
+    names: dict[str, str] = {}
+    for name in sorted({v.subject for v in versions}):
+        if (other := names.setdefault(renamed(name, prefix), name)) != name:
+            problems.append(f"subjects {other} and {name} would both become {renamed(name, prefix)}")
+    return [(v.subject, _on_target(v, index, prefix)) for v in versions], problems
+
+
+def _on_target(v: SchemaVersion, index: SchemaIndex, prefix: str) -> SchemaVersion:
+    if not prefix:
+        return v
+    needed = ((r, index.referred(v, r)) for r in v.references)
+    references = tuple(replace(r, subject=renamed(n.subject, prefix)) for r, n in needed if n is not None)
+    return replace(v, subject=renamed(v.subject, prefix), references=references)
+
+
+# What the target has of it.
+
+
+class Target(NamedTuple):
+    """`found` is what the target has of the wanted versions, by their place in the plan; `holders` are the schemas that
+    have their ids, by context and id; `versions` are those of the subjects that there are."""
+
+    url: str
+    found: Mapping[Place, SchemaVersion]
+    holders: Mapping[tuple[str, int], SchemaVersion]
+    versions: Mapping[str, tuple[int, ...]]
+    settings: Mapping[str, SubjectSettings]
+    is_empty: bool
+
+
+def read_target(
+    registry: SchemaRegistry, versions: Collection[SchemaVersion], mode: Mode, contexts: Iterable[str] = ()
+) -> Target:
+    """Read what a plan needs to know."""
+    there = set(registry.subjects(deleted=True))
+    names = sorted({v.subject for v in versions})
+    known = [name for name in names if name in there]
+    numbers = in_threads(lambda name: tuple(registry.versions(name, deleted=True)), known, _THREADS)
+    ids = sorted({(context_of(v.subject), v.id) for v in versions}) if mode == "same" else []
+    holders = in_threads(lambda key: _holder(registry, *key), ids, _THREADS)
+    owners = [*names, *dict.fromkeys(["", *contexts])]
+    return Target(
+        registry.url,
+        located(registry, [v for v in versions if v.subject in there], mode),
+        {key: holder for key, holder in zip(ids, holders, strict=True) if holder is not None},
+        dict(zip(known, numbers, strict=True)),
+        dict(zip(owners, in_threads(registry.settings, owners, _THREADS), strict=True)),
+        not there,
+    )
+
+
+def _holder(registry: SchemaRegistry, context: str, schema_id: int) -> SchemaVersion | None:
+    places = registry.places(schema_id, context)
+    return registry.version(*places[0]) if places else None
+
+
+def located(registry: SchemaRegistry, versions: Collection[SchemaVersion], mode: Mode) -> dict[Place, SchemaVersion]:
+    active = active_versions(registry, versions)
+    found: dict[Place, SchemaVersion] = {}
+    for v in versions:
+        if (at := locate(registry, v, mode, found, active[v.subject])) is not None:
+            found[v.subject, v.version] = at
+    return found
+
+
+def active_versions(registry: SchemaRegistry, versions: Iterable[SchemaVersion]) -> dict[str, set[int]]:
+    names = sorted({v.subject for v in versions})
+    return dict(zip(names, map(set, in_threads(registry.versions, names, _THREADS)), strict=True))
+
+
+def locate(
+    registry: SchemaRegistry, v: SchemaVersion, mode: Mode, found: Mapping[Place, SchemaVersion], active: set[int]
+) -> SchemaVersion | None:
+    """Return what the target has at the place of a version, or in `map` what it has of the same text. `found` is where
+    its references are; `active` are the versions of the subject that are not deleted."""
+    if mode == "map":
+        at = None if (asked := numbered(v, found)) is None else registry.lookup(asked)
+    else:
+        at = registry.version(v.subject, v.version)
+        if at is not None and not same_schema(at, v):  # a registry may store it in a form of its own
+            again = registry.lookup(v)
+            at = replace(v, id=again.id, guid=again.guid) if again is not None and again.version == v.version else at
+    return None if at is None else replace(at, state="active" if at.version in active else "deleted")
+
+
+def numbered(v: SchemaVersion, found: Mapping[Place, SchemaVersion]) -> SchemaVersion | None:
+    """Return a version with references as they are numbered on the target; None if one isn't there."""
+    at = [found.get((absolute(v, r.subject), r.version)) or found.get((r.subject, r.version)) for r in v.references]
+    pairs = zip(v.references, at, strict=True)
+    references = tuple(replace(r, version=each.version) for r, each in pairs if each is not None)
+    return replace(v, references=references) if None not in at else None
+
+
+def absolute(v: SchemaVersion, subject: str) -> str:
+    """Return the subject that a schema refers to: of the schema's own context, if it names none."""
+    return subject if subject.startswith(":.") else context_of(v.subject) + subject
+
+
+def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
+    """Return whether both have the same type and references, and the same text but for white space."""
+    return _content(one) == _content(other)
+
+
+def _content(v: SchemaVersion) -> tuple[object, ...]:
+    text: object = " ".join(v.schema.split())
+    if v.type != "PROTOBUF":
+        with suppress(msgspec.DecodeError, RecursionError):
+            text = msgspec.json.encode(msgspec.json.decode(v.schema))
+    return v.type, text, sorted((r.name, absolute(v, r.subject), r.version) for r in v.references)
+
+
+# The plan. Pure.
+
+
+def plan_schemas(
+    versions: Iterable[tuple[str, SchemaVersion]],
+    settings: Iterable[SubjectSettings],
+    target: Target,
+    mode: Mode,
+    prefix: str = "",
+    problems: Iterable[str] = (),
+) -> SchemaPlan:
+    """Plan what to create and to set. `versions` and `problems` are from `planned_versions`, `settings` from the
+    restore point. Settings of contexts and of the whole registry are set only in an empty registry."""
+    steps, ids, problems = list[PlannedSchema](), dict(target.holders), list(problems)
+    for source, v in versions:
+        at = target.found.get((v.subject, v.version))
+        if mode == "same":
+            holder = ids.setdefault((context_of(v.subject), v.id), v)
+            here = f"{source} version {v.version} of the restore point"
+            if at is not None and (at.id != v.id or not same_schema(at, v)):
+                problems.append(
+                    f"{v.subject} version {v.version} is another schema, with id {at.id}; {here} has id {v.id}"
+                )
+            elif at is None and not same_schema(holder, v):
+                problems.append(f"id {v.id} is taken by {holder.subject} version {holder.version}; {here} has it too")
+        is_back = at is not None and (at.state == "active" or v.state != "active")
+        again: Literal["create", "undelete"] = "undelete" if at is not None and mode == "same" else "create"
+        steps.append(PlannedSchema(source=source, schema=v, action="exists" if is_back else again))
+    names = {step.source: step.schema.subject for step in steps}
+    created = {step.schema.subject for step in steps if step.action != "exists"}
+    after, notes = list[SubjectSettings](), list[str]()
+    for s in settings:
+        is_general = s.subject == context_of(s.subject)
+        before = target.settings.get(s.subject if is_general else names.get(s.subject, "?"))
+        if before is None:
+            continue
+        wanted = replace(before, config=s.config or before.config, mode=s.mode or before.mode)
+        if wanted != before and is_general and (prefix or not target.is_empty):
+            notes.append(f"{settings_words(wanted)} of {s.subject or 'all subjects'} is not set: others depend on it")
+        elif wanted != before:
+            after.append(wanted)
+    touched = {"", *names.values(), *(s.subject for s in after)}
+    return SchemaPlan(
+        registry=target.url,
+        mode=mode,
+        prefix=prefix,
+        steps=tuple(steps),
+        versions={name: target.versions[name] for name in sorted(created & target.versions.keys())},
+        before=tuple(s for name, s in sorted(target.settings.items()) if name in touched),
+        after=tuple(sorted(after, key=lambda s: s.subject, reverse=True)),  # a mode for all comes last
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+def settings_words(settings: SubjectSettings) -> str:
+    """Return what is set, in words."""
+    values = {"compatibility": (settings.config or {}).get("compatibilityLevel"), "mode": settings.mode}
+    return " and ".join(f"{name} {value}" for name, value in values.items() if value)
+
+
+def prepare_schemas(
+    registry: SchemaRegistry,
+    schemas: Schemas,
+    topics: Collection[TopicState],
+    mode: Mode,
+    prefix: str = "",
+    subjects: Selection | None = None,
+) -> SchemaPlan:
+    """Plan to bring back the schemas of `subjects`, or else those that records of `topics` carry. Write nothing."""
+    versions, problems = planned_versions(schemas, topics, prefix, subjects)
+    contexts = [s.subject for s in schemas.settings if s.subject == context_of(s.subject)]
+    target = read_target(registry, [v for _, v in versions], mode, contexts)
+    return plan_schemas(versions, schemas.settings, target, mode, prefix, problems)

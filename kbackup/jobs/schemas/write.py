@@ -1,0 +1,321 @@
+"""Write the planned schemas to a registry, and undo it.
+
+restores/<id>/schemas-before.json is created before the first write and has the plan; restores/<id>/schemas.json is
+created at the end. Neither is ever replaced: whoever resumes a killed restore has its plan, and a restore has one map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from kbackup.archive import layout
+from kbackup.archive.models import D, Document, Member, dump, load
+from kbackup.archive.schemas import Place, context_of
+from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError, UsageError
+from kbackup.jobs.schemas.plan import Mode, SchemaPlan, active_versions, locate, located, numbered, settings_words
+from kbackup.schemas.base import SchemaVersion, SubjectSettings
+from kbackup.store.base import Store
+from kbackup.util.text import join_names
+from kbackup.util.times import now
+
+if TYPE_CHECKING:
+    from kbackup.kafka.schema_registry import SchemaRegistry  # it needs an extra
+
+_UNCHECKED = {"compatibilityLevel": "NONE"}
+
+
+class SchemasBefore(Document, frozen=True, kw_only=True):
+    """restores/<id>/schemas-before.json"""
+
+    format: Literal["kbackup-schemas-before"] = "kbackup-schemas-before"
+    restore_id: str
+    created_at: str
+    plan: SchemaPlan
+
+
+class RestoredSchema(Member, frozen=True, kw_only=True):
+    """`version` of `source` in the restore point is `target_version` of `subject` now."""
+
+    source: str
+    version: int
+    subject: str
+    target_version: int
+    id: int
+
+
+class SchemaMap(Document, frozen=True, kw_only=True):
+    """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target. `not_set` are
+    settings that the registry refused."""
+
+    format: Literal["kbackup-restored-schemas"] = "kbackup-restored-schemas"
+    restore_id: str
+    registry: str
+    mode: Mode
+    prefix: str
+    restored_at: str
+    ids: dict[int, int]
+    guids: dict[str, str]
+    schemas: tuple[RestoredSchema, ...]
+    not_set: tuple[str, ...] = ()
+
+
+# Apply.
+
+
+class OwnIdsError(RefusedError):
+    """The registry does not keep ids."""
+
+
+def _read(state: Store, restore_id: str, kind: type[D], name: str) -> D | None:
+    key = layout.restore_key(restore_id, name)
+    try:
+        return load(kind, state.get(key), key)
+    except NotFoundError:
+        return None
+
+
+def begun_plan(state: Store, restore_id: str) -> SchemaPlan | None:
+    """Return the plan of a restore that has begun to write schemas."""
+    before = _read(state, restore_id, SchemasBefore, layout.SCHEMAS_BEFORE)
+    return None if before is None else before.plan
+
+
+def schema_map(state: Store, restore_id: str) -> SchemaMap | None:
+    """Return the map of a restore whose schemas are all there."""
+    return _read(state, restore_id, SchemaMap, layout.SCHEMAS)
+
+
+def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan: SchemaPlan) -> SchemaMap:
+    """Write a plan, or go on with the one that was begun under the same id; return the map of ids.
+
+    With `same`, a registry that gives another id than asked ends it, undone, with `OwnIdsError`."""
+    begun = begun_plan(state, restore_id)
+    if begun is None:
+        plan.check()
+        before = SchemasBefore(restore_id=restore_id, created_at=now(), plan=plan)
+        with suppress(AlreadyExistsError):  # another attempt has just begun
+            state.put_new(layout.restore_key(restore_id, layout.SCHEMAS_BEFORE), dump(before))
+        begun = begun_plan(state, restore_id) or plan
+    if _work(begun) != _work(plan):
+        raise RefusedError(f"restore {restore_id} was begun with other schemas", "use another --restore-id")
+    if (done := schema_map(state, restore_id)) is not None:
+        _check_there(registry, done)
+        return done
+    try:
+        found = _register(registry, begun)
+    except OwnIdsError as error:
+        left = join_names(undo_schemas(registry, state, restore_id).left, 5, "; ")
+        raise OwnIdsError(f"{error.message}; left behind: {left}" if left else error.message, error.hint) from error
+    made = replace(_map(restore_id, begun, found), not_set=_apply_settings(registry, begun))
+    try:
+        state.put_new(layout.restore_key(restore_id, layout.SCHEMAS), dump(made))
+    except AlreadyExistsError:  # by another attempt
+        return schema_map(state, restore_id) or made
+    return made
+
+
+def _work(plan: SchemaPlan) -> object:
+    return plan.registry, plan.mode, plan.prefix, [(step.source, step.schema) for step in plan.steps]
+
+
+def _check_there(registry: SchemaRegistry, done: SchemaMap) -> None:
+    for each in done.schemas:
+        at = registry.version(each.subject, each.target_version)
+        if at is None or at.id != each.id:
+            raise RefusedError(
+                f"schema {each.subject} version {each.target_version} of restore {done.restore_id} is no longer there",
+                "use another --restore-id",
+            )
+
+
+def _apply_settings(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[str, ...]:
+    before, refused = {s.subject: s for s in plan.before}, list[str]()
+    for after in plan.after:
+        try:
+            _set(registry, after, before[after.subject])
+        except RefusedError as error:
+            refused.append(f"{settings_words(after)} of {after.subject or 'all subjects'}: {error.message}")
+    return tuple(refused)
+
+
+def _set(registry: SchemaRegistry, wanted: SubjectSettings, now: SubjectSettings) -> None:
+    if wanted.config != now.config:
+        registry.set_config(wanted.subject, wanted.config)
+    if wanted.mode != now.mode:
+        registry.set_mode(wanted.subject, wanted.mode, force=True)
+
+
+def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]) -> SchemaMap:
+    ids, guids, schemas = dict[int, int](), dict[str, str](), list[RestoredSchema]()
+    for step in sorted(plan.steps, key=lambda step: context_of(step.source)):  # an id means the default context's
+        v, at = step.schema, found[step.schema.subject, step.schema.version]
+        ids.setdefault(v.id, at.id)
+        if v.guid and at.guid:
+            guids.setdefault(v.guid, at.guid)
+        numbers = {"version": v.version, "target_version": at.version}
+        schemas.append(RestoredSchema(source=step.source, subject=v.subject, id=at.id, **numbers))
+    return SchemaMap(
+        restore_id=restore_id,
+        registry=plan.registry,
+        mode=plan.mode,
+        prefix=plan.prefix,
+        restored_at=now(),
+        ids=ids,
+        guids=guids,
+        schemas=tuple(schemas),
+    )
+
+
+def _register(registry: SchemaRegistry, plan: SchemaPlan) -> dict[Place, SchemaVersion]:
+    """Create what is not there yet; return what the target has of each version, by its place in the plan."""
+    found: dict[Place, SchemaVersion] = {}
+    with ExitStack() as back:
+        _open(registry, plan, back)
+        active = active_versions(registry, [step.schema for step in plan.steps])
+        for v in (step.schema for step in plan.steps):
+            at = locate(registry, v, plan.mode, found, active[v.subject])
+            if at is None or (at.state == "deleted" and v.state == "active"):
+                at = _create(registry, v, plan.mode, found)
+                active[v.subject].add(at.version)
+            found[v.subject, v.version] = at
+        for v in (step.schema for step in reversed(plan.created)):
+            at = found[v.subject, v.version]
+            if v.state != "active" and at.version in active[v.subject]:
+                registry.delete(v.subject, at.version, permanent=False)
+    return found
+
+
+def _open(registry: SchemaRegistry, plan: SchemaPlan, back: ExitStack) -> None:
+    """Let the registry take what the plan creates, until `back` closes: `same` needs mode IMPORT. In `map` a new
+    subject is not checked for compatibility, which may have been another one at the time."""
+    before = {s.subject: s for s in plan.before}
+    subjects = sorted({step.schema.subject for step in plan.created})
+    if plan.mode == "map":
+        for subject in (each for each in subjects if each not in plan.versions):
+            back.callback(_put_back, registry.set_config, subject, before[subject].config)
+            registry.set_config(subject, _UNCHECKED)
+        return
+    for subject in subjects:
+        back.callback(_put_back, registry.set_mode, subject, before[subject].mode, True)
+        try:
+            registry.set_mode(subject, "IMPORT", force=True)
+        except KbackupError:
+            if subject != subjects[0]:
+                raise
+            back.pop_all()
+            back.callback(_put_back, registry.set_mode, "", before[""].mode, True)
+            try:
+                registry.set_mode("", "IMPORT", force=True)
+            except KbackupError as error:
+                hint = "give the right to set modes, or use --schemas map"
+                raise RefusedError(f"the mode IMPORT can't be set: {error.message}", hint) from error
+            return
+
+
+def _put_back(set_value: Callable[..., None], subject: str, *value: object) -> None:
+    try:
+        set_value(subject, *value)
+    except KbackupError as error:
+        raise KbackupError(
+            f"what was set for {subject or 'all subjects'} to write schemas is not put back: {error.message}",
+            "run the command again, or 'kbackup schemas undo', with the same --restore-id",
+        ) from error
+
+
+def _create(
+    registry: SchemaRegistry, v: SchemaVersion, mode: Mode, found: Mapping[Place, SchemaVersion]
+) -> SchemaVersion:
+    asked = v if mode == "same" else numbered(v, found)
+    if asked is None:
+        raise RefusedError(f"what schema {v.subject} version {v.version} refers to is not there", "run it again")
+    got = registry.register(asked, keep=mode == "same")
+    at = registry.version(v.subject, v.version) if mode == "same" else registry.lookup(asked)
+    if mode == "same" and (at is None or {got, at.id} != {v.id}):
+        raise OwnIdsError(
+            f"the schema registry {registry.url} gives ids and versions of its own: {v.subject} version {v.version} "
+            f"with id {v.id} got id {got}",
+            "use --schemas map",
+        )
+    if at is None or at.id != got:
+        told = "it does not have it" if at is None else f"it has it under id {at.id}"
+        raise RefusedError(
+            f"the schema registry {registry.url} registers {v.subject} as id {got}, but {told}", "look into its log"
+        )
+    return at
+
+
+# Undo.
+
+
+class SchemasUndone(Member, frozen=True, kw_only=True):
+    """`deleted` are versions, `settings` subjects whose settings were put back; `left` says what is not undone, and
+    why."""
+
+    restore_id: str
+    registry: str
+    deleted: tuple[str, ...]
+    settings: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> SchemasUndone:
+    """Delete what a restore created and is still as it was made, the newest first, and put settings back."""
+    plan = begun_plan(state, restore_id)
+    if plan is None:
+        raise UsageError(
+            f"restore {restore_id} restored no schemas", "check the id, and --state if its files are not in the archive"
+        )
+    if plan.registry != registry.url:
+        raise RefusedError(
+            f"restore {restore_id} wrote to the schema registry {plan.registry}, this is {registry.url}",
+            "name that one as the target",
+        )
+    settings, left = _put_settings_back(registry, plan)
+    found = located(registry, [step.schema for step in plan.steps], "map")
+    ours = {(at.subject, at.version) for at in found.values()}
+    deleted = list[str]()
+    for step in reversed(plan.created):
+        at = found.get((step.schema.subject, step.schema.version))
+        if at is None:
+            continue
+        was_there = at.version in plan.versions.get(at.subject, ())
+        if was_there and (step.action, at.state) != ("undelete", "active"):
+            continue
+        name = f"{at.subject} version {at.version}"
+        later = [n for n in registry.versions(at.subject) if n > at.version and (at.subject, n) not in ours]
+        if later:
+            left.append(f"{name} is left: others have registered version {later[0]} since")
+            continue
+        try:
+            if at.state == "active":
+                registry.delete(at.subject, at.version, permanent=False)
+            if not was_there:
+                registry.delete(at.subject, at.version, permanent=True)
+            deleted.append(name)
+        except RefusedError as error:
+            left.append(f"{name} is left: {error.message}")
+    about = {"restore_id": restore_id, "registry": plan.registry}
+    return SchemasUndone(**about, deleted=tuple(deleted), settings=tuple(settings), left=tuple(left))
+
+
+def _put_settings_back(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[list[str], list[str]]:
+    """Put back what is still as the restore set it, also for a while; return the subjects, and what is not put back."""
+    after = {s.subject: s for s in plan.after}
+    written = {step.schema.subject for step in plan.created}
+    settings, left = list[str](), list[str]()
+    for before in (s for s in reversed(plan.before) if s.subject in {"", *after, *written}):
+        at, ours, name = registry.settings(before.subject), after.get(before.subject, before), before.subject or "all"
+        was_open = plan.mode == "map" and before.subject in written and before.subject not in plan.versions
+        config = before.config if at.config == ours.config or (was_open and at.config == _UNCHECKED) else at.config
+        mode = before.mode if at.mode == ours.mode or (plan.mode == "same" and at.mode == "IMPORT") else at.mode
+        wanted = replace(before, config=config, mode=mode)
+        if wanted != at:
+            _set(registry, wanted, at)
+            settings.append(name)
+        if wanted != before and before.subject in after:
+            left.append(f"the settings of {name} are left: others have changed them")
+    return settings, left
