@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import msgspec
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
-from kbackup.errors import UndecodableError
-from kbackup.schemas.base import KINDS, Kind, Schema, SchemaReference, SchemaVersion
+from kbackup.errors import UndecodableError, UsageError
+from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema, SchemaReference, SchemaVersion, missing
+from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoder, Registry
 
 NOT_READ = "the schemas of this restore point"
 """A warning of a restore point begins so if the registry could not be read."""
 
 Place = tuple[str, int]
 """A subject and a version of it."""
+
+
+NO_SCHEMAS = Schemas(captured_at="", registry="", kept="used", versions=())
 
 
 def context_of(subject: str) -> str:
@@ -107,6 +113,51 @@ class SchemaIndex:
         if found.type == "PROTOBUF":
             texts = {**self._built_in, **texts}
         return Schema(cast(Kind, found.type), found.schema, tuple(texts.items()), f"schema {schema_id}")
+
+
+# What decodes keys and values.
+
+
+@dataclass
+class ArchivedSchemas:
+    """The schemas of a restore point. What it lacks, the schema registry is asked for, if `options` name one."""
+
+    index: SchemaIndex
+    options: RegistryOptions
+
+    def schema(self, schema_id: int | str) -> Schema:
+        try:
+            return self.index.schema(schema_id)
+        except UndecodableError as error:
+            if not self.options.url:
+                raise UndecodableError(f"{error.message}, and no schema registry is named") from None
+        return self._registry.schema(schema_id)
+
+    @cached_property
+    def _registry(self) -> Registry:
+        from kbackup.kafka.schema_registry import SchemaRegistry
+
+        return SchemaRegistry(self.options)
+
+
+def archived_decoders(
+    schemas: Schemas | None, options: RegistryOptions, parts: Iterable[str] = ("key", "value")
+) -> dict[str, Decoder]:
+    """Return what decodes keys and values of a restore point with these schemas. Raises `UsageError` without schemas
+    and a registry, for an invalid registry, and without the library."""
+    if options.url:
+        options.check()
+    elif schemas is None:
+        raise UsageError(
+            "the restore point has no schemas, and no schema registry is named",
+            "give --schema-registry or a schema file; backups keep the schemas where schema_registry.url is set",
+        )
+    try:
+        from kbackup.kafka.schema_registry import BUILT_IN
+    except ImportError as error:
+        raise missing(error) from error
+    registry = ArchivedSchemas(SchemaIndex(schemas or NO_SCHEMAS, BUILT_IN), options)
+    return {part: ByRegistry(registry, HEADERS[part]) for part in parts}
 
 
 def same_schemas(one: Schemas, other: Schemas) -> bool:

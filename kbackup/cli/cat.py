@@ -35,15 +35,17 @@ def command(frame: Frame, request: shown.RecordRequest, address_text: str, last:
     PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. To is excluded;
     either may be empty. A slash may stand for a colon.
 
-    Text escapes control characters. JSON (--json) and hex are exact: bytes that are not UTF-8 become {"base64": "…"}. A
-    schema registry or schema files decode keys and values to JSON.
+    Text escapes control characters. JSON (--json) and hex are exact: bytes that are not UTF-8 become {"base64": "…"}.
+    With --decode, keys and values become JSON by the schemas of the restore point, without a registry.
     """
-    show, decoding = request.show(frame)
+    show = request.show(frame)
     address = shown.parse_address(address_text)
     window = request.window(address)
     if last is not None and (window.timed or address.ranged or request.limit is not None):
         raise UsageError("--tail needs a topic or a partition alone", "leave out offsets, times and --limit")
-    store, catalogue = request.open(frame, address)
+    opened = request.open(frame, address)
+    store, catalogue, _ = opened
+    decoding = request.decoding(frame, opened)
     batches = _read_records(store, catalogue, address, window, last, request.limit)
     if not shown.print_records(batches, show, decoding) and address.one and not window.timed:
         (partition,) = shown.partitions_of(catalogue, address)

@@ -64,23 +64,25 @@ def command(
 
     if expression is not None and address_text is None:
         pattern, address_text = None, pattern
-    show, decoding = request.show(frame)
+    show = request.show(frame)
     text = _text(pattern, regex, ignore_case, parts)
-    compiled = None if expression is None else Expression(expression, decoding, text)
-    matches = compiled or text
-    if matches is None:
+    if expression is None and text is None:
         raise UsageError("no search text is given", "give TEXT, or an expression with --jq")
     address = records.parse_address(address_text) if address_text is not None else None
     window = request.window(address)
-    store, catalogue = request.open(frame, address)
-    partitions = list(_partitions(catalogue, address))
+    opened = request.open(frame, address)
+    decoding = request.decoding(frame, opened)
+    compiled = None if expression is None else Expression(expression, decoding, text)
+    matches = compiled or text
+    assert matches is not None  # noqa: S101 (checked above)
+    partitions = list(_partitions(opened.catalogue, address))
     sizes = [to_search(partition, window) for _, partition in partitions]
     total, nbytes = (sum(size[n] for size in sizes) for n in (0, 1))
     # an expression has decoded each record, and counted it
     decode = decoding if compiled is None else decoding.decode_uncounted
     with (
         frame.reporter.progress("searched", records=total, nbytes=nbytes) as progress,
-        closing(find(store, partitions, matches, window, progress.advance)) as batches,
+        closing(find(opened.store, partitions, matches, window, progress.advance)) as batches,
     ):
         limited = records.limit_records(batches, request.limit)
         count = records.print_records(limited, show, decode, partial(progress.hidden, restart=request.whole_lines))

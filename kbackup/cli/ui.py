@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kbackup.archive.schemas import archived_decoders
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, cache_option, command_line, key_option
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.cli.restore import command as restore
 from kbackup.errors import UsageError
-from kbackup.jobs.decoding import Decoding, registry_decoders
+from kbackup.jobs.decoding import Decoding
 from kbackup.metrics.server import parse_address
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def command(frame: Frame, no_token: bool) -> int:
         store = cached_archive_store(frame)
         state = state_store(frame, store)
         cache = ArchiveCache(store, state=state, rules=frame.config.backup)
-        decoder = FieldDecoder(lambda: Decoding(registry_decoders(frame.config.schema_registry), mm2=True))
+        registry = frame.config.schema_registry
+        decoder = FieldDecoder(lambda schemas: Decoding(archived_decoders(schemas, registry), mm2=True))
         config = uvicorn.Config(
             make_app(cache, access, partial(command_line, restore), decoder),
             log_config=None,

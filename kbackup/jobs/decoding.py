@@ -1,4 +1,4 @@
-"""Decode keys and values of records by schema files or a schema registry, and select records by an expression."""
+"""Decode keys and values of records by schemas, and select records by an expression."""
 
 from __future__ import annotations
 
@@ -17,18 +17,8 @@ import numpy.typing as npt
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.formats.block import select_records
 from kbackup.formats.record import Row, rows
-from kbackup.schemas.base import EXTRA, Json, RegistryOptions, missing
-from kbackup.schemas.decoder import (
-    HEADERS,
-    ByFile,
-    ByRegistry,
-    Decoded,
-    DecodedRecord,
-    Decoder,
-    Made,
-    Undecoded,
-    file_codec,
-)
+from kbackup.schemas.base import EXTRA, Json
+from kbackup.schemas.decoder import ByFile, Decoded, DecodedRecord, Decoder, Made, Undecoded, file_codec
 from kbackup.types import RecordBlock, TopicPartition
 
 PARTS = ("key", "value")
@@ -99,20 +89,6 @@ class Decoding:
 def file_decoder(file: str, message: str | None) -> Decoder:
     """Return the decoder of a schema file. Raises `UsageError` if it is invalid or its library is missing."""
     return ByFile(file_codec(Path(file), message))
-
-
-def registry_decoders(options: RegistryOptions, parts: Iterable[str] = PARTS) -> dict[str, Decoder]:
-    """Return decoders by the schema registry. Raises `UsageError` without a registry or its library."""
-    if not options.url:
-        raise UsageError(
-            "no schema registry is named", "give --schema-registry, or schema_registry.url in kbackup.toml"
-        )
-    try:
-        from kbackup.kafka.schema_registry import SchemaRegistry
-    except ImportError as error:
-        raise missing(error) from error
-    registry = SchemaRegistry(options)
-    return {part: ByRegistry(registry, HEADERS[part]) for part in parts}
 
 
 # Records as JSON, and expressions of jq over them (extra `schemas`).

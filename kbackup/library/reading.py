@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kbackup.archive.models import Schemas
 from kbackup.archive.query import browse, overview
 from kbackup.archive.query.content import Content, group_offsets
 from kbackup.archive.query.java import JAVA, java_content, java_topics, open_archive_or_folder, readable
@@ -155,6 +156,11 @@ class ArchiveReader:
         store = readable(self._store, self.id)
         for unit in plan_reads((s for p in held for s in p.segments), lambda segment: window):
             yield from read_unit(store, unit, columns)
+
+    def schemas(self) -> Schemas | None:
+        """Return what the restore point has of a schema registry, None if it has nothing."""
+        archive = self._archive
+        return archive.schemas(archive.restore_point(self._point)) if archive is not None else None
 
     def overview(self, topic: str | None = None, *, count: bool = False) -> overview.ArchiveOverview:
         """Return what `kbackup info` shows: sums of records, bytes and times by topic and partition, and losses. As of

@@ -66,7 +66,7 @@ def make_pages(cache: ArchiveCache, restore_command: RestoreCommand, decoder: Fi
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
     app.state.cache = cache
     app.state.restore_command = restore_command
-    app.state.decoder = decoder if decoder is not None else FieldDecoder(lambda: Decoding({}, mm2=True))
+    app.state.decoder = decoder if decoder is not None else FieldDecoder(lambda _: Decoding({}, mm2=True))
     for router in ROUTERS:
         app.include_router(router)
     files = Path(str(resources.files("kbackup.web").joinpath("static")))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import far_numbers
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.models import Loss, Manifest, Metadata
+from kbackup.archive.models import Loss, Manifest, Metadata, Schemas
 from kbackup.archive.query.browse import Catalogue, catalogue_of, java_catalogue
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.query.groups import (
@@ -29,6 +29,7 @@ from kbackup.archive.query.groups import (
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import PointOverview, Sums, list_points, lost_ranges, sums_of
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.schemas import SchemaIndex, names_schemas, unknown_ids
 from kbackup.config.models import Backup
 from kbackup.errors import KbackupError, NoArchiveError, UsageError
 from kbackup.metadata.entities import TopicMetadata
@@ -141,6 +142,21 @@ class ArchiveSnapshot:
     @cached_property
     def by_group(self) -> dict[str, GroupOverview]:
         return {group.group: group for group in self.groups.groups}
+
+    @cached_property
+    def schemas(self) -> Schemas | None:
+        return self._at[0].schemas(self._at[1]) if self._at is not None else None
+
+    def is_decodable(self, topic: str) -> bool:
+        """Return whether keys or values of a topic name schemas, and the restore point has all of them."""
+        try:
+            if self.point is None or self.schemas is None:
+                return False
+            (state,) = (t for t in self.point.topics if t.name == topic)
+            index = SchemaIndex(self.schemas)
+            return any(names_schemas(used, index) for used in state.schemas) and not unknown_ids([state], index)
+        except KbackupError:  # its own page shows the error; records stay readable
+            return False
 
     def metadata(self, number: int | None = None) -> Metadata | None:
         """Return the metadata of a restore point, by default this one; None for a folder of the Java tool."""

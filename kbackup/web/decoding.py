@@ -1,4 +1,5 @@
-"""Decode keys and values for pages: by the schema registry, and the records of MirrorMaker 2's internal topics.
+"""Decode keys and values for pages: by the schemas of the restore point or the schema registry, and the records of
+MirrorMaker 2's internal topics.
 
 A page is shown undecoded, with the reason, where a library or the registry is missing.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from kbackup.archive.models import Schemas
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.formats.record import Row
 from kbackup.jobs.decoding import UNDECODED, Decoding
@@ -26,6 +28,8 @@ MAX_BYTES = 1 << 20
 """Size of the longest key or value that is decoded."""
 SECONDS = 5.0
 """Seconds after which a page decodes no further record: schemas can be made so that each takes long."""
+CACHED = 3
+"""Number of restore points whose schemas stay read, where they differ."""
 PAUSE = 30.0
 """Seconds without a question to a registry that did not answer: each may take a minute."""
 
@@ -37,23 +41,28 @@ Field = tuple[bytes | None, str]
 class FieldDecoder:
     """Decodes keys and values for all requests. Thread-safe. Schemas are read once."""
 
-    def __init__(self, make: Callable[[], Decoding], clock: Callable[[], float] = time.monotonic) -> None:
-        """`make` is called for the first page that decodes. It raises `UsageError` without a registry."""
+    def __init__(self, make: Callable[[Schemas | None], Decoding], clock: Callable[[], float] = time.monotonic) -> None:
+        """`make` is called for the first page that decodes by the schemas of a restore point. It raises `UsageError`
+        without these and without a registry."""
         self._make, self.clock = make, clock
         self._lock = threading.Lock()
-        self._decoding: Decoding | None = None
+        self._decodings: dict[str, Decoding] = {}  # by checksum of the schemas
         self._failure, self._asks_at = "", 0.0
 
-    def page(self) -> PageDecoding:
+    def page(self, schemas: Schemas | None) -> PageDecoding:
         """Return the decoding of a page."""
+        known = schemas.checksum if schemas is not None else ""
         with self._lock:
-            if self._decoding is None:
+            if known not in self._decodings:
                 try:
-                    self._decoding = self._make()
+                    made = self._make(schemas)
                 except UsageError as error:
                     return PageDecoding(self, Decoding({}, mm2=True), _reason(error))
+                if len(self._decodings) >= CACHED:
+                    self._decodings.pop(next(iter(self._decodings)))
+                self._decodings[known] = made
             failing = self.clock() < self._asks_at
-            return PageDecoding(self, None if failing else self._decoding, self._failure if failing else "")
+            return PageDecoding(self, None if failing else self._decodings[known], self._failure if failing else "")
 
     def fail(self, error: KbackupError) -> None:
         """Let pages stay undecoded for a while after an error of the registry."""

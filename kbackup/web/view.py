@@ -55,7 +55,7 @@ class PageRequest:
 
     def decoding(self, decodes: bool) -> PageDecoding:
         """Return the decoding of the page's records; without `decodes` they stay as they are."""
-        return self.decoder.page() if decodes else PageDecoding(self.decoder, None)
+        return self.decoder.page(self.snapshot.schemas) if decodes else PageDecoding(self.decoder, None)
 
     def restore_link(self, topic: str, partition: int, start: object = "", end: object = "") -> str:
         """Return the address of the page that plans a restore of offsets [`start`, `end`) of a partition.

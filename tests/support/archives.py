@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Metadata, PartitionState, TopicState
+from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Metadata, PartitionState, Schemas, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
 from kbackup.archive.run import Draft, begin_writing, open_or_create, put_capture, put_manifest
@@ -184,6 +185,7 @@ def commit_point(
     cluster_id: str = "source",
     configs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     znodes: Sequence[Znode] | None = None,
+    schemas: Schemas | None = None,
 ) -> None:
     """Commit restore point `number` by a run of its own; `archive` is opened again at it."""
     at = at or f"2026-01-0{number}T00:00:00.000Z"
@@ -206,6 +208,7 @@ def commit_point(
             segments=segments,
             losses=losses,
             warnings=warnings,
+            schemas=None if schemas is None else writing.put_document(number, layout.SCHEMAS, schemas),
             captures=(*(c for c in (head.captures if head is not None else ()) if c.number in older), own),
             groups=len(groups),
             captured_topics=len(captured),

@@ -62,6 +62,7 @@ def test_the_public_surface() -> None:
         "overview",
         "records",
         "restore_points",
+        "schemas",
         "topics",
         "url",
     }

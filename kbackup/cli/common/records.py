@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import click
 
 from kbackup.archive.java import JavaFolder
+from kbackup.archive.models import Schemas
 from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.schemas import archived_decoders
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import bucket_options, key_option, options, state_options, zoned
@@ -26,7 +28,7 @@ from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
-from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, Decoding, document, file_decoder, registry_decoders
+from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, Decoding, document, file_decoder
 from kbackup.library.reading import ArchiveReader
 from kbackup.schemas.decoder import Decoded, DecodedRecord, Decoder, Made
 from kbackup.store import Store
@@ -218,17 +220,20 @@ def report_undecoded(decoding: Decoding, reporter: Reporter) -> None:
 class OpenedArchive(NamedTuple):
     store: Store
     catalogue: Catalogue
+    schemas: Callable[[], Schemas | None]
 
 
 def open_archive_at(frame: Frame, restore_point: str, to_time: int | None, topic: str | None) -> OpenedArchive:
     """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
     store = cached_archive_store(frame)
-    catalogue = ArchiveReader(store, restore_point, to_time).catalogue(topic)
+    reader = ArchiveReader(store, restore_point, to_time)
+    catalogue = reader.catalogue(topic)
     if catalogue.choice is not None:
         frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
         show_window(catalogue.choice, frame.reporter)
     frame.reporter.warning(*catalogue.warnings)
-    return OpenedArchive(store if catalogue.restore_point is not None else JavaFolder(store), catalogue)
+    readable = store if catalogue.restore_point is not None else JavaFolder(store)
+    return OpenedArchive(readable, catalogue, reader.schemas)
 
 
 def parse_address(text: str) -> TopicAddress:
@@ -272,7 +277,8 @@ record_options = options(
         "--decode",
         type=click.Choice([*PARTS, MM2]),
         multiple=True,
-        help="Decode keys or values by the schema registry; mm2: MirrorMaker 2's internal topics. "
+        help="Decode keys or values by the schemas of the restore point, else by the schema registry; mm2: "
+        "MirrorMaker 2's internal topics. "
         "[repeatable, default key and value with --schema-registry]",
     ),
     key_option("schema_registry.url", "--schema-registry", help="URL of the schema registry to decode with."),
@@ -316,17 +322,9 @@ class RecordRequest:
         topic = address.topic if address is not None else None
         return open_archive_at(frame, self.restore_point, self.times.to_time, topic)
 
-    def show(self, frame: Frame) -> tuple[Show, Decoding]:
-        """Return the function that prints a record, and the decoding before it.
-
-        Raises `UsageError` for a contradiction, an invalid schema file, a missing library, and raw bytes on a
+    def show(self, frame: Frame) -> Show:
+        """Return the function that prints a record. Raises `UsageError` for a contradiction, and raw bytes on a
         terminal."""
-        show, decoding = self._show(frame), self._decoding(frame)
-        if decoding.active and self.output == "hex" and not frame.reporter.json:
-            raise UsageError("--output hex does not decode", "decode with --output text or json")
-        return show, decoding
-
-    def _show(self, frame: Frame) -> Show:
         if self.template is None:
             if self.raw:
                 raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
@@ -337,7 +335,9 @@ class RecordRequest:
             raise UsageError("--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe")
         return as_format(self.template, raw=self.raw)
 
-    def _decoding(self, frame: Frame) -> Decoding:
+    def decoding(self, frame: Frame, opened: OpenedArchive) -> Decoding:
+        """Return the decoding of the archive's records. Raises `UsageError` for a contradiction, an invalid schema
+        file, a missing library, and without any source of schemas."""
         files = {"key": (self.key_schema, self.key_message), "value": (self.value_schema, self.value_message)}
         decoders: dict[str, Decoder] = {}
         for part, (file, message) in files.items():
@@ -352,10 +352,12 @@ class RecordRequest:
         requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
         rest = [part for part in requested if part not in decoders]
         if rest:
-            decoders |= registry_decoders(frame.config.schema_registry, rest)
+            decoders |= archived_decoders(opened.schemas(), frame.config.schema_registry, rest)
         mm2 = MM2 in self.decode
         if self.strict and not decoders and not mm2:
             raise UsageError("--strict without decoding has no effect", "give --schema-registry, --decode or a schema")
+        if (decoders or mm2) and self.output == "hex" and not frame.reporter.json:
+            raise UsageError("--output hex does not decode", "decode with --output text or json")
         return Decoding(decoders, self.strict, mm2)
 
 

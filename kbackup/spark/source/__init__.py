@@ -25,9 +25,9 @@ class KbackupDataSource(DataSource):
         self._table = secrets.token_hex(8)
 
     def schema(self) -> str:
-        from kbackup.spark.source.options import TYPES
+        from kbackup.spark.source.options import COLUMNS
 
-        return ", ".join(f"{name} {TYPES[name]}" for name in self._request().columns)
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in self._request().columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from kbackup.spark.source.batch import BatchReader, PushingReader
@@ -49,12 +49,12 @@ class KbackupDataSource(DataSource):
 def columns_of(schema: StructType) -> list[str]:
     """Return the names of a schema; `UsageError` for a column that an archive has not, or not of that type."""
     from kbackup.errors import UsageError
-    from kbackup.spark.source.options import TYPES
+    from kbackup.spark.source.options import COLUMNS
 
     for field in schema.fields:
-        if field.dataType.simpleString() != TYPES.get(field.name):
+        if field.dataType.simpleString() != COLUMNS.get(field.name):
             raise UsageError(
                 f"an archive has no column {field.name} of type {field.dataType.simpleString()}",
-                f"use the columns {', '.join(f'{name} {kind}' for name, kind in TYPES.items())}",
+                f"use the columns {', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())}",
             )
     return [field.name for field in schema.fields]

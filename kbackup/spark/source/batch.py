@@ -14,23 +14,37 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 
 from kbackup.archive.java import JavaFolder
+from kbackup.archive.models import DocumentRef, Manifest, Schemas, load
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.query.selection import check_selection
 from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed
+from kbackup.archive.schemas import archived_decoders
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.errors import RefusedError, UsageError
-from kbackup.spark.source.options import Pushed, Request, both, push, window_of
+from kbackup.schemas.base import RegistryOptions
+from kbackup.schemas.columns import json_columns
+from kbackup.spark.source.options import DECODED, Pushed, Request, both, push, window_of
 from kbackup.store import Store
 from kbackup.types import TopicPartition
+
+SchemaSources = tuple[DocumentRef | None, RegistryOptions]
+"""The document of a restore point, and the registry for what it lacks."""
+
+
+def sources(manifest: Manifest | None, request: Request, columns: Sequence[str]) -> SchemaSources | None:
+    """Return what decodes records as of a restore point; None if `columns` need no decoding."""
+    held = manifest.schemas if manifest is not None else None
+    return (held, request.registry()) if DECODED.keys() & columns else None
 
 
 @dataclass(repr=False)
 class Task(InputPartition):
-    """The records that one task of Spark reads."""
+    """The records that one task of Spark reads, and what decodes them, if that is asked for."""
 
     segment_range: ReadUnit
+    schemas: SchemaSources | None
 
 
 class BatchReader(DataSourceReader):
@@ -42,7 +56,10 @@ class BatchReader(DataSourceReader):
         self._store = request.store()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return tasks(segments_of(self._store, self._request), self._request, self.asked())
+        archive = open_archive_or_folder(self._store)
+        manifest = archive.restore_point(self._request.restore_point) if archive is not None else None
+        segments = segments_of(self._store, archive, manifest, self._request)
+        return tasks(segments, self._request, self.asked(), sources(manifest, self._request, self._columns))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)
@@ -84,7 +101,9 @@ def remembered(folder: Path, table: str, pushed: Pushed) -> tuple[Pushed, ...]:
     return tuple(before)
 
 
-def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]) -> list[InputPartition]:
+def tasks(
+    segments: Iterable[Segment], request: Request, asked: Sequence[Pushed], schemas: SchemaSources | None
+) -> list[InputPartition]:
     """Split the selected records of `segments` into tasks."""
 
     def window(segment: Segment) -> Window:
@@ -94,23 +113,33 @@ def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]
             narrowed = both(narrowed, Window(ranges=own))
         return both(narrowed, window_of(asked, segment) or Window(ranges=()))
 
-    return [Task(part) for part in plan_reads(segments, window, part_bytes=request.partition_bytes)]
+    parts = plan_reads(segments, window, part_bytes=request.partition_bytes)
+    return [Task(part, schemas) for part in parts]
 
 
 def read(store: Store, partition: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the records of a partition; nothing for None, which Spark passes when there is no partition."""
-    if isinstance(partition, Task):
+    if not isinstance(partition, Task):
+        return
+    if partition.schemas is None:
         yield from read_unit(JavaFolder(store), partition.segment_range, columns)
+        return
+    schemas, registry = partition.schemas
+    held = load(Schemas, store.get(schemas.key), schemas.key) if schemas is not None else None
+    decoders = archived_decoders(held, registry)
+    needed = sorted({"key", "value", "headers", *columns} - DECODED.keys())
+    for batch in read_unit(JavaFolder(store), partition.segment_range, needed):
+        decoded = json_columns(batch, decoders)
+        arrays = [decoded[name] if name in decoded else batch.column(name) for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def segments_of(store: Store, request: Request) -> list[Segment]:
+def segments_of(store: Store, archive: Archive | None, manifest: Manifest | None, request: Request) -> list[Segment]:
     """Return all segments of the selected topics, of a restore point or of a folder of the Java tool. Reads nothing of
     other topics, as far as names allow. `UsageError` for a requested topic that is missing."""
-    archive = open_archive_or_folder(store)
-    if archive is None:
+    if archive is None or manifest is None:
         names = select_topics(request, java_topics(store), store.url)
         return [s for topic in java_content(store, sorted(names)).topics for s in topic.segments] if names else []
-    manifest = archive.restore_point(request.restore_point)
     selected = select_topics(request, [t.name for t in manifest.topics], f"restore point {manifest.number}")
     return archive.segments(manifest, [t for t in manifest.topics if t.name in selected])
 
@@ -189,7 +218,7 @@ class StreamReader(DataSourceStreamReader):
         if self._request.fail_on_data_loss:
             require_whole(archive, after, last, self._wants)
         added = (s for s in archive.added(after, last) if self._wants(TopicPartition(s.topic, s.partition)))
-        return tasks(added, self._request, [Pushed()])
+        return tasks(added, self._request, [Pushed()], sources(archive.head, self._request, self._columns))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)

@@ -23,6 +23,7 @@ from kbackup.config.load import TRUST_OPTIONS
 from kbackup.config.values import has_reference
 from kbackup.config.windows import RANGES, TIMES, parse_range, parse_size, parse_time
 from kbackup.errors import UsageError
+from kbackup.schemas.base import RegistryOptions
 from kbackup.store import Store, open_store
 from kbackup.types import TopicPartition
 
@@ -189,6 +190,7 @@ OPTIONS = {
     "fromTime": "records from this time on, itself included",
     "toTime": "records up to this time, itself included",
     "ranges": "these offsets alone: topic:partition:from-to, with commas between",
+    "decode": "true adds the columns key_json, value_json and decode_error",
     "columns": "the columns to read, with commas between",
     "includeHeaders": "false leaves the column headers out",
     "pushFilters": "true leaves unread what filters exclude, where each query has a filter",
@@ -197,7 +199,7 @@ OPTIONS = {
     "failOnDataLoss": "of a stream: false goes on where records expired before it had them",
     "config": "a configuration file of kbackup, where the driver allows it",
 }
-"""Without regard to case, beside `encryption.key` and all keys of stores (`s3.region`)."""
+"""Without regard to case, beside `encryption.key` and all keys of stores (`s3.region`) and of `schema_registry`."""
 
 TYPES = {
     "key": "binary",
@@ -211,10 +213,14 @@ TYPES = {
     "segment": "string",
 }
 """The columns of `rows.SCHEMA`, as Spark calls their types."""
+DECODED = {"key_json": "string", "value_json": "string", "decode_error": "string"}
+"""Those of keys and values by their schemas."""
+COLUMNS = TYPES | DECODED
 
 _RENAMED = {"backup": "restorePoint", "startingbackup": "startingRestorePoint"}
 """Former names of options, which keep working."""
 
+_SECTIONS = (*STORES, "schema_registry")
 _SPELLED = {name.lower(): name for name in (*OPTIONS, "path")} | _RENAMED
 
 T = TypeVar("T")
@@ -243,6 +249,10 @@ class Request:
         if self.ranges is None:
             return self.topics
         return Selection(tuple(sorted({tp.topic for tp in self.ranges})))
+
+    def registry(self) -> RegistryOptions:
+        """Return the schema registry, of the same places as the store's settings."""
+        return load(self.settings, ConfigFiles(config=self.config)).config.schema_registry
 
     def store(self) -> Store:
         """Open the store with `encryption.key` and the settings of stores from the options, else from the driver's
@@ -312,11 +322,11 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
         lower = key.lower()
         if name := _SPELLED.get(lower):
             named[name] = value
-        elif lower == "encryption.key" or lower.partition(".")[0] in STORES:
+        elif lower == "encryption.key" or lower.partition(".")[0] in _SECTIONS:
             settings.append(Setting(lower, value, SettingOrigin("option", key)))
         else:
             near = difflib.get_close_matches(lower, [*_SPELLED, "encryption.key"], n=1)
-            hint = f"there are {', '.join(OPTIONS)}, encryption.key, {' and '.join(f'{name}.…' for name in STORES)}"
+            hint = f"there are {', '.join(OPTIONS)}, encryption.key, {' and '.join(f'{name}.…' for name in _SECTIONS)}"
             hint = f"did you mean {_SPELLED.get(near[0], near[0])}?" if near else hint
             raise UsageError(f"there is no option {key}", hint)
     return _Options(named, tuple(settings))
@@ -377,10 +387,10 @@ def _ranges(given: _Options) -> Mapping[TopicPartition, Ranges] | None:
 
 def _columns(given: _Options) -> tuple[str, ...]:
     headers = given.flag("includeHeaders")
-    known = {name.lower(): name for name in TYPES}
+    known = {name.lower(): name for name in COLUMNS}
     names: dict[str, None] = {}
-    for name in given.items("columns") or tuple(TYPES):
+    for name in given.items("columns") or (COLUMNS if given.flag("decode", "false") else TYPES):
         if name.lower() not in known:
-            raise UsageError(f"option columns: there is no column {name}", f"use {', '.join(TYPES)}")
+            raise UsageError(f"option columns: there is no column {name}", f"use {', '.join(COLUMNS)}")
         names[known[name.lower()]] = None
     return tuple(name for name in names if headers or name != "headers")

@@ -93,10 +93,12 @@ def records(
     start: int = 0,
     last: bool = False,
     n: Size = 50,
-    view: View = "lines",
+    view: View | None = None,
 ) -> Response:
-    """Show records from an offset or a time on, or before an offset; by default from the start of the partition."""
+    """Show records from an offset or a time on, or before an offset; by default from the start of the partition. They
+    are decoded by themselves if the restore point has all schemas for that: no registry is asked unasked."""
     topic, partition = find_partition(request, name, number)
+    view = view or ("decoded" if request.snapshot.is_decodable(name) else "lines")
     note = ""
     if time.strip():
         match = offset_at(request.snapshot.store, partition, moment(time, up=True), start)
@@ -141,10 +143,11 @@ def record(
     name: str,
     number: int,
     offset: int,
-    view: render.View = "auto",
+    view: render.View | None = None,
     go: Literal["", "next", "previous"] = "",
 ) -> Response:
     topic, partition = find_partition(request, name, number)
+    view = view or ("decoded" if request.snapshot.is_decodable(name) else "auto")
     if go:
         store = request.snapshot.store
         following = go == "next"

@@ -18,6 +18,8 @@ from kbackup.types import TopicPartition
 from tests.support.archives import commit_point, topic_state
 from tests.support.plain_records import Plain, block_of
 from tests.support.printed import Kbackup, Printed
+from tests.support.schema_archive import make_schema_archive
+from tests.support.schema_registry import FakeRegistry
 from tests.unit.cli.test_output import harmless
 
 HEARTBEAT = Heartbeat("A", "B", 1700000000123)
@@ -253,8 +255,54 @@ def test_decoded_by_files(tmp_path: Path, kbackup: Kbackup) -> None:
         (["--strict"], "--strict without decoding has no effect"),
         (["--message", "A"], "--message A names a message without a schema"),
         (["--key-message", "A", *schemas], "--key-message A names a message without a schema"),
-        (["--decode", "key"], "no schema registry is named"),
+        (["--decode", "key"], "the restore point has no schemas, and no schema registry is named"),
         (["--value-schema", "gone.avsc"], "no such file"),
         (["--schema-registry", "http://me:word@here"], "holds credentials"),
     ):
         assert output in run("cat", "orders", *args, code=2).err
+
+
+@pytest.fixture(scope="module")
+def decodable(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("decodable") / "archive"
+    make_schema_archive(open_store(str(folder)))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("args", "values", "err"),
+    [
+        (["cat", "orders:0:0-2", "--decode", "value"], [{"item": "pen", "count": 3}, None], ""),
+        (["cat", "carts", "--decode", "value"], [{"item": "ink", "price": {"currency": "EUR", "cents": 250}}], ""),
+        (["cat", "events", "--decode", "value"], [{"kind": "seen", "size": 7}], ""),
+        (["cat", "orders:0:2", "--decode", "value"], [{"item": "ink", "count": 1, "note": "blue"}], ""),
+        (
+            ["cat", "orders:0:3", "--decode", "value"],
+            ["\0\0\0\0cgone"],
+            "orders:0:3: the restore point has no schema 99, and no schema registry is named",
+        ),
+        (["cat", "orders", "--decode", "key", "--restore-point", "1"], ["\0\0\0\0\2\x06pen\x06", None], ""),
+        (["find", "--jq", '.value.item == "pen"', "--decode", "value"], [{"item": "pen", "count": 3}], ""),
+    ],
+)
+def test_decoded_by_the_schemas_of_the_restore_point(
+    decodable: str, args: list[str], values: list[object], err: str, kbackup: Kbackup
+) -> None:
+    """Without a registry; those of the newest restore point decode records of all of them."""
+    printed = kbackup(*args, "-a", decodable, "--json")
+    assert [record["value"] for record in printed.records] == values
+    assert err in printed.err
+    if not err and "find" not in args:
+        assert "decoded" not in printed.err
+
+
+def test_a_registry_is_asked_for_what_the_restore_point_lacks(decodable: str, kbackup: Kbackup) -> None:
+    with FakeRegistry() as registry:
+        for n in range(99):
+            registry.register("a", {"schema": f'{{"title": "{n}"}}', "schemaType": "JSON"})
+        asked = ("--decode", "value", "--schema-registry", registry.url, "-a", decodable)
+        printed = kbackup("cat", "orders", *asked)
+        assert "orders:0:3: not JSON by its schema" in printed.err
+        assert [path for path in registry.asked if "ids" in path] == ["/schemas/ids/99"]
+    args = ("--decode", "value", "--restore-point", "1", "-a", decodable, "--json")
+    assert kbackup("cat", "orders:0:0", *args).json["value_schema"] == {"type": "AVRO", "id": 2}

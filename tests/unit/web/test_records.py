@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbackup.archive.schemas import archived_decoders
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.jobs.decoding import PARTS, Decoding
-from kbackup.schemas.base import EXTRA, Schema
+from kbackup.schemas.base import EXTRA, RegistryOptions, Schema
 from kbackup.schemas.decoder import HEADERS, ByRegistry
 from kbackup.store.base import Store
 from kbackup.util.text import kbackup_command
@@ -31,6 +32,7 @@ from tests.support.archives import topic_archive
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
 from tests.support.rich_archive import LONG, ODD, SCRIPT
+from tests.support.schema_archive import make_schema_archive
 from tests.support.visits import links, text, visit
 
 
@@ -317,7 +319,7 @@ class Registry:
 
     def decoder(self) -> FieldDecoder:
         return FieldDecoder(
-            lambda: Decoding({part: ByRegistry(self, HEADERS[part]) for part in PARTS}, mm2=True), lambda: self.now[0]
+            lambda _: Decoding({part: ByRegistry(self, HEADERS[part]) for part in PARTS}, mm2=True), lambda: self.now[0]
         )
 
 
@@ -363,11 +365,36 @@ def test_nothing_is_decoded_unasked(framed_store: Store) -> None:
     assert registry.asked == []
 
 
+@pytest.fixture(scope="module")
+def decodable() -> Store:
+    store = MemoryStore()
+    make_schema_archive(store)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("/topics/carts/0/records", '{"item": "ink", "price": {"currency": "EUR", "cents": 250}}'),
+        ("/topics/carts/0/records/0", "decoded: PROTOBUF, schema 5"),
+        ("/topics/carts/0/records/0?view=auto", "anna"),
+        ("/topics/events/0/records?point=1", '{"kind": "seen", "size": 7}'),
+        ("/topics/orders/0/records?point=1", '{"item": "pen", "count": 3}'),
+        # an id of the newest restore point is unknown: a registry would be asked
+        ("/topics/orders/0/records?view=decoded", '{"item": "ink", "count": 1, "note": "blue"}'),
+        ("/search?text=ink&decode=1", '{"item": "ink", "count": 1, "note": "blue"}'),
+    ],
+)
+def test_a_restore_point_with_schemas_needs_no_registry(decodable: Store, address: str, words: str) -> None:
+    decoder = FieldDecoder(lambda schemas: Decoding(archived_decoders(schemas, RegistryOptions()), mm2=True))
+    assert words in text(visit(decodable, decoder=decoder).get(address).text)
+
+
 @pytest.mark.parametrize(
     "address", ["/topics/t/0/records?view=decoded", "/topics/t/0/records/4?view=decoded", "/search?text=bare&decode=1"]
 )
 def test_a_page_without_a_registry_says_so(framed_store: Store, address: str) -> None:
-    def make() -> Decoding:
+    def make(schemas: object) -> Decoding:
         raise UsageError("no schema registry is named", "give --schema-registry")
 
     shown = visit(framed_store, decoder=FieldDecoder(make)).get(address)

@@ -22,6 +22,7 @@ from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import CLICKS, FIRST_ORDERS, ORDERS, T0, expired, grow, grow_each, make_archive
 from tests.support.java_sink import torn_folder
+from tests.support.schema_archive import make_schema_archive
 
 Rows = list[tuple[str, int, int]]
 COLUMNS = ["topic", "partition", "offset"]
@@ -55,6 +56,40 @@ def test_a_batch_of_a_folder_that_a_killed_sink_left(tmp_path: Path) -> None:
         for part in pickle.loads(pickle.dumps(folder)).read(pickle.loads(pickle.dumps(task))):
             found += [tuple(row.values()) for row in part.to_pylist()]
     assert sorted(found) == sorted((p.topic, p.number, r.offset) for p in PARTITIONS for r in p.truth())
+
+
+def test_keys_and_values_by_the_schemas_of_the_restore_point(tmp_path: Path) -> None:
+    """In batches and streams: tasks know the store alone."""
+    made = FileStore(tmp_path / "archive")
+    make_schema_archive(made)
+    columns = ["topic", "key_json", "value_json", "decode_error"]
+    expected = [
+        {"key_json": None, "value_json": '{"item":"ink","price":{"currency":"EUR","cents":250}}'},
+        {"key_json": None, "value_json": '{"kind":"seen","size":7}'},
+        {"key_json": "1", "value_json": '{"item":"pen","count":3}'},
+        {"key_json": "2", "value_json": None},
+        {"key_json": "3", "value_json": '{"item":"ink","count":1,"note":"blue"}'},
+        {"key_json": None, "value_json": None},
+        {"key_json": None, "value_json": None},
+    ]
+    request = request_of({"archive": made.url, "decode": "true", "columns": ",".join(columns)})
+    stream = StreamReader(request, columns)
+    tasks = {"batch": BatchReader(request, columns).partitions()}
+    tasks["stream"] = stream.partitions(stream.initialOffset(), stream.latestOffset())
+    for name, parts in tasks.items():
+        found = [
+            row for task in parts for part in stream.read(pickle.loads(pickle.dumps(task))) for row in part.to_pylist()
+        ]
+        found.sort(key=lambda row: row["topic"])
+        assert [{n: row[n] for n in ("key_json", "value_json")} for row in found] == expected, name
+        (error,) = [row["decode_error"] for row in found if row["decode_error"]]
+        assert error.startswith("key: not AVRO by its schema: "), name
+        assert error.endswith("; value: the restore point has no schema 99, and no schema registry is named"), name
+    bare = FileStore(tmp_path / "bare")
+    make_archive(bare)
+    reading = BatchReader(request_of({"archive": bare.url}), columns)
+    with pytest.raises(UsageError, match="the restore point has no schemas"):
+        list(reading.read(reading.partitions()[0]))
 
 
 def of_orders(first: int, stop: int) -> Rows:
