@@ -125,9 +125,14 @@ def _follow_until_stopped(frame: Frame) -> int:
         stop = stack.enter_context(closing(Stop()))
         stack.enter_context(session.stop_at_signals(stop))
         from kbackup.jobs.backup.follow import Follower  # while the JVM starts
+        from kbackup.jobs.backup.schemas import SchemaSource
 
         rounds = RoundReporter(frame, health)
-        report = Follower(config.backup, config.follow, config.source, store, spark, shown, rounds, stop).follow()
+        schemas = SchemaSource(config.schema_registry, config.backup.schemas)
+        follower = Follower(
+            config.backup, config.follow, config.source, store, spark, shown, rounds, stop, None, schemas
+        )
+        report = follower.follow()
     reporter.line(
         f"stopped after {human_duration(report.seconds)}: "
         f"{plural(report.restore_points, 'restore point')} of {report.archive}, "
@@ -143,7 +148,8 @@ def _follow_until_stopped(frame: Frame) -> int:
     source_options,
     name_options("backup.topics", "backup.groups"),
     key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss"),
-    key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait"),
+    key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait", "backup.schemas"),
+    key_option("schema_registry.url", "--schema-registry", help="URL of the source's schema registry."),
     key_options("export.delta", "export.one_table"),
     click.option("--follow", is_flag=True, help="Commit restore points until SIGTERM or Ctrl-C."),
     click.option("--label", metavar="NAME", help="Label of the new restore point."),
@@ -160,7 +166,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
-    a partition has no leader, or when the metadata log of [source] is damaged.
+    a partition has no leader, when the schema registry can't be read, or when the metadata log of [source] is damaged.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
@@ -236,6 +242,8 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     )
     reporter.warning(*report.warnings)
     reporter.warning(*(f"loss: {loss.message}" for loss in report.losses))
+    if report.note:
+        reporter.note(report.note)
     if report.losses:
         reporter.note(
             "earlier restore points keep what they have of these topics; to see all losses: kbackup info; to lose "

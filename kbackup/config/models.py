@@ -47,6 +47,11 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     )
     max_drill_age: Annotated[float, Meta(ge=1), "Age of the newest drill from which on `status` warns."] = 9 * 86400
     allow_loss: Annotated[bool, "End with exit code 0 after a loss."] = False
+    schemas: Annotated[
+        Literal["used", "all", "none"],
+        "Subjects of `[schema_registry]` to back up: those whose ids records carry, with what they refer to; `all`; "
+        "or `none`.",
+    ] = "used"
     adopt_topics: Annotated[bool, "Continue topics of unknown id with topics of the same name."] = False
     adopt_cluster: Annotated[bool, "Continue the backups of another cluster, if a cluster was rebuilt."] = False
     poll_timeout_seconds: Annotated[Positive, "Time without progress after which a task fails."] = 60
@@ -98,6 +103,14 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     exclude_groups: Annotated[Names, "Consumer groups to leave out: names or /regex/."] = ()
     no_groups: Annotated[bool, "Restore no consumer group."] = False
     map_group: Annotated[Properties, "New name of a consumer group."] = {}
+    schemas: Annotated[
+        Literal["same", "map", "none"] | None,
+        "Register the schemas of the restored records in `[target_schema_registry]`: with the `same` ids; with new "
+        "ones, which `map` writes into the records; or `none`. Unset: `same` if there is such a registry.",
+    ] = None
+    subject_prefix: Annotated[
+        str, "What goes before the names of restored subjects (`rehearsal.`), or a context (`:.rehearsal:`)."
+    ] = ""
     settings: Annotated[
         tuple[Literal["acls", "configs", "quotas", "users"], ...],
         "Settings to restore: `acls`, `configs` (of brokers, groups and client metrics), "

@@ -96,21 +96,23 @@ class UnmappedSchemaError(Exception):
         self.offset, self.part, self.schema = offset, part, schema
 
 
-class SchemaMap(NamedTuple):
+class SchemaIdMap(NamedTuple):
     """Ids and GUIDs, each as rows of old high and low, new high and low in a row (int64[4 n]), which rise."""
 
     ids: Int64Array
     guids: Int64Array
 
 
-def make_map(ids: Mapping[int, int], guids: Mapping[str, str]) -> SchemaMap:
+def make_map(ids: Mapping[int, int], guids: Mapping[str, str]) -> SchemaIdMap:
     """Return the map of old ids and GUIDs to new ones."""
     words = [np.frombuffer(UUID(old).bytes + UUID(new).bytes, ">i8").tolist() for old, new in guids.items()]
     pairs = ([[0, old, 0, new] for old, new in ids.items()], words)
-    return SchemaMap(*(np.array(sorted(rows), np.int64).reshape(-1) for rows in pairs))
+    return SchemaIdMap(*(np.array(sorted(rows), np.int64).reshape(-1) for rows in pairs))
 
 
-def rewrite(block: RecordBlock, schemas: SchemaMap, parts: Collection[Part], name: str = "record block") -> RecordBlock:
+def rewrite(
+    block: RecordBlock, schemas: SchemaIdMap, parts: Collection[Part], name: str = "record block"
+) -> RecordBlock:
     """Return the records with the frames of their `parts` mapped; the same block where nothing changes. Every byte
     stays where it is. `UnmappedSchemaError` for the first frame without a mapping; `CorruptError`, naming `name`, for a
     damaged block."""

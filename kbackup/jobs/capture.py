@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel
-from kbackup.archive.models import Group, Groups, Manifest, Metadata
+from kbackup.archive.models import Group, Groups, Manifest, Metadata, Schemas
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
@@ -60,14 +60,15 @@ def connect(properties: Properties, isolation_level: IsolationLevel, poll_timeou
 
 @dataclass
 class Base:
-    """What a backup goes on from: its run, and the newest restore point with its groups and settings, None without
-    one. A commit moves it on. `compared` has the leader epochs under which logs were compared with the archive: a
-    leader appends to its log and never cuts it."""
+    """What a backup goes on from: its run, and the newest restore point with its groups, settings and schemas, None
+    without one. A commit moves it on. `compared` has the leader epochs under which logs were compared with the archive:
+    a leader appends to its log and never cuts it."""
 
     run: WritingRun
     head: Manifest | None = None
     groups: Groups | None = None
     settings: Metadata | None = None
+    schemas: Schemas | None = None
     compared: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property

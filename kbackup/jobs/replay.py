@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -16,7 +17,9 @@ from kbackup.archive.restores.offset_map import NOTHING, Cut, by_partition
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.table import Segment
+from kbackup.errors import RefusedError
 from kbackup.formats.block import slice_block
+from kbackup.formats.schema_ids import Part, SchemaIdMap, UnmappedSchemaError, make_map, rewrite
 from kbackup.jobs.decoding import select_where
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -71,6 +74,39 @@ def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
         thread.join()
 
 
+# Put the ids of the target's schema registry in place of those of the source's.
+
+
+@dataclass(frozen=True)
+class SchemaRewrite:
+    """The new ids and GUIDs by the old ones, for the `parts` of each topic that name schemas, by the topic's name in
+    the source."""
+
+    ids: Mapping[int, int]
+    guids: Mapping[str, str]
+    parts: Mapping[str, Sequence[Part]]
+
+    @cached_property
+    def _map(self) -> SchemaIdMap:
+        return make_map(self.ids, self.guids)
+
+    def __call__(self, source: TopicPartition, block: RecordBlock) -> RecordBlock:
+        """Return the records of a partition with new ids; every byte stays where it is. `RefusedError` for a record
+        whose schema has no new id."""
+        parts = self.parts.get(source.topic)
+        if not parts:
+            return block
+        try:
+            return rewrite(block, self._map, parts, str(source))
+        except UnmappedSchemaError as error:
+            raise RefusedError(
+                f"the {error.part} of {source.topic}:{source.partition}:{error.offset} names schema {error.schema}, "
+                "which has no id in the target's registry: the restore point lacks it",
+                f"leave the record out with --skip {source.topic}:{source.partition}:{error.offset}, or restore with "
+                "--schemas none",
+            ) from error
+
+
 # Read a range of a partition: its segments in order, and their records inside the range's window.
 
 
@@ -99,10 +135,17 @@ class ReadStep(NamedTuple):
     pause: bool = False
 
 
-def read_range(store: Store, range_: UnitRange, start: int = 0, check_first: int | None = None) -> Iterator[ReadStep]:
-    """Yield the records of `range_` from source offset `start` on, cut to its window, in order. Raises what
-    `read_segment` raises. A segment of more than `check_first` bytes is read through before its first record comes out,
-    with a pause before that and wherever `QUIET` bytes of it hold no record inside the window."""
+def read_range(
+    store: Store,
+    range_: UnitRange,
+    start: int = 0,
+    check_first: int | None = None,
+    schemas: SchemaRewrite | None = None,
+) -> Iterator[ReadStep]:
+    """Yield the records of `range_` from source offset `start` on, cut to its window, in order, with the ids that
+    `schemas` gives. Raises what `read_segment` raises. A segment of more than `check_first` bytes is read through
+    before its first record comes out, with a pause before that and wherever `QUIET` bytes of it hold no record inside
+    the window."""
     for segment in range_.segments:
         if segment.last < start:
             continue
@@ -111,10 +154,12 @@ def read_range(store: Store, range_: UnitRange, start: int = 0, check_first: int
             yield ReadStep(segment, None, max(start, segment.first), 0, 0, pause=True)
             for _ in read_segment(store, segment):
                 pass
-        yield from _read(store, range_, segment, start, QUIET if check else None)
+        yield from _read(store, range_, segment, start, QUIET if check else None, schemas)
 
 
-def _read(store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None) -> Iterator[ReadStep]:
+def _read(
+    store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None, schemas: SchemaRewrite | None
+) -> Iterator[ReadStep]:
     read = untimed = 0
     blocks = read_small if segment.bytes <= SMALL else read_segment
     for block in blocks(store, segment):
@@ -126,6 +171,8 @@ def _read(store: Store, range_: UnitRange, segment: Segment, start: int, quiet: 
             untimed += without_time
             if range_.window.where is not None and len(rest):
                 rest = select_where(range_.window.where, range_.source, rest)
+        if schemas is not None and len(rest):
+            rest = schemas(range_.source, rest)
         if len(rest):
             yield ReadStep(segment, rest, int(block.offsets[-1]) + 1, read, untimed)
             read = untimed = 0
@@ -244,6 +291,7 @@ class UnitRun:
     sender: ProgressSender
     transaction_bytes: int
     start: Callable[[UnitRange], int | None]
+    schemas: SchemaRewrite | None = None
     pending: int = 0
     sent: bool = False
     counted: Cut = NOTHING
@@ -268,7 +316,7 @@ class UnitRun:
             start = self.start(range_)
             if start is None:
                 continue
-            for step in read_range(self.store, range_, start, check_first):
+            for step in read_range(self.store, range_, start, check_first, self.schemas):
                 yield range_, step
 
     def _take(self, range_: UnitRange, step: ReadStep) -> None:

@@ -216,7 +216,7 @@ def run_backup(
                 raise
             return without_tables()
 
-    report = run(config.backup, config.source, store, spark, listener, show_plan, label)
+    report = run(config.backup, config.source, store, spark, listener, show_plan, label, config.schema_registry)
     show_report(report)
     if not url:
         return report

@@ -36,8 +36,9 @@ from kbackup.archive.segments.table import Segment, due_in_order, ordered, sum_o
 from kbackup.archive.verify.catalog import check_vectors
 from kbackup.archive.verify.findings import Findings
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.backup.job import Captured, commit, reserve
+from kbackup.jobs.backup.job import Captured, commit, next_topics, reserve
 from kbackup.jobs.backup.plan import make_plan
+from kbackup.jobs.backup.schemas import TakenSchemas
 from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.jobs.copy import lacking_segments
@@ -267,7 +268,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             }
             read = Read(found, lasts=lasts)
             check_written(store, found)
-            commit(source, base, captured, plan, read)
+            commit(source, base, captured, plan, read, next_topics(base, captured, plan, read), TakenSchemas())
         with run.step("refresh", "partition indexes, group offset files"):
             writing.refresh_derived()
     run.requests = store.requests - asked

@@ -19,6 +19,7 @@ from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import job
 from kbackup.jobs.backup.job import BackupReport, Captured
 from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, held_back, hold_back, new_bytes, waiting
+from kbackup.jobs.backup.schemas import SchemaSource
 from kbackup.jobs.capture import Base, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.kafka.client import Properties
@@ -82,6 +83,7 @@ class Follower:
     watcher: Watcher
     stop: Stop
     selections: Selections | None = None
+    schemas: SchemaSource = field(default_factory=SchemaSource)
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -102,6 +104,7 @@ class Follower:
         began = self.clock()
         self._follows = not self.stop.asked
         job.backup_begins()
+        self.schemas.check()
         # alerts know a follower by its rounds, also one whose first round never ends
         for result in ROUNDS if self._follows else ():
             counted.add("kbackup_rounds_total", 0, result)
@@ -150,10 +153,13 @@ class Follower:
         plan = hold_back(plan, patience, self._since, moment)
         if offline != self._offline or job.has_news(base, captured, plan):
             read = job.archive_records(source, base, plan, self.options, self.spark, phases, here=True)
+            topics = job.next_topics(base, captured, plan, read)
+            with phases.step("capture schemas"):
+                taken = self.schemas.take(topics, base.schemas, again=last)
             with phases.step("commit"):
-                manifest = job.commit(source, base, captured, plan, read, last=last)
+                manifest = job.commit(source, base, captured, plan, read, topics, taken, last=last)
             self._since = {place: self._since[place] for place in held_back(plan)}
-            report = job.report_of(manifest, captured, plan, read, self.store.url, phases)
+            report = job.report_of(manifest, captured, plan, read, taken, self.store.url, phases)
             self.report.add(report)
             job.backed_up(report)
             self._count_round("committed")

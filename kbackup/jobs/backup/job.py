@@ -17,7 +17,7 @@ from kbackup.archive.catalog import operations
 from kbackup.archive.catalog.documents import IsolationLevel
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, Groups, Loss, Manifest, Metadata, TopicState, Totals
+from kbackup.archive.models import Capture, DocumentRef, Groups, Loss, Manifest, Metadata, Schemas, TopicState, Totals
 from kbackup.archive.query.selection import Selection, Selections
 from kbackup.archive.run import Draft, WritingRun, begin_writing, check_written, open_or_create, put_manifest
 from kbackup.archive.secrets import as_archived
@@ -28,12 +28,14 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
+from kbackup.jobs.backup.schemas import SchemaSource, TakenSchemas
 from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without, write_by_tasks
 from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties, on_the_way
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
+from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, TopicPartition
@@ -46,7 +48,8 @@ _SMALL_BYTES = 16 << 20  # of a follower's round that is done in this process: S
 @dataclass(frozen=True)
 class BackupReport:
     """Report of a backup. `new_records` are by topic, `seconds` by step; `held_back` counts the partitions whose new
-    records wait. `damage` names the corrupt sources of metadata: the restore point lacks what only they have."""
+    records wait. `damage` names sources of metadata that are corrupt, and a schema registry that can't be read: the
+    restore point lacks what only they have."""
 
     restore_point: int
     parent: int | None
@@ -61,6 +64,7 @@ class BackupReport:
     offline: tuple[str, ...] = ()  # partitions without a leader: the restore point has nothing new of them
     seconds: dict[str, float] = field(default_factory=dict)
     new_records: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,13 @@ def backup(
     listener: ProgressListener,
     show_plan: Callable[[Plan], None] = lambda plan: None,
     label: str = "",
+    registry: RegistryOptions | None = None,
 ) -> BackupReport:
-    """Take one restore point of the cluster, with `label` (`points.check_label` permits it). Raises a `KbackupError` if
-    no restore point was taken."""
+    """Take one restore point of the cluster and of its schema registry, with `label` (`points.check_label` permits it).
+    Raises a `KbackupError` if no restore point was taken."""
     backup_begins()
+    schemas = SchemaSource(registry or RegistryOptions(), options.schemas)
+    schemas.check()
     phases = Phases(listener)
     started_at = now()
     with phases.step("connect"):
@@ -101,9 +108,12 @@ def backup(
         plan = plan_records(source, base, captured, phases, options.adopt_topics)
         show_plan(plan)
         read = archive_records(source, base, plan, options, spark, phases)
+        topics = next_topics(base, captured, plan, read)
+        with phases.step("capture schemas"):
+            taken = schemas.take(topics, base.schemas)
         with phases.step("commit"):
-            manifest = commit(source, base, captured, plan, read, label)
-        report = report_of(manifest, captured, plan, read, store.url, phases)
+            manifest = commit(source, base, captured, plan, read, topics, taken, label)
+        report = report_of(manifest, captured, plan, read, taken, store.url, phases)
         backed_up(report)
         refresh(base.run, spark, phases)
     return report
@@ -120,7 +130,10 @@ def begin(store: Store, lease: HeldLease, source: SourceCluster, adopt_cluster: 
     """Fence off every other run, and read the newest restore point."""
     run = begin_point(store, lease, source.id, adopt_cluster, source.isolation_level)
     head = run.archive.head
-    return Base(run) if head is None else Base(run, head, run.archive.groups(head), run.archive.metadata(head))
+    if head is None:
+        return Base(run)
+    archive = run.archive
+    return Base(run, head, archive.groups(head), archive.metadata(head), archive.schemas(head))
 
 
 def begin_point(
@@ -244,16 +257,28 @@ def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
     return not (planning.same_groups(*groups) and planning.same_settings(captured.settings, base.settings))
 
 
+def next_topics(base: Base, captured: Captured, plan: Plan, read: Read) -> tuple[TopicState, ...]:
+    """Return the topics of the restore point that is about to be committed."""
+    compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
+    return planning.next_states(base.run.next_point, plan, read.segments, read.lasts, compacted, read.schemas)
+
+
 def commit(
-    source: SourceCluster, base: Base, captured: Captured, plan: Plan, read: Read, label: str = "", last: bool = True
+    source: SourceCluster,
+    base: Base,
+    captured: Captured,
+    plan: Plan,
+    read: Read,
+    topics: Sequence[TopicState],
+    taken: TakenSchemas,
+    label: str = "",
+    last: bool = True,
 ) -> Manifest:
     """Commit the restore point, and move `base` on to it. The run ends with its `last` restore point. `ClusterError`
     for a topic that was created anew meanwhile."""
     check_same_topics(source.cluster, plan)
     run, number, groups, settings = base.run, base.run.next_point, captured.groups, captured.settings
     not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
-    compacted = {t.name for t in settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
-    topics = planning.next_states(number, plan, read.segments, read.lasts, compacted)
     older = {t.captured for t in topics} - {number}
     earlier = base.head.captures if base.head is not None else ()
     draft = Draft(
@@ -265,8 +290,9 @@ def commit(
         topics=topics,
         segments=read.segments,
         losses=[*plan.losses, *(planning.retention_loss(v.tp, v.start, v.end) for v in read.vanished)],
-        warnings=(*plan.warnings, *not_carried, *settings_warnings(settings)),
+        warnings=(*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings),
         captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
+        schemas=put_schemas(base, taken.schemas),
         groups=len(groups.groups),
         captured_topics=len(plan.topics),
         captured_partitions=sum(len(t.partitions) for t in plan.topics),
@@ -279,7 +305,7 @@ def commit(
         return operations.end_run(added, run.run) if last else added
 
     run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
-    base.head, base.groups, base.settings = manifest, groups, settings
+    base.head, base.groups, base.settings, base.schemas = manifest, groups, settings, taken.schemas
     run.interrupted = False
     return manifest
 
@@ -299,6 +325,13 @@ def put_documents(base: Base, captured: Captured) -> Capture:
     return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
 
 
+def put_schemas(base: Base, schemas: Schemas | None) -> DocumentRef | None:
+    """Write what a restore point has of a registry, if it differs from the newest restore point's."""
+    if schemas is None or (base.head is not None and schemas is base.schemas):
+        return base.head.schemas if base.head is not None else None
+    return base.run.put_document(base.run.next_point, layout.SCHEMAS, schemas)
+
+
 def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
     """Write what follows from the restore point just taken."""
     try:
@@ -313,7 +346,7 @@ def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
 
 
 def report_of(
-    manifest: Manifest, captured: Captured, plan: Plan, read: Read, archive: str, phases: Phases
+    manifest: Manifest, captured: Captured, plan: Plan, read: Read, taken: TakenSchemas, archive: str, phases: Phases
 ) -> BackupReport:
     new_records = Counter[str]()
     for segment in read.segments:
@@ -328,7 +361,8 @@ def report_of(
         losses=manifest.losses,
         warnings=manifest.warnings,
         held_back=len(planning.held_back(plan)),
-        damage=captured.damage,
+        damage=(*captured.damage, *(("schema registry",) if taken.failed else ())),
+        note=taken.note,
         offline=capture.offline_partitions(captured.topics),
         seconds=phases.seconds,
         new_records=dict(new_records),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -21,8 +21,11 @@ from kbackup.archive.models import (
     Metadata,
     PartitionState,
     TopicState,
+    UsedSchemas,
 )
+from kbackup.archive.schemas import merged
 from kbackup.archive.segments.table import Segment
+from kbackup.formats.schema_ids import SchemaUse
 from kbackup.jobs.capture import Live, LiveTopic, offline_partitions
 from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
 from kbackup.util.text import join_names
@@ -46,6 +49,8 @@ class TopicPlan:
     incarnation: int
     partitions: tuple[PartitionPlan, ...]
     offline: tuple[PartitionState, ...] = ()  # of partitions without a leader, as archived
+    schemas: tuple[UsedSchemas, ...] = ()  # of the `counted` records that are archived
+    counted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,9 @@ def _plan_topic(
     offline = tuple(
         archived.get(number, msgspec.structs.replace(_NOTHING, partition=number)) for number in topic.offline
     )
-    return TopicPlan(topic.name, topic.id, incarnation, tuple(partitions), offline), losses, warnings
+    known = before if before is not None and before.incarnation == incarnation else None
+    schemas = (known.schemas, known.counted) if known is not None else ((), 0)
+    return TopicPlan(topic.name, topic.id, incarnation, tuple(partitions), offline, *schemas), losses, warnings
 
 
 def _cut_logs(
@@ -282,12 +289,20 @@ def next_states(
     segments: Sequence[Segment],
     lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = MappingProxyType({}),
     compacted: Collection[str] = (),
+    schemas: Iterable[SchemaUse] = (),
 ) -> tuple[TopicState, ...]:
     """Return the new vector of archived offsets: the captured partitions, and the others unchanged. `lasts` are the
-    last records that this run read; `compacted` are the topics that remember more than one of them."""
+    last records that this run read; `compacted` are the topics that remember more than one of them. `schemas` are those
+    that the records of `segments` name."""
     added: dict[TopicPartition, list[Segment]] = defaultdict(list)
     for segment in segments:
         added[TopicPartition(segment.topic, segment.partition)].append(segment)
+    used: dict[str, list[SchemaUse]] = defaultdict(list)
+    for use in schemas:
+        used[use.topic].append(use)
+    counted = Counter[str]()
+    for segment in segments:
+        counted[segment.topic] += segment.count
 
     def states(topic: TopicPlan) -> Iterator[PartitionState]:
         few = FEW if topic.name in compacted else 1
@@ -304,10 +319,30 @@ def next_states(
             captured=number,
             state="present",
             partitions=tuple(sorted(states(topic), key=lambda p: p.partition)),
+            schemas=_schemas(topic, used[topic.name]),
+            counted=topic.counted + counted[topic.name],
         )
         for topic in plan.topics
     ]
     return tuple(sorted([*captured, *plan.carried], key=lambda t: t.name))
+
+
+def _schemas(topic: TopicPlan, uses: Iterable[SchemaUse]) -> tuple[UsedSchemas, ...]:
+    """Return what all records of a topic name. Keys and values without a frame have no entry; once there is one, the
+    earlier records count as fields, null or not."""
+    known = {used.part for used in topic.schemas}
+    added = [
+        UsedSchemas(
+            part=use.part,
+            fields=use.fields + (0 if use.part in known else topic.counted),
+            framed=use.framed,
+            sure=use.sure,
+            ids={str(each): count for each, count in use.ids.items()},
+        )
+        for use in uses
+        if use.framed or use.part in known
+    ]
+    return merged(topic.schemas, added)
 
 
 def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[LastRecord], few: int) -> PartitionState:

@@ -42,7 +42,7 @@ from kbackup.jobs.compare.report import (
     topics_of,
     totals,
 )
-from kbackup.jobs.replay import ahead, read_range
+from kbackup.jobs.replay import SchemaRewrite, ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -84,6 +84,7 @@ class CompareWork:
     store: Store
     show: int
     timeout: float
+    schemas: SchemaRewrite | None = None
 
     def __call__(self, task: tuple[ComparedPartition, ...], progress: ProgressSender) -> Iterator[Comparison]:
         group = layout.reader_group("verify", uuid.uuid4().hex)
@@ -99,7 +100,7 @@ class CompareWork:
                 yield result
 
     def _archived(self, part: UnitRange) -> Open:
-        pieces = partial(read_range, self.store, part)
+        pieces = partial(read_range, self.store, part, schemas=self.schemas)
         return lambda start: ahead((piece.block for piece in pieces(start) if piece.block is not None), _AHEAD)
 
 

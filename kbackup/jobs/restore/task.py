@@ -19,7 +19,7 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError
-from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed
+from kbackup.jobs.replay import ReachedOffset, SchemaRewrite, UnitRun, first_committed
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
@@ -56,6 +56,7 @@ class RestoreWork:
     groups: Sequence[str]
     transactions: bool
     transaction_bytes: int
+    schemas: SchemaRewrite | None = None
 
     def group_of(self, number: int) -> str:
         return self.groups[number % len(self.groups)]
@@ -70,7 +71,8 @@ class RestoreWork:
         largest = max((s.largest for each in ranges for s in each.segments), default=0)
         with closing(BlockProducer(self.target, txid, self.group_of(number), largest)) as producer:
             ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
-            run = UnitRun(self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start)
+            ends = self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
+            run = UnitRun(*ends, self.schemas)
             run.run()
         return UnitResult(number, ledger.parts(), run.counted, producer.moved, selected_kernel())
 

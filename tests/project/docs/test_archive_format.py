@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
+from uuid import UUID
 
 import jsonschema
 import msgspec
@@ -66,11 +67,14 @@ from kbackup.jobs.points import label, pin
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
 from kbackup.jobs.retention import Expiry, Policy, expire
+from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
+from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasBefore
 from kbackup.jobs.settings.plan import Changes, QuotaChange
 from kbackup.jobs.settings.write import SettingsCaptures
 from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata
 from kbackup.metrics.registry import Silent
+from kbackup.schemas.base import SubjectSettings
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.keyring import KEYS, KeyFile
@@ -81,6 +85,7 @@ from tests.support import drill_reports
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.flow_maps import flow_of
 from tests.support.metadata_entities import acl_of
+from tests.support.schemas import schemas, version
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 RESTORES = (ROOT / "formats" / "restores.md").read_text("utf-8")
@@ -91,6 +96,7 @@ NAMES = {
     "report.json": "restore_report",
     "groups-before-1.json": "groups_before",
     "settings-before-1.json": "settings_before",
+    "schemas-before.json": "schemas_before",
     "status.json": "flow_status",
 }
 
@@ -111,6 +117,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     committed_at = datetime.fromisoformat(archive.restore_point("latest").committed_at)
     age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
+    topics = archive.restore_point("latest").topics
+    commit_point(archive, 3, topics, (), (), schemas=schemas(version("orders-value", 1, 7, guid=str(UUID(int=7)))))
     pin(made, "latest")
     label(made, "latest", "before-migration")
     _write_flow(made, archive)
@@ -167,6 +175,15 @@ def _write_captures(made: Store) -> None:
     Captures(made, "r1").write("apply", "target", groups=(GroupBefore(group="g", offsets=(had,), writes=(gets,)),))
     quota = QuotaChange(entity={"user": None}, name="producer_byte_rate", before=None, after=1.5)
     SettingsCaptures(made, "r1").write("restore", "target", changes=Changes(quotas=(quota,)))
+    about: dict[str, Any] = {"registry": "http://r", "mode": "map", "prefix": ""}
+    step = PlannedSchema(source="orders-value", schema=version("orders-value", 1, 7), action="create")
+    plan = SchemaPlan(**about, steps=(step,), versions={}, before=(SubjectSettings(subject=""),), after=())
+    before = SchemasBefore(restore_id="r1", created_at="2026-01-03T00:00:00.000Z", plan=plan)
+    made.put_new(layout.restore_key("r1", layout.SCHEMAS_BEFORE), dump(before))
+    done = RestoredSchema(source="orders-value", version=1, subject="orders-value", target_version=2, id=9)
+    at = "2026-01-03T00:00:00.000Z"
+    ids = SchemaMap(**about, restore_id="r1", restored_at=at, ids={7: 9}, guids={}, schemas=(done,))
+    made.put_new(layout.restore_key("r1", layout.SCHEMAS), dump(ids))
 
 
 def _write_flow(made: Store, archive: Archive) -> None:
@@ -195,6 +212,8 @@ def schema_of(key: str) -> dict[str, Any]:
         file = "verification.json"
     if layout.parse_catalog_key(key) is not None:
         file = "catalog.json"
+    if key.startswith(layout.RESTORES) and file == layout.SCHEMAS:
+        file = "restored_schemas.json"
     name = NAMES.get(file, file.removesuffix(".json"))
     found: dict[str, Any] = json.loads((ROOT / "formats" / "schema" / f"{name}.schema.json").read_text("utf-8"))
     return found
@@ -507,7 +526,7 @@ def test_a_file_of_before_opens() -> None:
 
 def test_every_member_is_told() -> None:
     text = SPECIFICATION.partition("\n### groups.json, metadata.json\n")[2]
-    told = re.findall(r"^\| `(\w+)` \|", text.partition("\n## ")[0], re.MULTILINE)
+    told = re.findall(r"^\| `(\w+)` \|", text.partition("\n### ")[0], re.MULTILINE)
     assert {*told} == {*Metadata.__struct_fields__} - OLDER
     for reason in ("not there", "not supported", "denied", "failed"):
         assert f"`{reason}`" in text

@@ -7,26 +7,8 @@ import pytest
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas, dump, load
 from kbackup.archive.schemas import SchemaIndex, UnknownId, ids_in_use, merged, names_schemas, unknown_ids
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import SchemaReference, SchemaVersion
-
-
-def version(
-    subject: str, number: int, schema_id: int, *needs: str, state: str = "active", guid: str = ""
-) -> SchemaVersion:
-    references = tuple(SchemaReference(name=f"{n}.proto", subject=n, version=1) for n in needs)
-    return SchemaVersion(
-        subject=subject,
-        version=number,
-        id=schema_id,
-        guid=guid,
-        schema=f'"{subject}{number}"',
-        references=references,
-        state=state,  # type: ignore[arg-type]
-    )
-
-
-def document(*versions: SchemaVersion) -> Schemas:
-    return Schemas(captured_at="", registry="http://r", kept="all", versions=versions)
+from kbackup.schemas.base import SchemaVersion
+from tests.support.schemas import schemas, version
 
 
 def used(
@@ -43,13 +25,13 @@ def topic(*schemas: UsedSchemas) -> TopicState:
 
 
 def test_a_document_is_read_as_it_was_written() -> None:
-    whole = document(version("a", 1, 1, "b", guid="00000000-0000-0000-0000-000000000001"), version("b", 1, 2))
+    whole = schemas(version("a", 1, 1, "b", guid="00000000-0000-0000-0000-000000000001"), version("b", 1, 2))
     assert load(Schemas, dump(whole), "schemas.json").versions == whole.versions
 
 
 def test_an_id_means_the_default_context_and_what_is_there() -> None:
     index = SchemaIndex(
-        document(version(":.x:a", 1, 5), version("old", 1, 5, state="gone"), version("b", 1, 5), version(":.x:c", 1, 6))
+        schemas(version(":.x:a", 1, 5), version("old", 1, 5, state="gone"), version("b", 1, 5), version(":.x:c", 1, 6))
     )
     assert index.find(5).subject == "b"
     assert index.find(6).subject == ":.x:c"
@@ -68,18 +50,18 @@ def test_an_id_means_the_default_context_and_what_is_there() -> None:
     ids=["shared", "circle", "itself", "context"],
 )
 def test_references_come_after_what_they_need(versions: list[SchemaVersion], order: list[str]) -> None:
-    schema = SchemaIndex(document(*versions)).schema(1)
+    schema = SchemaIndex(schemas(*versions)).schema(1)
     assert [name for name, _ in schema.references] == order
 
 
 def test_references_may_be_thousands_deep() -> None:
     chain = [version(f"s{n}", 1, n + 1, f"s{n + 1}") for n in range(5000)]
-    assert len(SchemaIndex(document(*chain, version("s5000", 1, 5001))).schema(1).references) == 5000
+    assert len(SchemaIndex(schemas(*chain, version("s5000", 1, 5001))).schema(1).references) == 5000
 
 
 def test_a_reference_that_is_not_there_is_named() -> None:
     with pytest.raises(UndecodableError, match="schema a version 1 refers to b version 1"):
-        SchemaIndex(document(version("a", 1, 1, "b"))).schema(1)
+        SchemaIndex(schemas(version("a", 1, 1, "b"))).schema(1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +78,7 @@ def test_a_reference_that_is_not_there_is_named() -> None:
     ],
 )
 def test_keys_or_values_are_judged_as_a_whole(of: UsedSchemas, named: bool, unknown: list[str]) -> None:
-    index = SchemaIndex(document(version("a", 1, 1)))
+    index = SchemaIndex(schemas(version("a", 1, 1)))
     assert names_schemas(of, index) is named
     assert unknown_ids([topic(of)], index) == [UnknownId("t", "value", i, of.ids[i]) for i in unknown]
 

@@ -103,7 +103,9 @@ class Watcher:
 def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """Of rounds that find nothing new."""
     lease = SimpleNamespace(check=lambda: None)
-    base = SimpleNamespace(run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), compared={})
+    base = SimpleNamespace(
+        run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), schemas=None, compared={}
+    )
     monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c"))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
     monkeypatch.setattr(follow, "HeldLease", lambda *_, **__: nullcontext(lease))
@@ -177,6 +179,7 @@ def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
     )
     for phase in ("archive_records", "report_of", "backed_up", "refresh"):
         monkeypatch.setattr(job, phase, lambda *_, **__: None)
+    monkeypatch.setattr(job, "next_topics", lambda *_: ())
     monkeypatch.setattr(job, "commit", lambda *_, **__: committed.append(len(known)))
     half = follower(stop)
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 9.0 * len(known)

@@ -1,0 +1,186 @@
+"""What a backup takes of a schema registry: after the records, so that it has every id that they carry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from kbackup.archive.models import Schemas, TopicState
+from kbackup.archive.schemas import (
+    NOT_READ,
+    Place,
+    SchemaIndex,
+    context_of,
+    ids_in_use,
+    may_name,
+    same_schemas,
+    unknown_ids,
+)
+from kbackup.errors import UndecodableError, UnreachableError
+from kbackup.schemas.base import RegistryOptions, SchemaVersion, missing
+from kbackup.util.system import in_threads
+from kbackup.util.text import join_names, plural
+from kbackup.util.times import now
+
+if TYPE_CHECKING:
+    from kbackup.kafka.schema_registry import SchemaRegistry
+
+Keep = Literal["used", "all", "none"]
+_MOST_VERSIONS = 1_000_000
+_MOST_BYTES = 1 << 30  # of all texts
+_AGAIN = 60.0  # s, until a follower asks the registry again for what it knows
+
+
+class TakenSchemas(NamedTuple):
+    """The schemas of a restore point, None if it has none, and what is to be said. `failed`: they could not be read,
+    and are those of an earlier restore point."""
+
+    schemas: Schemas | None = None
+    warnings: tuple[str, ...] = ()
+    note: str = ""
+    failed: bool = False
+
+
+@dataclass
+class SchemaSource:
+    """The registry of the source, for one backup or for all rounds of a follower. `keep` is `backup.schemas`."""
+
+    options: RegistryOptions = field(default_factory=RegistryOptions)
+    keep: Keep = "none"
+    _asked: float | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.keep != "none" and bool(self.options.url)
+
+    def check(self) -> None:
+        """Raise `UsageError` for options that can't be used, before any record is read."""
+        if self.active:
+            self._registry()
+
+    def take(self, topics: Iterable[TopicState], before: Schemas | None, again: bool = True) -> TakenSchemas:
+        """Return the schemas for a restore point of `topics`, which goes on from one with the schemas `before`. Not
+        `again`: the registry is not asked if it was a minute ago, and no new ids have come."""
+        topics = list(topics)
+        if not self.active:
+            framed = [t.name for t in topics if any(map(may_name, t.schemas))]
+            note = (
+                f"records of {join_names(framed, 3)} name schemas of a registry, which this restore point lacks: set "
+                "schema_registry.url"
+            )
+            return TakenSchemas(before, note=note if framed and self.keep != "none" and before is None else "")
+        used, moment = ids_in_use(topics), time.monotonic()
+        taken = before
+        if again or before is None or self._asked is None or moment - self._asked > _AGAIN or not _has(before, used):
+            # records from before ids were counted may have any id
+            keep_all = self.keep == "all" or not all(t.all_counted for t in topics)
+            try:
+                taken = capture_schemas(self._registry(), used, before, "all" if keep_all else "used")
+            except UnreachableError as error:
+                kept = "are those of the restore point before" if before is not None else "are not in it"
+                return TakenSchemas(before, (f"{NOT_READ} {kept}: {error}",), failed=True)
+            self._asked = moment
+        assert taken is not None  # noqa: S101 (without one before, it was just captured)
+        lacks = [
+            f"{u.part}s of {u.topic} carry schema {u.id} ({plural(u.fields, 'record')}), which the registry has not"
+            for u in unknown_ids(topics, SchemaIndex(taken))
+        ]
+        return TakenSchemas(before if before is not None and same_schemas(before, taken) else taken, tuple(lacks))
+
+    def _registry(self) -> SchemaRegistry:
+        try:
+            from kbackup.kafka.schema_registry import SchemaRegistry
+        except ImportError as error:
+            raise missing(error) from error
+        return SchemaRegistry(self.options)
+
+
+def _has(schemas: Schemas, ids: Collection[int | str]) -> bool:
+    index = SchemaIndex(schemas)
+    return all(each in index for each in ids)
+
+
+def capture_schemas(
+    registry: SchemaRegistry, used: Collection[int | str], before: Schemas | None, keep: Literal["used", "all"]
+) -> Schemas:
+    """Read a registry: all of its subjects, or those of the ids `used` with what they refer to. Versions that `before`
+    has are not read again, apart from each subject's last one. What only `before` has is kept if it is in use."""
+    contexts = registry.contexts()
+    if keep == "all":
+        due = set(registry.subjects(deleted=True))
+    else:
+        asked = [(each, context) for each in sorted(used, key=str) for context in contexts]
+        found = in_threads(lambda each: registry.places(*each), asked)
+        due = {subject for places in found for subject, _ in places}
+    known: dict[Place, SchemaVersion] = {}
+    if before is not None:
+        known = {(v.subject, v.version): v for v in before.versions if v.state != "gone"}
+    versions: dict[Place, SchemaVersion] = {}
+    size = 0
+    while due:
+        read = in_threads(lambda subject: _subject(registry, subject, known), sorted(due))
+        new = [v for each in read for v in each]
+        versions |= {(v.subject, v.version): v for v in new}
+        size += sum(len(v.schema) for v in new)
+        if len(versions) > _MOST_VERSIONS or size > _MOST_BYTES:
+            raise UnreachableError(
+                f"the schema registry {registry.url} has more than {_MOST_VERSIONS:,} versions, or 1 GiB of schemas",
+                "check what answers at schema_registry.url",
+            )
+        done = due | {subject for subject, _ in versions}
+        due = {each for v in new for each in _referred(v)} - done
+    gone = _gone(before, used, versions) if before is not None else ()
+    subjects = sorted({"", *contexts, *(subject for subject, _ in versions)})
+    settings = in_threads(registry.settings, subjects)
+    return Schemas(
+        captured_at=now(),
+        registry=registry.url,
+        kept=keep,
+        versions=tuple(sorted([*versions.values(), *gone], key=lambda v: (v.subject, v.version, v.state))),
+        settings=tuple(each for each in settings if each.config is not None or each.mode is not None),
+    )
+
+
+def _subject(registry: SchemaRegistry, subject: str, known: dict[Place, SchemaVersion]) -> list[SchemaVersion]:
+    """Return all versions of a subject. A subject whose last version is not the one that is known was made anew."""
+    numbers, active = registry.versions(subject, deleted=True), set(registry.versions(subject))
+    found: list[SchemaVersion] = []
+    for number in sorted(numbers, reverse=True):
+        old = known.get((subject, number)) if found else None
+        version = old or registry.version(subject, number)
+        if version is None:  # it was deleted for good meanwhile
+            continue
+        if not found and (last := known.get((subject, number))) is not None and last.id != version.id:
+            known = {}
+        found.append(msgspec.structs.replace(version, state="active" if number in active else "deleted"))
+    return found
+
+
+def _referred(version: SchemaVersion) -> Iterator[str]:
+    """Return the subjects that a version refers to, by the name in the reference, and by that in its own context."""
+    for r in version.references:
+        yield r.subject
+        if context := context_of(version.subject):
+            yield context + r.subject
+
+
+def _gone(before: Schemas, used: Collection[int | str], versions: dict[Place, SchemaVersion]) -> list[SchemaVersion]:
+    """Return the versions that records need and the registry has no more, with what they refer to."""
+    was, now_there = SchemaIndex(before), {v.id for v in versions.values()} | {v.guid for v in versions.values()}
+    gone: dict[Place, SchemaVersion] = {}
+    for each in used:
+        if each in now_there or each not in was:
+            continue
+        found = was.find(each)
+        try:
+            needed = list(was.references(found).values())
+        except UndecodableError:
+            needed = []  # it could not be read before either
+        for v in (found, *needed):
+            if versions.get((v.subject, v.version)) != v:
+                gone[v.subject, v.version] = msgspec.structs.replace(v, state="gone")
+    return list(gone.values())
